@@ -31,7 +31,7 @@ from embodied_perceptron_training.homes.relations import make_scene
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer, GlUnavailableError
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.sensor_model import SENSORS, draw_rig
+from embodied_perceptron_training.homes.sensor_model import SENSORS, draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
 
 
@@ -69,7 +69,7 @@ def stages(seed: int, spec: HomeSpec, views: int, repeats: int) -> dict[str, flo
     )
     kinds = surface_kinds(home, scene)
     for sensor in SENSORS if spec.version > 1 else ():
-        rig = draw_rig(seed, 320, 240, NoiseModel(sensor=sensor))
+        rig = draw_sensor_model(seed, 320, 240, NoiseModel(sensor=sensor))
         result[f"depth by {sensor}, 320x240"] = processor_ms(
             lambda rig=rig: measured_depth(view, kinds, rig, rng), repeats
         )

@@ -31,13 +31,13 @@ from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, i
 from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
-from embodied_perceptron_training.homes.recording import Tour, watch_recording
+from embodied_perceptron_training.homes.recording import HomeTrajectory, watch_recording
 
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
 SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU", "look", "look, sure")
 
 
-def questions_of(tour: Tour) -> tuple[MissionQuestion, ...]:
+def questions_of(tour: HomeTrajectory) -> tuple[MissionQuestion, ...]:
     """None where the home has none of some kind."""
     try:
         return read_questions([question.as_dict() for question in make_questions(tour)])
@@ -46,7 +46,7 @@ def questions_of(tour: Tour) -> tuple[MissionQuestion, ...]:
         return ()
 
 
-def ask(result: ReplayResult, tour: Tour, questions: Sequence[MissionQuestion]) -> dict[str, bool]:
+def ask(result: ReplayResult, tour: HomeTrajectory, questions: Sequence[MissionQuestion]) -> dict[str, bool]:
     """Kind of question -> whether its answer is right."""
     right = {}
     for question in questions:
@@ -60,7 +60,7 @@ def ask(result: ReplayResult, tour: Tour, questions: Sequence[MissionQuestion]) 
     return right
 
 
-def last_look(result: ReplayResult, tour: Tour) -> dict[str, float]:
+def last_look(result: ReplayResult, tour: HomeTrajectory) -> dict[str, float]:
     """AP25 of what the network makes of the whole map at once: of all its boxes, and of the sure ones alone."""
     found = predict_everywhere(result.perceptron).detections
     inference = result.perceptron.inference

@@ -49,7 +49,13 @@ def measure(
     task: str, preset: str, data: Path, val: Path, images: str, seconds: float, workers: int, device: str
 ) -> dict[str, Any]:
     """One preset's figures."""
-    timing = {"minutes": seconds / 60, "validations": 0, "checkpoint_s": 1e9, "log_every": 1}
+    timing = {
+        "epochs": 1e6,
+        "minutes": seconds / 60,
+        "validations": 0,
+        "checkpoint_s": 1e9,
+        "log_every": 1,
+    }
     what = {"task": task, "preset": preset, "data": data, "val": val, "images": images}
     config = TrainingRun.of({}, **what, **timing, workers=workers, device=device)
     built = build_task(config)
@@ -75,10 +81,10 @@ def measure(
     return {
         "preset": preset,
         "task": task,
-        "batch": config.batch,
+        "batch": config.optimisation.batch,
         "steps": steps,
         "seconds_per_step": passed / steps if steps else None,
-        "scenes_per_s": config.batch * steps / passed if steps else None,
+        "scenes_per_s": config.optimisation.batch * steps / passed if steps else None,
         "processor_s_per_step": processor / steps if steps else None,
         "waiting": waited / passed if steps else None,
         "validation_scenes_per_s": checked,

@@ -34,6 +34,16 @@ LAYERS = (
     {"perceptron"},
 )
 LOOSE_FILES = 4  # of the package's root, at most
+# Rooms of the training package, lowest layer first. ``evaluation`` itself is the command that puts its rooms together.
+TRAINING_LAYERS = (
+    {"processes"},
+    {"datasets"},
+    {"homes"},
+    {"evaluation.metrics"},
+    {"evaluation.runner"},
+    {"evaluation.calibration", "evaluation.recordings", "evaluation.suites"},
+    {"evaluation", "training", "language"},
+)
 
 ROS_PACKAGES = {
     *("rclpy", "rosidl_runtime_py", "launch", "launch_ros", "ament_index_python", "tf2_ros", "tf2_msgs"),
@@ -122,6 +132,60 @@ def test_library_imports_point_down() -> None:
         if unit and layer_of(target) > layer_of(unit)
     )
     assert not wrong, "imports against the direction of the layers:\n" + "\n".join(wrong)
+
+
+def training_room(module: str) -> str:
+    """``embodied_perceptron_training.evaluation.metrics.detection`` -> ``evaluation.metrics``."""
+    parts = module.split(".")[1:]
+    inside = len(parts) > 2 and parts[0] == "evaluation"
+    return ".".join(parts[: 2 if inside else 1])
+
+
+def test_training_rooms_import_down_and_none_beside_them() -> None:
+    """Calibration, recordings and suites stand side by side on metrics and runner; rooms that exist are all named."""
+    graph = file_imports(TRAINING)
+    level = {room: i for i, rooms in enumerate(TRAINING_LAYERS) for room in rooms}
+    there = {training_room(name) for name in graph} - {""}
+    assert there == set(level)
+    wrong = sorted(
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in targets
+        if training_room(name) != training_room(target) and level[training_room(name)] <= level[training_room(target)]
+    )
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", [LIBRARY, TRAINING, ROS])
+def test_what_is_imported_from_a_package_is_there(package: str) -> None:
+    """Also inside of functions, which nothing runs until somebody calls them: a file that moved leaves none behind."""
+    folders = {name: SOURCES[name].parent for name in SOURCES}
+    missing = []
+    for path in modules(package):
+        for imported in imports_of(path, package):
+            parent, _, name = imported.rpartition(".")
+            top = imported.split(".")[0]
+            folder = folders[top].joinpath(*parent.split(".")) if top in folders and parent else None
+            if folder is None or not (folder / "__init__.py").exists():
+                continue  # of other packages, or a name inside of a file
+            file, sub = folder / f"{name}.py", folder / name / "__init__.py"
+            if not (file.exists() or sub.exists() or name in names_in(folder / "__init__.py")):
+                missing.append(f"{module_name(path, package)} imports {imported}")
+    assert not missing, "\n".join(missing)
+
+
+def names_in(path: Path) -> set[str]:
+    """What a file defines or imports at its top."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    return found
 
 
 def file_imports(package: str) -> dict[str, set[str]]:

@@ -71,6 +71,15 @@ class TokenAlignment(nn.Module):
             logits = queries @ tokens.transpose(1, 2) * self.scale
         return (logits + self.bias).masked_fill(token_pad[:, None, :], float("-inf"))
 
+    def embeddings(self, queries: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., Q, C), (B, T, C) -> both in the common space, not normalised: what contrastive training aligns.
+
+        Raises ``ValueError`` for ``dot``, which has no common space.
+        """
+        if self.kind != "projected":
+            raise ValueError("only the projected alignment has a space in which queries and tokens are compared")
+        return self.query(queries), self.token(tokens)
+
 
 def _three_layers(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
@@ -242,6 +251,11 @@ class GroundingHead(nn.Module):
             query, query_coords, boxes.detach(), visual, coords_m, visual_pad, text, token_pad
         )
         return VoxelGroundingOutput(refined, logits, hidden, valid, index, selection)
+
+    def embeddings(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Layers' ``hidden`` (L, B, Q, C) and the text encoder's (B, T, text_channels) -> (L, B, Q, D), (B, T, D), see
+        :meth:`TokenAlignment.embeddings`."""
+        return self.alignment.embeddings(hidden, self.text_projection(tokens))
 
     def refine(
         self,

@@ -127,7 +127,7 @@ def test_objects_of_texts_against_the_right_ones(tmp_path):
 def test_the_command_scores_texts_and_hands_references_on(tmp_path):
     plugin = EntryPoint(
         "evaluate",
-        "embodied_perceptron_training.evaluation.runner.evaluate_command:register",
+        "embodied_perceptron_training.evaluation.evaluate_command:register",
         "embodied_perceptron.commands",
     )
     files = [str(written(tmp_path, "scenes.json", SCENES)), str(written(tmp_path, "qa.json", TEXTS))]

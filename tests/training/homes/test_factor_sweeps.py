@@ -8,7 +8,7 @@ import pytest
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-from embodied_perceptron_training.homes.factor_sweeps import AXES, Axis, axis_targets, axis_video
+from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, factor_sweep, factor_targets
 
 CAMERA = Intrinsics(90.0, 90.0, 63.5, 47.5, 128, 96)
 
@@ -18,12 +18,12 @@ def home() -> Home:
     return build_home(11, HomeSpec(1, "bedroom"))
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_measured_factor_follows(home: Home, axis: Axis) -> None:
+@pytest.mark.parametrize("factor", FACTORS)
+def test_measured_factor_follows(home: Home, factor: Factor) -> None:
     frames = None
-    for target in axis_targets(home, axis):
+    for target in factor_targets(home, factor):
         try:
-            frames = list(axis_video(home, axis, target, 5, CAMERA))
+            frames = list(factor_sweep(home, factor, target, 5, CAMERA))
         except HomeError:
             continue  # hidden behind something
         if frames[-1].target_pixels > 100:
@@ -33,22 +33,22 @@ def test_measured_factor_follows(home: Home, axis: Axis) -> None:
     assert [f.factor for f in frames] == [0, 0.25, 0.5, 0.75, 1]
     assert (np.diff(measured) >= -0.02).all(), measured
     assert measured[-1] - measured[0] > 0.3
-    if axis in ("articulation", "lighting", "visibility"):
+    if factor in ("articulation", "lighting", "visibility"):
         assert measured[0] < 0.15
         assert measured[-1] == pytest.approx(1.0, abs=0.02)
     poses = np.array([f.view.T_world_camera for f in frames])
-    if axis == "pitch":
+    if factor == "pitch":
         distance = [np.linalg.norm(f.view.T_world_camera[:3, 3] - f.box9[:3]) for f in frames]
         assert np.ptp(distance) < 1e-6
     else:
         assert np.ptp(poses, axis=0).max() == 0
-    if axis != "articulation":
+    if factor != "articulation":
         assert np.ptp([f.box9 for f in frames], axis=0).max() == 0
 
 
 def test_lighting_changes_colour_but_not_depth(home: Home) -> None:
-    target = axis_targets(home, "lighting")[0]
-    dark, _, bright = axis_video(home, "lighting", target, 3, CAMERA)
+    target = factor_targets(home, "lighting")[0]
+    dark, _, bright = factor_sweep(home, "lighting", target, 3, CAMERA)
     np.testing.assert_array_equal(dark.view.depth_m, bright.view.depth_m)
     assert dark.view.color.mean() < 0.5 * bright.view.color.mean()
 
@@ -56,6 +56,6 @@ def test_lighting_changes_colour_but_not_depth(home: Home) -> None:
 def test_what_cannot_be_shown_is_refused(home: Home) -> None:
     wall = next(o.id for o in home.objects if o.label == "wall")
     with pytest.raises(HomeError, match="wall"):
-        list(axis_video(home, "zoom", wall, 3, CAMERA))
-    with pytest.raises(ValueError, match="axis"):
-        axis_targets(home, "colour")  # type: ignore[arg-type]
+        list(factor_sweep(home, "zoom", wall, 3, CAMERA))
+    with pytest.raises(ValueError, match="factor"):
+        factor_targets(home, "colour")  # type: ignore[arg-type]

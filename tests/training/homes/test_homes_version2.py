@@ -37,7 +37,7 @@ from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.homes.recording import RecordingSpec, recorded_home, render_recording
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
-from embodied_perceptron_training.homes.sensor_model import SENSORS, UNSEEN_SENSOR, Rig, draw_rig
+from embodied_perceptron_training.homes.sensor_model import SENSORS, UNSEEN_SENSOR, SensorModel, draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import camera_pose
 from embodied_perceptron_training.homes.varied_trajectories import map_views
 
@@ -225,11 +225,13 @@ def plane_view(kind_share: float = 0.5, cosine: float = 1.0, depth_m: float = 2.
     )  # fmt: skip
 
 
-def rig_of(sensor: str, **changes: float) -> Rig:
+def rig_of(sensor: str, **changes: float) -> SensorModel:
     from dataclasses import replace
 
-    rig = draw_rig(5, 320, 240, NoiseModel(sensor=sensor))  # type: ignore[arg-type]
-    return replace(rig, **{"hole_level": 1.0, "reach_m": 5.0, "intrinsics": plane_view().intrinsics, **changes})
+    sensor_model = draw_sensor_model(5, 320, 240, NoiseModel(sensor=sensor))  # type: ignore[arg-type]
+    return replace(
+        sensor_model, **{"hole_level": 1.0, "reach_m": 5.0, "intrinsics": plane_view().intrinsics, **changes}
+    )
 
 
 def lost_shares(sensor: str, kind: int, cosine: float = 1.0) -> tuple[float, float]:
@@ -268,21 +270,26 @@ def test_what_is_measured_is_near_the_truth(sensor: str) -> None:
 
 
 def test_perfect_sensor_changes_nothing() -> None:
-    view, rig = plane_view(), draw_rig(5, 320, 240, NoiseModel(sensor="perfect"))
+    view, sensor_model = plane_view(), draw_sensor_model(5, 320, 240, NoiseModel(sensor="perfect"))
     kinds = np.array([sensing.GLASS, sensing.SCREEN], np.uint8)
-    np.testing.assert_array_equal(sensing.measured_depth(view, kinds, rig, np.random.default_rng(0)), view.depth_m)
-    np.testing.assert_array_equal(sensing.measured_color(view, rig, np.random.default_rng(0)), view.color)
-    assert rig.drift_m == 0
+    np.testing.assert_array_equal(
+        sensing.measured_depth(view, kinds, sensor_model, np.random.default_rng(0)), view.depth_m
+    )
+    np.testing.assert_array_equal(sensing.measured_color(view, sensor_model, np.random.default_rng(0)), view.color)
+    assert sensor_model.drift_m == 0
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_shadow_of_the_projector_by_slow_search(side: float) -> None:
     rng = np.random.default_rng(3)
     depth = np.repeat(rng.uniform(0.8, 3.0, (6, 16)), 20, axis=1).astype(np.float32)
-    rig = rig_of("structured-light", baseline_m=0.07)
-    fast = sensing._shadow(depth, rig, side)
+    sensor_model = rig_of("structured-light", baseline_m=0.07)
+    fast = sensing._shadow(depth, sensor_model, side)
     for y in range(6):
-        column = np.arange(320, dtype=np.float32) - np.float32(side) * np.float32(rig.intrinsics.fx * 0.07) / depth[y]
+        column = (
+            np.arange(320, dtype=np.float32)
+            - np.float32(side) * np.float32(sensor_model.intrinsics.fx * 0.07) / depth[y]
+        )
         for x in range(320):
             others = column[x + 1 :] if side > 0 else column[:x]
             hidden = len(others) > 0 and bool((side * (column[x] - others) > 0.5).any())
@@ -293,9 +300,9 @@ def test_shadow_of_the_projector_by_slow_search(side: float) -> None:
 def test_a_crack_casts_no_shadow() -> None:
     depth = np.full((4, 320), 2.0, np.float32)
     depth[2, 160] = 0.0
-    rig = rig_of("structured-light")
+    sensor_model = rig_of("structured-light")
     for side in (1.0, -1.0):
-        hidden = sensing._shadow(depth, rig, side)
+        hidden = sensing._shadow(depth, sensor_model, side)
         hidden[2, 160] = False  # itself is a hole in any case
         assert not hidden[:, 40:280].any()
 
@@ -310,7 +317,7 @@ def test_kinds_of_materials() -> None:
 
 
 def test_rigs_vary_within_their_ranges_and_training_never_has_the_held_out_sensor() -> None:
-    rigs = [draw_rig(seed, 320, 240, MIXED) for seed in range(200)]
+    rigs = [draw_sensor_model(seed, 320, 240, MIXED) for seed in range(200)]
     assert {r.sensor for r in rigs} == set(SENSORS) - {UNSEEN_SENSOR}
     fov = [np.rad2deg(2 * np.arctan(r.intrinsics.width / 2 / r.intrinsics.fx)) for r in rigs]
     assert min(fov) > 54.5
@@ -319,14 +326,14 @@ def test_rigs_vary_within_their_ranges_and_training_never_has_the_held_out_senso
     assert len({(r.intrinsics.width, r.intrinsics.height) for r in rigs}) >= 4
     assert all(0.005 <= r.drift_m <= 0.02 for r in rigs)
     assert {r.carrier for r in rigs} == {"hand", "robot"}
-    tested = [draw_rig(seed, 320, 240, MIXED, unseen=True).sensor for seed in range(200)]
+    tested = [draw_sensor_model(seed, 320, 240, MIXED, unseen=True).sensor for seed in range(200)]
     assert 0.25 < tested.count(UNSEEN_SENSOR) / 200 < 0.55
 
 
 def test_pose_errors_are_as_large_as_said_and_correlated() -> None:
-    rig = rig_of("structured-light", drift_m=0.015, drift_rad=0.005)
+    sensor_model = rig_of("structured-light", drift_m=0.015, drift_rad=0.005)
     poses = np.repeat(camera_pose((0, 0, 1.5), 0.3, 0.2)[None], 4000, axis=0)
-    reported = rig.reported(poses, np.random.default_rng(0))
+    reported = sensor_model.reported(poses, np.random.default_rng(0))
     error = reported[:, :3, 3] - poses[:, :3, 3]
     assert np.sqrt((error**2).sum(1).mean()) == pytest.approx(0.015, rel=0.1)
     assert np.corrcoef(error[1:, 0], error[:-1, 0])[0, 1] == pytest.approx(0.85, abs=0.05)

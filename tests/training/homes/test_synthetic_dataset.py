@@ -31,7 +31,7 @@ from embodied_perceptron_training.homes.prompts import (
     plural,
     relation_holds,
 )
-from embodied_perceptron_training.homes.trajectories import shortest_tour
+from embodied_perceptron_training.homes.trajectories import shortest_path
 
 SPEC = HomeSampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
 SEEDS = range(20, 23)
@@ -244,7 +244,7 @@ def test_tour_is_no_longer_than_the_best_of_all_orders() -> None:
         return float(np.linalg.norm(np.diff(points[list(order)], axis=0), axis=1).sum())
 
     best = min(length((0, *rest)) for rest in permutations(range(1, 7)))
-    assert length(tuple(shortest_tour(points))) <= 1.1 * best
+    assert length(tuple(shortest_path(points))) <= 1.1 * best
 
 
 def test_commands(root: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from embodied_perceptron_training.homes.recording import (
 )
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import pixel_rays
-from embodied_perceptron_training.homes.trajectories import R_BODY_OPTICAL, RobotSpec, robot_tour
+from embodied_perceptron_training.homes.trajectories import R_BODY_OPTICAL, RobotSpec, robot_trajectory
 
 CAMERA = Intrinsics(130.0, 130.0, 79.5, 59.5, 160, 120)
 
@@ -190,15 +190,15 @@ def test_recording_is_exact_and_the_same_for_any_number_of_workers(tmp_path: Pat
 
 def test_a_drive_ends_with_the_robot_standing(home: Home) -> None:
     space, moving = free_space(home), RobotSpec(rest_s=0.0)
-    base = robot_tour(space, 200, 10.0, RobotSpec(), 3)
+    base = robot_trajectory(space, 200, 10.0, RobotSpec(), 3)
     assert base.shape == (200, 4, 4)
     np.testing.assert_array_equal(base[180:], np.repeat(base[179:180], 20, axis=0))  # two seconds
-    driven = robot_tour(space, 200, 10.0, moving, 3)
+    driven = robot_trajectory(space, 200, 10.0, moving, 3)
     np.testing.assert_array_equal(base[:180], driven[:180])
     assert (driven[180:] != base[180:]).any()
-    short = robot_tour(space, 40, 10.0, RobotSpec(), 3)
+    short = robot_trajectory(space, 40, 10.0, RobotSpec(), 3)
     np.testing.assert_array_equal(short[36:], np.repeat(short[35:36], 4, axis=0))  # a tenth of a short one
-    assert len(robot_tour(space, 1, 10.0, RobotSpec(), 3)) == 1
+    assert len(robot_trajectory(space, 1, 10.0, RobotSpec(), 3)) == 1
 
 
 def test_bad_specs_are_refused() -> None:

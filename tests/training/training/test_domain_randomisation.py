@@ -17,7 +17,7 @@ from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.prompts import PromptSpec
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, disturbed_picture
+from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, WindowSpec
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
@@ -87,7 +87,7 @@ def test_holes_take_whole_places_and_never_everything() -> None:
 @pytest.mark.parametrize(("kind", "spread", "bright"), [(0.0, 0.0, 128.0), (0.1, 0.0, None), (0.25, None, None)])
 def test_pictures_of_other_cameras(kind: float, spread: float | None, bright: float | None) -> None:
     picture = np.random.default_rng(2).integers(0, 256, (24, 32, 3)).astype(np.uint8)
-    a, b = (disturbed_picture(picture, kind, np.random.default_rng(9)) for _ in range(2))
+    a, b = (randomised_image(picture, kind, np.random.default_rng(9)) for _ in range(2))
     np.testing.assert_array_equal(a, b)
     assert a.shape == picture.shape
     assert a.dtype == np.uint8
@@ -235,7 +235,7 @@ def test_disturbed_pictures_have_features_of_their_own(homes: Path, tmp_path: Pa
     assert isinstance(task, SceneTask)
     cache = task.samples.sources[0].cache
     scene = cache[0]
-    others = [cache.disturbed_features(scene, variant) for variant in (1, 2)]
+    others = [cache.randomised_features(scene, variant) for variant in (1, 2)]
     for levels in others:
         assert [a.shape for a in levels] == [b.shape for b in scene.features]
         assert not torch.equal(levels[0], scene.features[0])

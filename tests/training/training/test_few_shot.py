@@ -1,4 +1,4 @@
-"""Classes from taught things: what is learned, what stays, what is refused."""
+"""Few-shot classes: what is fitted, what stays, what is refused."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
     RecordingLabels,
     write_labels,
 )
-from embodied_perceptron_training.training import few_shot as learning
+from embodied_perceptron_training.training import few_shot
 from embodied_perceptron_training.training import few_shot_command as learn_command
 from embodied_perceptron_training.training.few_shot import (
     Examples,
-    Room,
+    RoomFeatures,
     RoomPart,
     Rows,
     boxes_of,
     check_network,
     classifier_rows,
     examples_of,
+    fit_classes,
     fit_rows,
     folds_of,
-    learn_classes,
-    write_learned,
+    write_classes,
 )
-from embodied_perceptron_training.training.few_shot_classes import LearnError, Lesson, read_lessons
+from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, read_labelled_rooms
 
 SIZE_M = 0.4
 CHANNELS = 16  # of the small network's neck
 KINDS = ("robot", "chair", "crate")
 
 
-def a_room(seed: int, things: dict[str, int], noise: float = 0.3, yaw: float = 0.0, taught=("robot", "crate")) -> Room:
+def a_room(
+    seed: int, things: dict[str, int], noise: float = 0.3, yaw: float = 0.0, labelled=("robot", "crate")
+) -> RoomFeatures:
     """Things on a row, one site level, boxes that are right; what a site's features tell is of which kind it is."""
     rng = np.random.default_rng(seed)
     kinds = [kind for kind, count in things.items() for _ in range(count)]
@@ -90,8 +92,8 @@ def a_room(seed: int, things: dict[str, int], noise: float = 0.3, yaw: float = 0
     frame = ManhattanFrame(yaw)
     part = RoomPart((level,), (sparse.feats,), frame, Region.everywhere())
     world = frame.boxes_to_world(np.array(boxes[:-1]))
-    rows = [i for i, kind in enumerate(kinds) if kind in taught]
-    return Room(f"room {seed}", tuple(kinds[i] for i in rows), world[rows], (part,), world)
+    rows = [i for i, kind in enumerate(kinds) if kind in labelled]
+    return RoomFeatures(f"room {seed}", tuple(kinds[i] for i in rows), world[rows], (part,), world)
 
 
 def rooms(count=4, **options):
@@ -113,62 +115,62 @@ def weights(tmp_path: Path) -> Path:
 
 
 def test_new_classes_find_things_that_they_were_not_learned_from(predictor) -> None:
-    learned = learn_classes(rooms(), predictor)
-    assert learned.classes == (*CLASSES, "crate", "robot")
-    assert [(c.name, c.is_new, c.things, c.rooms) for c in learned.report] == [
+    fitted = fit_classes(rooms(), predictor)
+    assert fitted.classes == (*CLASSES, "crate", "robot")
+    assert [(c.name, c.is_new, c.things, c.rooms) for c in fitted.report] == [
         ("crate", True, 8, 4),
         ("robot", True, 8, 4),
     ]
-    assert all(c.before == 0.0 and c.after > 95.0 and c.localised == 100.0 for c in learned.report)
-    assert learned.problems(0.0) == []
+    assert all(c.before == 0.0 and c.after > 95.0 and c.localised == 100.0 for c in fitted.report)
+    assert fitted.problems(0.0) == []
     before = classifier_rows(predictor)
-    assert torch.equal(learned.rows.kernel[:, : len(CLASSES)], before.kernel)
-    assert torch.equal(learned.rows.bias[: len(CLASSES)], before.bias)
+    assert torch.equal(fitted.rows.kernel[:, : len(CLASSES)], before.kernel)
+    assert torch.equal(fitted.rows.bias[: len(CLASSES)], before.bias)
     fresh = a_room(99, {"robot": 2, "crate": 1, "chair": 2})
-    found = boxes_of(fresh.parts, Rows(learned.rows.kernel[:, 4:], learned.rows.bias[4:]), predictor)
+    found = boxes_of(fresh.parts, Rows(fitted.rows.kernel[:, 4:], fitted.rows.bias[4:]), predictor)
     sure = found.scores >= 0.25
     assert sorted(found.labels[sure].tolist()) == [0, 1, 1]
 
 
 @pytest.mark.parametrize("sides", [2, 1], ids=["rooms left out", "things left out"])
-def test_a_room_where_nothing_was_taught_shows_what_is_not(predictor, sides: int) -> None:
-    empty = a_room(7, {"chair": 4}, taught=())
+def test_a_room_where_nothing_is_labelled_shows_what_is_not(predictor, sides: int) -> None:
+    empty = a_room(7, {"chair": 4}, labelled=())
     made = [*rooms(sides), empty]
     if sides == 1:
         made[0] = a_room(0, {"robot": 4, "crate": 4, "chair": 3})
-    learned = learn_classes(made, predictor)
-    assert [(c.name, c.rooms) for c in learned.report] == [("crate", sides), ("robot", sides)]
-    assert all(c.after > 95.0 for c in learned.report)
-    rows = Rows(learned.rows.kernel[:, 4:], learned.rows.bias[4:])
+    fitted = fit_classes(made, predictor)
+    assert [(c.name, c.rooms) for c in fitted.report] == [("crate", sides), ("robot", sides)]
+    assert all(c.after > 95.0 for c in fitted.report)
+    rows = Rows(fitted.rows.kernel[:, 4:], fitted.rows.bias[4:])
     assert not (boxes_of(empty.parts, rows, predictor).scores >= 0.25).any()
 
 
 def test_a_known_class_is_improved_from_where_it_stands(predictor) -> None:
-    taught = rooms(taught=("chair",))
-    learned = learn_classes(taught, predictor)
-    assert learned.classes == CLASSES
-    (report,) = learned.report
+    taught = rooms(labelled=("chair",))
+    fitted = fit_classes(taught, predictor)
+    assert fitted.classes == CLASSES
+    (report,) = fitted.report
     assert (report.name, report.is_new) == ("chair", False)
     assert report.after > 95.0
     before = classifier_rows(predictor)
     others = [i for i, name in enumerate(CLASSES) if name != "chair"]
-    assert torch.equal(learned.rows.kernel[:, others], before.kernel[:, others])
-    assert not torch.equal(learned.rows.kernel[:, 0], before.kernel[:, 0])
-    near = learn_classes(taught, predictor, decay=1e6)
+    assert torch.equal(fitted.rows.kernel[:, others], before.kernel[:, others])
+    assert not torch.equal(fitted.rows.kernel[:, 0], before.kernel[:, 0])
+    near = fit_classes(taught, predictor, decay=1e6)
     assert torch.allclose(near.rows.kernel[:, 0], before.kernel[:, 0], atol=1e-3)
 
 
 def test_what_cannot_be_told_apart_is_refused(predictor) -> None:
     blind = [dataclasses.replace(r, parts=(blinded(r.parts[0], i),)) for i, r in enumerate(rooms())]
-    learned = learn_classes(blind, predictor)
-    assert all(c.after < 60.0 for c in learned.report)
-    worse = dataclasses.replace(learned, report=(dataclasses.replace(learned.report[0], before=80.0, after=60.0),))
+    fitted = fit_classes(blind, predictor)
+    assert all(c.after < 60.0 for c in fitted.report)
+    worse = dataclasses.replace(fitted, report=(dataclasses.replace(fitted.report[0], before=80.0, after=60.0),))
     assert any("fell from 80.0 to 60.0" in p for p in worse.problems(1.0))
     assert any("not better" in p for p in worse.problems(1.0))
-    same = dataclasses.replace(learned, report=(dataclasses.replace(learned.report[0], before=50.0, after=50.0),))
+    same = dataclasses.replace(fitted, report=(dataclasses.replace(fitted.report[0], before=50.0, after=50.0),))
     assert any("not better" in p for p in same.problems(1.0))
-    bad = learning.ValidationReport(3, 60.0, 55.0, 0.0)
-    good = dataclasses.replace(learned, report=(dataclasses.replace(learned.report[0], before=0.0, after=60.0),))
+    bad = few_shot.ValidationReport(3, 60.0, 55.0, 0.0)
+    good = dataclasses.replace(fitted, report=(dataclasses.replace(fitted.report[0], before=0.0, after=60.0),))
     assert good.problems(1.0) == []
     assert any("validation" in p for p in dataclasses.replace(good, validation=bad).problems(1.0))
     assert dataclasses.replace(good, validation=bad).problems(6.0) == []
@@ -184,8 +186,8 @@ def test_things_of_one_room_are_left_out_in_turn(predictor) -> None:
     folds = folds_of(one, ["robot"])
     assert folds[0][0] == -1
     assert sorted(folds[0][1:]) == [0, 1, 2, 3]
-    learned = learn_classes(one, predictor)
-    assert learned.report[0].after > 95.0
+    fitted = fit_classes(one, predictor)
+    assert fitted.report[0].after > 95.0
     by_room = folds_of(rooms(4), ["crate", "robot"])
     assert sorted(f[0] for f in by_room) == [0, 1, 2, 3]
     assert all(set(f) == {f[0]} for f in by_room)
@@ -239,9 +241,9 @@ def test_rows_are_those_of_logistic_regression() -> None:
 
 def test_weights_with_new_classes_are_read_and_perceive(weights: Path, tmp_path: Path) -> None:
     before = load_inference(weights)
-    learned = learn_classes(rooms(), before)
+    fitted = fit_classes(rooms(), before)
     out = tmp_path / "mine.safetensors"
-    write_learned(weights, out, learned)
+    write_classes(weights, out, fitted)
     old, new = load_checkpoint(weights), load_checkpoint(out)
     assert new.classes == (*CLASSES, "crate", "robot")
     assert new.config["num_classes"] == 6
@@ -274,7 +276,7 @@ def test_a_second_look_takes_new_classes_as_they_are_said(predictor, tmp_path: P
     config = dataclasses.replace(small, detection=dataclasses.replace(small.detection, second_look=look))
     path, out = tmp_path / "w.safetensors", tmp_path / "mine.safetensors"
     save_network(path, small_network(config), CLASSES, {"occupancy_classes": ["floor", "wall", "chair"]})
-    write_learned(path, out, learn_classes(rooms(), predictor))
+    write_classes(path, out, fit_classes(rooms(), predictor))
     (old, _), (new, classes) = load_network(path), load_network(out)
     assert len(classes) == len(CLASSES) + 2
     looks = old.second_look, new.second_look
@@ -291,11 +293,11 @@ def test_a_second_look_takes_new_classes_as_they_are_said(predictor, tmp_path: P
 
 def test_networks_whose_features_depend_on_classes_are_refused() -> None:
     paper = small_network(small_config("detection", "depth", "paper"))
-    with pytest.raises(LearnError, match="prunes by its classes"):
-        check_network(learning.Predictor(paper, CLASSES))
+    with pytest.raises(FewShotError, match="prunes by its classes"):
+        check_network(few_shot.Predictor(paper, CLASSES))
     nothing = small_network(small_config("occupancy", "depth"))
-    with pytest.raises(LearnError, match="no detection head"):
-        check_network(learning.Predictor(nothing, CLASSES, ("a", "b", "c")))
+    with pytest.raises(FewShotError, match="no detection head"):
+        check_network(few_shot.Predictor(nothing, CLASSES, ("a", "b", "c")))
 
 
 # ---- what is read
@@ -326,10 +328,10 @@ def corrected(tmp_path: Path, predictor):
 
 def test_a_corrected_map_tells_its_labels(corrected) -> None:
     file = corrected("Robot", "CHAIR", " big   crate ")
-    (lesson,) = read_lessons([file], CLASSES)
-    assert sorted(lesson.labels) == ["big crate", "chair", "robot"]
-    assert lesson.boxes.shape == (3, 9)
-    room = learning.see_room(lesson, inference())
+    (room,) = read_labelled_rooms([file], CLASSES)
+    assert sorted(room.labels) == ["big crate", "chair", "robot"]
+    assert room.boxes.shape == (3, 9)
+    room = few_shot.room_features(room, inference())
     assert sum(len(p.flat()) for p in room.parts) > 50
     for part in room.parts:  # all rooms are held at once: what the layers kept at the sites is gone
         for level in part.levels:
@@ -337,26 +339,26 @@ def test_a_corrected_map_tells_its_labels(corrected) -> None:
             assert not any(kept[name] for name in ("_maps", "_coarser", "engine_shared")), kept
             assert level.object_logits is None
     assert examples_of(room).inside.shape[1] == 3
-    (only,) = read_lessons([file], CLASSES, ["Robot"])
+    (only,) = read_labelled_rooms([file], CLASSES, ["Robot"])
     assert only.labels == ("robot",)
-    with pytest.raises(LearnError, match=r"was taught \d times.*; 3 are needed"):
-        learn_classes([room], inference())
+    with pytest.raises(FewShotError, match=r"has \d examples.*; 3 are needed"):
+        fit_classes([room], inference())
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     file = corrected()
-    with pytest.raises(LearnError, match=r"nothing was taught in .*home"):
-        read_lessons([file], CLASSES)
+    with pytest.raises(FewShotError, match=r"nothing is labelled in .*home"):
+        read_labelled_rooms([file], CLASSES)
     file = corrected("robot")
-    with pytest.raises(LearnError, match="nothing called crate"):
-        read_lessons([file], CLASSES, ["crate"])
-    with pytest.raises(LearnError, match="twice"):
-        read_lessons([file, file], CLASSES)
+    with pytest.raises(FewShotError, match="nothing called crate"):
+        read_labelled_rooms([file], CLASSES, ["crate"])
+    with pytest.raises(FewShotError, match="twice"):
+        read_labelled_rooms([file, file], CLASSES)
     with pytest.raises((MapFileError, OSError), match=r"absent"):
-        read_lessons([tmp_path / "absent.safetensors"], CLASSES)
+        read_labelled_rooms([tmp_path / "absent.safetensors"], CLASSES)
     (tmp_path / "junk.safetensors").write_bytes(b"junk")
     with pytest.raises(MapFileError, match="junk"):
-        read_lessons([tmp_path / "junk.safetensors"], CLASSES)
+        read_labelled_rooms([tmp_path / "junk.safetensors"], CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -373,8 +375,8 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, label: str, reason: st
     folder = write_recording(tmp_path / "drive", 2)
     text = {"objects": [{"names": [label], "box": [1, 0, 0.4, 1, 1, 1, 0, 0, 0]}], "extra_names": [label]}
     labels_path(folder).write_text(json.dumps(text))
-    with pytest.raises(LearnError, match=reason):
-        read_lessons([folder], CLASSES)
+    with pytest.raises(FewShotError, match=reason):
+        read_labelled_rooms([folder], CLASSES)
 
 
 def labelled(folder: Path, *things: tuple[str, float], size_m: float = 0.9) -> Path:
@@ -388,19 +390,19 @@ def labelled(folder: Path, *things: tuple[str, float], size_m: float = 0.9) -> P
 
 def test_contradictory_labels_are_refused(tmp_path: Path) -> None:
     folder = labelled(write_recording(tmp_path / "drive", 2), ("robot", 1.0), ("crate", 1.05))
-    with pytest.raises(LearnError, match=r"\(1\.05, 0\.00, 0\.40\) is both a 'robot' and a 'crate'"):
-        read_lessons([folder], CLASSES)
+    with pytest.raises(FewShotError, match=r"\(1\.05, 0\.00, 0\.40\) is both a 'robot' and a 'crate'"):
+        read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.0), ("crate", 2.5), ("Robot", 1.02))
-    assert read_lessons([folder], CLASSES)[0].labels == ("robot", "crate", "robot")
+    assert read_labelled_rooms([folder], CLASSES)[0].labels == ("robot", "crate", "robot")
 
 
 def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     folder = write_recording(tmp_path / "drive", 6)
-    with pytest.raises(LearnError, match=r"drive has no labels: .embodied-perceptron label .*drive\.labels\.json"):
-        read_lessons([folder], CLASSES)
+    with pytest.raises(FewShotError, match=r"drive has no labels: .embodied-perceptron label .*drive\.labels\.json"):
+        read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.05), size_m=4.0)  # random weights keep few sites
-    (lesson,) = read_lessons([folder], CLASSES)
-    room = learning.see_room(lesson, inference())
+    (room,) = read_labelled_rooms([folder], CLASSES)
+    room = few_shot.room_features(room, inference())
     assert (examples_of(room).thing == 0).any()
 
 
@@ -409,26 +411,26 @@ def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
     (scan,) = EmbodiedScanDataset(root, "train")
     shown = sorted(frozenset[int]().union(*(image.visible_ids for image in scan.images)))
     kinds = {scan.labels[k] for k in shown} - {"wall", "floor", "ceiling"}
-    (lesson,) = read_lessons([root], CLASSES)  # of the homes to train on alone
-    assert set(lesson.labels) == kinds
-    assert len(lesson.labels) == len(lesson.boxes) == sum(scan.labels[k] in kinds for k in shown)
-    assert str(lesson.source) == f"{root}/{scan.sample_idx}"
-    (only,) = read_lessons([root], CLASSES, ["bed"])
+    (room,) = read_labelled_rooms([root], CLASSES)  # of the homes to train on alone
+    assert set(room.labels) == kinds
+    assert len(room.labels) == len(room.boxes) == sum(scan.labels[k] in kinds for k in shown)
+    assert str(room.source) == f"{root}/{scan.sample_idx}"
+    (only,) = read_labelled_rooms([root], CLASSES, ["bed"])
     assert set(only.labels) == {"bed"}
-    room = learning.see_room(only, inference())
+    room = few_shot.room_features(only, inference())
     assert (examples_of(room).thing >= 0).any()
     assert room.boxes.shape == (len(only.labels), 9)
-    with pytest.raises(LearnError, match="nothing called piano was taught"):
-        read_lessons([root], CLASSES, ["piano"])
-    with pytest.raises(LearnError, match="given twice"):
-        read_lessons([root, root], CLASSES)
+    with pytest.raises(FewShotError, match="nothing called piano is labelled"):
+        read_labelled_rooms([root], CLASSES, ["piano"])
+    with pytest.raises(FewShotError, match="given twice"):
+        read_labelled_rooms([root, root], CLASSES)
     (root / "embodiedscan_infos_train.pkl").unlink()
-    with pytest.raises(LearnError, match=r"has no embodiedscan_infos_train\.pkl"):
-        read_lessons([root], CLASSES)
+    with pytest.raises(FewShotError, match=r"has no embodiedscan_infos_train\.pkl"):
+        read_labelled_rooms([root], CLASSES)
 
 
-def see_all(sources: list[Path]) -> list[Room]:
-    return [learning.see_room(lesson, inference()) for lesson in read_lessons(sources, CLASSES)]
+def see_all(sources: list[Path]) -> list[RoomFeatures]:
+    return [few_shot.room_features(room, inference()) for room in read_labelled_rooms(sources, CLASSES)]
 
 
 def test_a_bag_without_transforms_is_refused_by_name(tmp_path: Path) -> None:
@@ -454,13 +456,13 @@ def run(monkeypatch, weights: Path, tmp_path: Path):
     app.command("learn")(learn_command.learn)
     app.callback()(lambda: None)
 
-    def go(made: list[Room], *options: str):
+    def go(made: list[RoomFeatures], *options: str):
         monkeypatch.setattr(
-            "embodied_perceptron_training.training.few_shot_classes.read_lessons",
-            lambda sources, *_: [Lesson(s, r.labels, r.boxes, None) for s, r in zip(sources, made, strict=True)],
+            "embodied_perceptron_training.training.few_shot_classes.read_labelled_rooms",
+            lambda sources, *_: [LabelledRoom(s, r.labels, r.boxes, None) for s, r in zip(sources, made, strict=True)],
         )
         by_source = {f"room {i}": room for i, room in enumerate(made)}
-        monkeypatch.setattr(learning, "see_room", lambda lesson, _: by_source[str(lesson.source)])
+        monkeypatch.setattr(few_shot, "room_features", lambda room, _: by_source[str(room.source)])
         sources = [part for name in by_source for part in ("--from", name)]
         out = tmp_path / "out.safetensors"
         args = ["learn", *sources, "--weights", str(weights), "--out", str(out), *options]
@@ -481,7 +483,7 @@ def test_the_command_refuses_what_is_worse(run, monkeypatch) -> None:
     blind = [dataclasses.replace(r, parts=(blinded(r.parts[0], i),), labels=("chair",) * len(r.labels))
              for i, r in enumerate(rooms())]  # fmt: skip
     monkeypatch.setattr(
-        learning, "_class_figures", lambda pairs, names, seen=[]: seen.append(1) or {"chair": 90.0 / len(seen)}
+        few_shot, "_class_figures", lambda pairs, names, seen=[]: seen.append(1) or {"chair": 90.0 / len(seen)}
     )
     result, out = run(blind)
     assert isinstance(result.exception, CommandError)

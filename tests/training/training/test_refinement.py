@@ -13,18 +13,19 @@ from support.small_networks import small_config, small_network
 from torch import Tensor
 
 from embodied_perceptron.inference.loading import load_network, save_network
+from embodied_perceptron.nn.refinement import Proposals
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training import tasks
 from embodied_perceptron_training.training.refinement import (
-    BoxLearning,
-    LookedBoxes,
+    LabelledProposals,
+    RefinementTask,
     joined,
-    looked_boxes,
+    label_proposals,
     network_digest,
     overlap_targets,
-    with_second_look,
+    with_refinement_head,
 )
 from embodied_perceptron_training.training.task import SampleError
 from embodied_perceptron_training.training.tasks import build_task
@@ -40,21 +41,21 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small detector without a second look."""
+    """A small detector without a refinement head."""
     path = tmp_path_factory.mktemp("weights") / "w.safetensors"
     config = dataclasses.replace(small_config("detection"), num_classes=len(CLASSES))
     save_network(path, small_network(config, seed=3), CLASSES, {"calibration": {"threshold": 0.3}}, half=False)
     return path
 
 
-def learning(homes: Path, weights: Path, **options: str) -> BoxLearning:
+def learning(homes: Path, weights: Path, **options: str) -> RefinementTask:
     run = TrainingRun.of({"looks": "2", **options}, task="boxes", data=homes, val=homes, weights=weights, views=3)
     task = build_task(run)
-    assert isinstance(task, BoxLearning)
+    assert isinstance(task, RefinementTask)
     return task
 
 
-def losses_of(task: BoxLearning, batch: LookedBoxes) -> Tensor:
+def losses_of(task: RefinementTask, batch: LabelledProposals) -> Tensor:
     return torch.stack(list(task.losses(task.model, batch, lambda value: value.detach()).values())).sum()
 
 
@@ -70,20 +71,20 @@ def test_what_was_seen_is_kept_and_is_what_the_network_sees(homes: Path, weights
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
     first = source.window(index, 1)
-    assert len(first.looked.seen) > 5
+    assert len(first.proposals.seen) > 5
     files = sorted((tmp_path / "looked").iterdir())
     assert len(files) == 1
     source._network = None  # type: ignore[assignment]  # it is not asked again
     again = source.window(index, 1)
     for name in ("boxes", "log_odds", "place", "rows"):
-        assert torch.equal(getattr(first.looked.seen, name), getattr(again.looked.seen, name))
-    assert torch.equal(first.looked.right, again.looked.right)
+        assert torch.equal(getattr(first.proposals.seen, name), getattr(again.proposals.seen, name))
+    assert torch.equal(first.proposals.right, again.proposals.right)
     files[0].write_bytes(files[0].read_bytes()[:200])
     with pytest.raises(SampleError, match="damaged"):
         source.window(index, 1)
 
 
-def test_looks_are_those_of_another_network_only_where_the_second_look_reads_something_else() -> None:
+def test_proposals_are_those_of_another_network_only_where_the_head_reads_something_else() -> None:
     network = small_network(small_config("all"), seed=3)
     digest = network_digest(network)
     changes = {}
@@ -115,7 +116,7 @@ def test_scenes_with_rare_classes_come_more_often(
     (scan,) = EmbodiedScanDataset(homes, "train")
     assert asked == [([set(scan.labels) & set(CLASSES)], 0.25)]
     assert len(task.samples) == 3
-    assert len(task._validation) == 1  # is looked at as it is
+    assert len(task._validation) == 1  # stands as it is
     rng = np.random.default_rng
     first, again = (task.samples.sample(i, rng(5)).seen.boxes for i in (0, 2))
     assert torch.equal(first, again)  # of the one scene
@@ -125,7 +126,7 @@ def test_scenes_with_rare_classes_come_more_often(
 def test_several_windows_read_as_each_alone(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
-    parts = [source.window(index, look).looked for look in (0, 1)]
+    parts = [source.window(index, number).proposals for number in (0, 1)]
     model = task.model.eval()
     apart = torch.cat([model(part.seen) for part in parts])
     torch.testing.assert_close(model(joined(parts).seen), apart, atol=1e-5, rtol=1e-4)
@@ -134,13 +135,13 @@ def test_several_windows_read_as_each_alone(homes: Path, weights: Path, tmp_path
 def test_a_drawn_grid_is_the_kept_one_from_any_of_four_ends(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
-    looked = source.window(index, 0).looked
-    kept = {row.tobytes(): i for i, row in enumerate(looked.seen.boxes.numpy())}
+    labelled = source.window(index, 0).proposals
+    kept = {row.tobytes(): i for i, row in enumerate(labelled.seen.boxes.numpy())}
     kinds = set()
     for seed in range(12):
-        drawn = source._drawn(looked, np.random.default_rng(seed)).seen
+        drawn = source._drawn(labelled, np.random.default_rng(seed)).seen
         rows = [kept[row.tobytes()] for row in drawn.boxes.numpy()]
-        grid = looked.seen.rows[rows].reshape(len(rows), 5, 5, 5, -1)
+        grid = labelled.seen.rows[rows].reshape(len(rows), 5, 5, 5, -1)
         missing = {
             ends: int((grid.flip(ends).reshape(drawn.rows.shape) != drawn.rows).any(dim=1).any(dim=0).sum())
             for ends in ((), (1,), (2,), (1, 2))
@@ -154,16 +155,27 @@ def test_a_drawn_grid_is_the_kept_one_from_any_of_four_ends(homes: Path, weights
 def test_boxes_of_things_are_drawn_before_others(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
-    looked = source.window(index, 0).looked
-    things = torch.arange(len(looked.right)) < 3
-    right = torch.zeros_like(looked.right)
+    labelled = source.window(index, 0).proposals
+    things = torch.arange(len(labelled.right)) < 3
+    right = torch.zeros_like(labelled.right)
     right[things, 2] = 0.5
-    drawn = source._drawn(dataclasses.replace(looked, right=right), np.random.default_rng(0))
+    drawn = source._drawn(dataclasses.replace(labelled, right=right), np.random.default_rng(0))
     assert int((drawn.right > 0).sum()) == 3
     assert len(drawn.right) == min(len(right), 3 + 48)
 
 
-def test_a_training_moves_the_second_look_alone(homes: Path, weights: Path, tmp_path: Path) -> None:
+def test_a_window_without_a_proposal_is_drawn_as_well(homes: Path, weights: Path, tmp_path: Path) -> None:
+    task = learning(homes, weights, cache=str(tmp_path))
+    source, index = task.samples.scenes[0]
+    full = source.window(index, 0).proposals
+    seen, none = full.seen, torch.zeros(0, dtype=torch.int64)
+    empty = Proposals(seen.boxes[none], seen.log_odds[none], seen.place[none], seen.rows[none], seen.sources)
+    for seed in range(8):  # every augmentation among them
+        drawn = source._drawn(LabelledProposals(empty, full.right[none]), np.random.default_rng(seed))
+        assert len(drawn.right) == 0
+
+
+def test_a_training_moves_the_refinement_head_alone(homes: Path, weights: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     task = learning(homes, weights, cache=str(tmp_path / "cache"))
     before = {k: v.clone() for k, v in task.network.state_dict().items()}
@@ -195,12 +207,12 @@ def test_a_training_moves_the_second_look_alone(homes: Path, weights: Path, tmp_
     assert "calibration" not in extra  # of other scores
 
 
-def test_a_second_look_is_learned_further(homes: Path, weights: Path, tmp_path: Path) -> None:
+def test_a_refinement_head_is_trained_further(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path / "cache"))
     with torch.no_grad():
         task.model.shift.fill_(0.25)  # type: ignore[union-attr, operator]
     task.save_weights(tmp_path / "out.safetensors", task.model, {})
-    network, _, _ = with_second_look(tmp_path / "out.safetensors")
+    network, _, _ = with_refinement_head(tmp_path / "out.safetensors")
     assert network.second_look is not None
     assert network.second_look.shift.tolist() == [0.25]
     assert [n for n, p in network.named_parameters() if p.requires_grad] == [
@@ -211,8 +223,8 @@ def test_a_second_look_is_learned_further(homes: Path, weights: Path, tmp_path: 
 def test_windows_without_truth_teach_silence(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
-    seen = source.window(index, 0).looked.seen
-    nothing = looked_boxes(seen, torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), len(CLASSES))
+    seen = source.window(index, 0).proposals.seen
+    nothing = label_proposals(seen, torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), len(CLASSES))
     assert not nothing.right.any()
     assert torch.isfinite(losses_of(task, nothing))
 
@@ -229,5 +241,5 @@ def test_bad_requests_are_named(homes: Path, weights: Path, tmp_path: Path) -> N
         learning(homes, weights, looks="0")
     config = small_config("occupancy")
     save_network(tmp_path / "o.safetensors", small_network(config), CLASSES[: config.num_classes])
-    with pytest.raises(ValueError, match="a second look needs a network with detection"):
+    with pytest.raises(ValueError, match="a refinement head needs a network with detection"):
         learning(homes, tmp_path / "o.safetensors")

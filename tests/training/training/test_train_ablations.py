@@ -21,6 +21,7 @@ from embodied_perceptron_training.training.ablations import (
     TITLES,
     Budget,
     Row,
+    TrainingStopped,
     chosen_rows,
     markdown,
     run_row,
@@ -47,9 +48,8 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
         stored = run.to_json()
         done.append({**stored["request"], "resumed": resume, "settings": stored["settings"]})
         task = Detector(signal_at=2 if len(done) == 2 else 0)
-        config = dataclasses.replace(run, batch=4, workers=0)
-        outcome = Trainer(task, config, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
-        return outcome if outcome.finished else None
+        config = run.replaced(batch=4, workers=0)
+        return Trainer(task, config, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
 
     monkeypatch.setattr(ablations, "train_run", train_run)
     return done
@@ -82,7 +82,8 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
     assert first["figures"]["AR25"] == 70.0
     assert first["steps"] == 4
     assert trainings[0]["box_loss"] == "plain"
-    assert run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True) is None  # stopped
+    with pytest.raises(TrainingStopped, match="SIGTERM"):
+        run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True)
     second = run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True)
     assert second is not None
     assert trainings[2]["resumed"] is True
@@ -112,9 +113,6 @@ def test_rows_say_what_they_lack(tmp_path: Path) -> None:
     (scored,) = chosen_rows(["occlusion-with"])
     with pytest.raises(ValueError, match="--weights must say which"):
         run_row(scored, budget(tmp_path), tmp_path)
-    (trained,) = chosen_rows(["detectors-ours"])
-    with pytest.raises(ValueError, match="needs minutes or steps"):
-        run_row(trained, budget(tmp_path, steps=0), tmp_path)
 
 
 _HOLD = """
@@ -141,12 +139,12 @@ def test_processes_share_a_folder(tmp_path: Path, trainings: list[Mapping[str, A
     assert other.stdout.readline() == "held\n"
     order = []
 
-    def told(row: Row) -> None:
+    def started(row: Row) -> None:
         order.append(row)
         if row == chosen[2]:  # the other process ends, without a result
             other.stdin.close()  # type: ignore[union-attr]
 
-    assert run_rows(chosen, budget(tmp_path), out, True, told)
+    assert run_rows(chosen, budget(tmp_path), out, True, started)
     assert other.wait(timeout=60) == 0
     assert order == [chosen[1], chosen[2], chosen[0]]
     assert run_rows(chosen[:1], budget(tmp_path), out, True)  # there already, and the tables keep the others
@@ -189,5 +187,30 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     # the training of the decoupled loss is that of other tables' rows too
     made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
     assert made == {"loss-plain", "loss-decoupled", "detectors-ours", "tasks-detection"}
-    wrong = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--minutes-per-row", "1"])
-    assert "not both" in str(wrong.exception)
+
+
+def test_rows_whose_minutes_are_over_go_on_with_the_next_command(
+    tmp_path: Path, trainings: list[Mapping[str, Any]]
+) -> None:
+    """Every row has its turn; their length is that of the steps, whatever the minutes."""
+    rows, short = chosen_rows(["loss"]), budget(tmp_path, steps=2, minutes=1e-9)
+    assert not run_rows(rows, short, tmp_path / "out", True)
+    assert not (tmp_path / "out" / rows[0].folder() / "result.json").exists()
+    assert [t["box_loss"] for t in trainings] == ["plain", "decoupled"]
+    assert run_rows(rows, dataclasses.replace(short, minutes=5.0), tmp_path / "out", True)
+    results = json.loads((tmp_path / "out" / "ablations.json").read_text())
+    assert {r["steps"] for r in results} == {2}
+    assert all(t["settings"]["epochs"] == 0 and t["settings"]["steps"] == 2 for t in trainings)
+
+
+def test_folders_of_earlier_versions_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    """They said minutes too: 0 beside steps; where they were the length, it was another training."""
+    (row,) = chosen_rows(["loss-plain"])
+    made = budget(tmp_path)
+    folder = tmp_path / "out" / row.folder()
+    folder.mkdir(parents=True)
+    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 0.0}))
+    assert run_row(row, made, tmp_path / "out", quiet=True) is not None
+    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 60.0, "steps": 0}))
+    with pytest.raises(ValueError, match="another budget"):
+        run_row(row, made, tmp_path / "out", quiet=True)

@@ -62,7 +62,7 @@ def prior_ap25(task: SceneTask, root: Path) -> float:
 def test_two_minutes_beat_what_is_known_without_looking(bedrooms: Path, tmp_path: Path) -> None:
     what = {"task": "detection", "data": bedrooms, "val": bedrooms, "modality": "depth", "views": 8, "seed": 1}
     how = {"batch": 4, "learning_rate": 2e-3, "weight_decay": 0.01, "ema_decay": 0.95, "validations": 1, "workers": 1}
-    config = TrainingRun(**what, steps=STEPS, **how)  # type: ignore[arg-type]
+    config = TrainingRun.from_values(**what, steps=STEPS, **how)  # type: ignore[arg-type]
     task = build_task(config)
     assert isinstance(task, SceneTask)
     folder = RunFolder(tmp_path, pictures=False)

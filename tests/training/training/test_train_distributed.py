@@ -22,7 +22,7 @@ STEPS = 20
 
 def settings(batch: int) -> TrainingRun:
     """Frozen norms: statistics of half a batch are not those of a whole one."""
-    return TrainingRun(
+    return TrainingRun.from_values(
         steps=STEPS, batch=batch, workers=0, learning_rate=0.02, freeze_norms=True, log_every=1, validations=2
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import multiprocessing
 import os
@@ -15,7 +14,7 @@ import pytest
 import torch
 from support.toy_task import ToyTask
 
-from embodied_perceptron.weights.checkpoint import CheckpointError
+from embodied_perceptron.weights.checkpoint import CheckpointError, read_tensors
 from embodied_perceptron_training.training import state, trainer
 from embodied_perceptron_training.training.run_folder import RunFolder, RunFolderError
 from embodied_perceptron_training.training.trainer import Trainer, TrainingError, TrainingOutcome
@@ -32,7 +31,7 @@ def started(work: Any, *arguments: Any) -> Any:
 def settings(**changes: Any) -> TrainingRun:
     defaults = {"steps": 24, "batch": 4, "workers": 0, "learning_rate": 0.02, "warmup_steps": 3, "validations": 2}
     defaults["validate_first"] = False
-    return TrainingRun(**{**defaults, **changes})
+    return TrainingRun.from_values(**{**defaults, **changes})
 
 
 def trained(
@@ -155,32 +154,47 @@ def test_killed_is_the_same_as_not(tmp_path: Path) -> None:
     assert timeless(tmp_path / "cut", "train") == timeless(tmp_path / "whole", "train")
 
 
-def test_time_ends_a_training_and_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One minute on a clock that goes on by a second each time it is looked at; interrupted halfway."""
+class Clock:
+    """Goes on by a second each time it is looked at."""
 
-    class Clock:
-        now = 0.0
+    def __init__(self) -> None:
+        self.now = 0.0
 
-        def monotonic(self) -> float:
-            Clock.now += 1.0
-            return Clock.now
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
 
-    monkeypatch.setattr(trainer, "time", Clock())
-    changes = {"steps": 0, "minutes": 1.0, "log_every": 1, "warmup_steps": 0, "checkpoint_s": 1e9}
-    first, outcome = trained(tmp_path, ToyTask(signal_at=5), **changes)
-    assert not outcome.finished
-    assert first.counters.elapsed_s < 60
-    Clock.now = 1e6  # a pause
-    second, outcome = trained(tmp_path, resume=True, **changes)
-    assert outcome.finished
-    assert 60 <= second.counters.elapsed_s < 80
-    train = lines(tmp_path, "train")
-    assert len(train) == outcome.steps > 8
-    rates = [line["rate"] for line in train]
-    assert all(a >= b for a, b in itertools.pairwise(rates))
-    assert rates[0] > 0.9 * 0.02
-    assert rates[-1] < 0.1 * 0.02
-    assert [line["figures"].keys() for line in lines(tmp_path, "validation")] == [{"score"}, {"score"}]
+
+def test_minutes_stop_a_training_and_shape_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut by its minutes again and again, it is the uninterrupted training to the byte: weights, moments, log."""
+    changes = {"log_every": 1, "checkpoint_s": 1e9}
+    whole, _ = trained(tmp_path / "whole", **changes)
+    clock = Clock()
+    monkeypatch.setattr(trainer, "time", clock)
+    said: list[str] = []
+    monkeypatch.setattr(trainer.Progress, "say", lambda _, text: said.append(text))
+    first, outcome = trained(tmp_path / "cut", minutes=0.2, **changes)
+    assert (outcome.finished, outcome.stopped) == (False, trainer.MINUTES)
+    assert 12 <= first.counters.elapsed_s < 20
+    assert 0 < outcome.steps < 24
+    assert said[0].startswith("the schedule runs over 24 steps (2.4 passes over 40 samples); after 0.2 minutes")
+    assert lines(tmp_path / "cut", "stopped")[0]["reason"] == trainer.MINUTES
+    starts = 1
+    while not outcome.finished:
+        clock.now += 1e6  # a pause
+        before = outcome.steps
+        second, outcome = trained(tmp_path / "cut", ToyTask(seed=9, dropout=0.2), resume=True, minutes=0.2, **changes)
+        assert outcome.steps > before  # each start has its own minutes
+        starts += 1
+    assert starts > 2
+    assert outcome.stopped == ""
+    assert_same_training(second, whole)
+    for event in ("train", "validation"):
+        assert timeless(tmp_path / "cut", event) == timeless(tmp_path / "whole", event)
+    states = [read_tensors(tmp_path / name / "state.safetensors")[0] for name in ("whole", "cut")]
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        assert value.numpy().tobytes() == states[1][name].numpy().tobytes(), name
 
 
 def test_finished_runs_stay_finished_and_may_be_prolonged(tmp_path: Path) -> None:

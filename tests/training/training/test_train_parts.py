@@ -121,30 +121,36 @@ def test_average_by_hand() -> None:
     assert float(plain.module.out.weight.detach()[0, 0]) == 9.0
 
 
+def rate(run: TrainingRun, progress: float, step: int) -> float:
+    return run.learning_rate(1) * run.schedule.factor(progress, step)
+
+
 def test_schedules_by_hand() -> None:
-    cosine = TrainingRun(steps=10, learning_rate=0.1, final_rate=0.2)
-    assert cosine.rate(0.0, 0) == pytest.approx(0.1)
-    assert cosine.rate(0.5, 5) == pytest.approx(0.1 * 0.6)
-    assert cosine.rate(1.0, 10) == pytest.approx(0.02)
-    assert cosine.rate(7.0, 10) == pytest.approx(0.02)
-    paper = TrainingRun(epochs=12, learning_rate=1e-3, schedule="step")
-    assert [paper.rate(epoch / 12, epoch) for epoch in (0, 7.9, 8, 10.9, 11)] == pytest.approx(
+    cosine = TrainingRun.from_values(steps=10, learning_rate=0.1, final_rate=0.2)
+    assert rate(cosine, 0.0, 0) == pytest.approx(0.1)
+    assert rate(cosine, 0.5, 5) == pytest.approx(0.1 * 0.6)
+    assert rate(cosine, 1.0, 10) == pytest.approx(0.02)
+    assert rate(cosine, 7.0, 10) == pytest.approx(0.02)
+    paper = TrainingRun.from_values(epochs=12, learning_rate=1e-3, schedule="step")
+    assert [rate(paper, epoch / 12, epoch) for epoch in (0, 7.9, 8, 10.9, 11)] == pytest.approx(
         [1e-3, 1e-3, 1e-4, 1e-4, 1e-5]
     )
-    warm = TrainingRun(steps=10, learning_rate=0.4, schedule="constant", warmup_steps=3)
-    assert [warm.rate(0.0, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    assert warm.rate(0.03, 1) == pytest.approx(0.4 * 0.6)  # a short training does not end before it got going
-    assert warm.rate(0.05, 2) == pytest.approx(0.4)
-    assert TrainingRun(epochs=3, batch=4, accumulate=2).total_steps(100, processes=2) == math.ceil(300 / 16)
-    assert TrainingRun(steps=7).total_steps(100, 2) == 7
-    assert TrainingRun(minutes=7).total_steps(100, 2) == 0
+    warm = TrainingRun.from_values(steps=10, learning_rate=0.4, schedule="constant", warmup_steps=3)
+    assert [rate(warm, 0.0, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert rate(warm, 0.03, 1) == pytest.approx(0.4 * 0.6)  # a short training does not end before it got going
+    assert rate(warm, 0.05, 2) == pytest.approx(0.4)
+    assert TrainingRun.from_values(epochs=3, batch=4, accumulate=2).total_steps(100, processes=2) == math.ceil(300 / 16)
+    assert TrainingRun.from_values(steps=7).total_steps(100, 2) == 7
+    assert TrainingRun.from_values(epochs=2, minutes=7).total_steps(100, 2) == 50
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "exactly one of steps, epochs, minutes must be positive, got none"),
-        ({"steps": 3, "minutes": 2.0}, "got steps = 3, minutes = 2.0"),
+        ({}, "exactly one of steps, epochs must be positive, got none"),
+        ({"steps": 3, "epochs": 2.0}, "got steps = 3, epochs = 2.0"),
+        ({"steps": 3, "minutes": -2.0}, "minutes must be >= 0, got -2.0"),
+        ({"steps": 3, "colour": 1}, "unknown training settings: colour"),
         ({"steps": 3, "batch": 0}, "batch must be positive, got 0"),
         ({"steps": 3, "clip": -1.0}, "clip must be >= 0, got -1.0"),
         ({"steps": 3, "ema_decay": 1.5}, "ema_decay must lie in"),
@@ -154,11 +160,13 @@ def test_schedules_by_hand() -> None:
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TrainingRun(**values)
+        TrainingRun.from_values(**values)
 
 
 def test_settings_survive_json() -> None:
-    run = TrainingRun(steps=3, rate_scales=(("encoder", 0.1),), milestones=(0.5,), data=Path("homes"), repeat=3)
+    run = TrainingRun.from_values(
+        steps=3, rate_scales=(("encoder", 0.1),), milestones=(0.5,), data=Path("homes"), repeat=3
+    )
     stored = json.loads(json.dumps(run.to_json()))
     assert TrainingRun.from_json(stored) == run
     assert stored["request"]["options"] == {"repeat": "3"}
@@ -168,15 +176,70 @@ def test_settings_survive_json() -> None:
         TrainingRun.from_json({"request": {"colour": 2}, "settings": {"steps": 1}})
 
 
+# run.json as version 0.1 wrote it, every field of its 60 that was not None
+EARLIER = json.loads("""
+{"request": {"task": "multi", "preset": "tiny", "data": "/homes/train", "val": "/homes/val", "modality": "rgbd",
+  "variant": "ours", "box_loss": "plain", "views": 12, "truth_views": 0, "weights": null, "seed": 7,
+  "options": {"images": "imagenet", "classes": "all", "repeat": "2", "balance": "0.15", "turns": "any",
+   "site_noise": "0.25", "pictures": "1", "looks": "3", "also": "/homes/more", "w_occupancy": "0.3", "learn": "all"}},
+ "settings": {"steps": 500, "epochs": 0.0, "minutes": 0.0, "batch": 4, "accumulate": 2, "learning_rate": 0.0006,
+  "weight_decay": 0.01, "betas": [0.9, 0.99], "rate_scales": [["image_encoder", 0.5]], "schedule": "step",
+  "final_rate": 0.0, "milestones": [0.5, 0.75], "gamma": 0.1, "warmup_steps": 20, "clip": 10.0, "ema_decay": 0.99,
+  "precision": "float32", "freeze_norms": true, "seed": 7, "workers": 3, "validations": 4, "validate_first": false,
+  "checkpoint_s": 60.0, "log_every": 5, "max_bad_steps": 10, "max_corrupt_share": 0.01, "device": "cpu"}}
+""")
+
+
+def test_runs_of_earlier_versions_load_and_are_written_alike() -> None:
+    run = TrainingRun.from_json(EARLIER)
+    assert run.data.training_folders == [Path("/homes/train"), Path("/homes/more")]
+    assert (run.data.repeat_factor_threshold, run.augmentation.motion, run.samples.predicted_windows) == (
+        0.15,
+        "any",
+        3,
+    )
+    assert (run.optimisation.rate_scales, run.optimisation.betas) == ((("image_encoder", 0.5),), (0.9, 0.99))
+    assert (run.schedule.shape, run.schedule.milestones, run.validation.count) == ("step", (0.5, 0.75), 4)
+    assert (run.losses.box_loss, run.losses.occupancy, run.execution.workers) == ("plain", 0.3, 3)
+    written = json.loads(json.dumps(run.to_json()))
+    defaults = {"learn": "all"}
+    options = {k: v for k, v in EARLIER["request"]["options"].items() if k not in defaults}
+    assert written["settings"] == EARLIER["settings"]
+    assert written["request"] == {**EARLIER["request"], "options": options}
+
+
+def test_runs_whose_length_was_a_time_get_the_presets() -> None:
+    timed = {**EARLIER, "settings": {**EARLIER["settings"], "steps": 0, "minutes": 42.0}}
+    run = TrainingRun.from_json(timed)
+    assert (run.schedule.steps, run.schedule.epochs, run.execution.minutes) == (0, 24.0, 42.0)
+    assert TrainingRun.from_json(timed, steps=9).schedule.steps == 9
+
+
+def test_minutes_alone_leave_the_length_to_the_preset() -> None:
+    run = TrainingRun.of({}, task="multi", minutes=60.0)
+    assert (run.schedule.epochs, run.execution.minutes) == (24.0, 60.0)
+    assert TrainingRun.of({}, task="multi", minutes=60.0, steps=30).schedule.epochs == 0
+
+
+def test_every_field_has_one_flat_name() -> None:
+    values = TrainingRun.of({}, task="multi").values()
+    assert {"data", "balance", "looks", "turns", "size", "schedule", "validations", "validate_first"} < set(values)
+    changed = TrainingRun.from_values(**values).replaced(batch=7, balance=0.5, seed=3)
+    assert (changed.optimisation.batch, changed.data.repeat_factor_threshold, changed.seed) == (7, 0.5, 3)
+    assert {k: v for k, v in changed.values().items() if v != values[k]} == {"batch": 7, "balance": 0.5, "seed": 3}
+
+
 def test_defaults_are_complete_and_the_papers() -> None:
     for preset in ("tiny", "base", "paper"):
         for task in ("detection", "continuous-detection", "monocular-detection", "occupancy", "grounding", "multi"):
             TrainingRun.of({}, task=task, preset=preset)
     paper = TrainingRun.of({}, task="detection", preset="paper")
-    assert (paper.learning_rate, paper.weight_decay, paper.clip, paper.ema_decay) == (1e-3, 1e-4, 10.0, 0.0)
-    assert TrainingRun.of({}, task="continuous-detection", preset="paper").learning_rate == 2e-4
+    steps = paper.optimisation
+    assert (steps.learning_rate, steps.weight_decay, steps.clip, steps.ema_decay) == (1e-3, 1e-4, 10.0, 0.0)
+    assert TrainingRun.of({}, task="continuous-detection", preset="paper").optimisation.learning_rate == 2e-4
     occupancy = TrainingRun.of({}, task="occupancy", preset="paper")
-    assert (occupancy.learning_rate, occupancy.weight_decay, occupancy.epochs) == (1e-4, 0.01, 24.0)
+    assert (occupancy.optimisation.learning_rate, occupancy.optimisation.weight_decay) == (1e-4, 0.01)
+    assert occupancy.schedule.epochs == 24.0
 
 
 def test_vectors_do_not_decay() -> None:
@@ -269,7 +332,7 @@ def test_command_trains_stops_and_resumes(tmp_path: Path, requests: list[Trainin
         (["--task", "detection", "--steps", "2"], "--data, --out must be given"),
         (["--task", "cooking", "--data", ".", "--out", "OUT", "--steps", "2"], "task must be one of"),
         (["--task", "multi", "--data", ".", "--out", "OUT", "--set", "colour"], "--set needs name=value"),
-        (["--task", "multi", "--data", ".", "--out", "OUT", "--steps", "1", "--minutes", "1"], "exactly one of"),
+        (["--task", "multi", "--data", ".", "--out", "OUT", "--steps", "1", "--epochs", "1"], "exactly one of"),
         (["--resume", "OUT"], "holds no run"),
     ],
 )

@@ -610,9 +610,7 @@ def test_the_encoder_that_is_asked_for_takes_the_place_of_the_weights(homes: Pat
     alone = request(homes, "detection", modality="rgbd", views=2)
     task = build_task(alone)
     task.save_weights(tmp_path / "w.safetensors", task.model, {})
-    swapped = build_task(
-        dataclasses.replace(alone, weights=tmp_path / "w.safetensors", images="imagenet", classes="weights")
-    )
+    swapped = build_task(alone.replaced(weights=tmp_path / "w.safetensors", images="imagenet", classes="weights"))
     first = packaged_encoder().state_dict()["stem.conv.weight"]
     assert isinstance(swapped, SceneTask)
     assert torch.equal(swapped.model.state_dict()["image_encoder.stem.conv.weight"], first)
@@ -625,12 +623,12 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"speed": "fast"})
     with pytest.raises(ValueError, match=r"repeat must be int, got 'many'"):
         TrainingRun.of({"repeat": "many"})
-    with pytest.raises(ValueError, match=r"balance must be in \[0, 1\], got inf"):
+    with pytest.raises(ValueError, match=r"balance must lie in \[0, 1\], got inf"):
         TrainingRun.of({"balance": "inf"})
-    with pytest.raises(ValueError, match=r"absent_share must be in \[0, 1\], got 1.5"):
+    with pytest.raises(ValueError, match=r"absent_share must lie in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
     with pytest.raises(
-        ValueError, match=r"learn must be all, occupancy, grounding, presence or outputs, got 'detection'"
+        ValueError, match=r"learn must be one of all, occupancy, grounding, presence, outputs, got 'detection'"
     ):
         TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):

@@ -1,1 +1,2 @@
-"""Metrics, one pure module each, and the evaluations that drive the deployed Perceptron."""
+"""Metrics, the runner that drives the deployed Perceptron over scenes, and what stands on both: calibration,
+recordings, suites. ``evaluate_command`` puts their commands together."""

@@ -23,19 +23,19 @@ from embodied_perceptron_training.homes.rendering.renderer import RenderedView, 
 from embodied_perceptron_training.homes.trajectories import look_at
 
 F64 = NDArray[np.float64]
-Axis = Literal["articulation", "lighting", "visibility", "zoom", "pitch"]
-AXES: tuple[Axis, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch")
+Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch"]
+FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch")
 _ZOOM = (0.6, 3.0)  # multiplier of the focal length
 _PITCH_RAD = (-0.15, 1.1)  # elevation of the camera above the target's height
 
 
 @dataclass(frozen=True, eq=False)
-class AxisFrame:
+class FactorFrame:
     """One frame of a parametric video.
 
     Attributes:
         view: images and camera.
-        factor: asked, 0..1.
+        level: of the factor, as asked, 0..1.
         measured: what the frame shows of it: mean joint state, mean brightness relative to full light, visible share
             of the target's pixels, focal length relative to the first frame's, elevation of the camera in radians.
         target_id: object id in the home.
@@ -44,48 +44,48 @@ class AxisFrame:
     """
 
     view: RenderedView
-    factor: float
+    level: float
     measured: float
     target_id: int
     box9: F64
     target_pixels: int
 
 
-def axis_targets(home: Home, axis: Axis) -> list[int]:
-    """Objects that the axis can be shown on. Raises ``ValueError`` for an unknown axis."""
-    if axis not in AXES:
-        raise ValueError(f"axis must be one of {', '.join(AXES)}, got {axis!r}")
+def factor_targets(home: Home, factor: Factor) -> list[int]:
+    """Objects that the factor can be shown on. Raises ``ValueError`` for an unknown factor."""
+    if factor not in FACTORS:
+        raise ValueError(f"factor must be one of {', '.join(FACTORS)}, got {factor!r}")
     standing = [o for o in home.objects if o.mounted in ("floor", "object")]
-    if axis == "articulation":
+    if factor == "articulation":
         return [o.id for o in standing if o.model.joints]
     sizes = {o.id: float(np.prod(o.box9()[3:6]) ** (1 / 3)) for o in standing}
     return [o.id for o in standing if sizes[o.id] > 0.2]
 
 
-def axis_video(home: Home, axis: Axis, target_id: int, frames: int, camera: Intrinsics) -> Iterator[AxisFrame]:
-    """Frames of the video, factor 0 -> 1 in equal steps.
+def factor_sweep(home: Home, factor: Factor, target_id: int, frames: int, camera: Intrinsics) -> Iterator[FactorFrame]:
+    """Frames of the sweep, the factor going from 0 to 1 in equal steps.
 
-    Raises :class:`HomeError` when the target does not fit the axis or cannot be seen from any free place, and
+    Raises :class:`HomeError` when the target does not fit the factor or cannot be seen from any free place, and
     ``ValueError`` for fewer than two frames.
     """
     if frames < 2:
         raise ValueError(f"a video needs at least two frames, got {frames}")
-    if target_id not in axis_targets(home, axis):
-        raise HomeError(f"object {target_id} ({home.objects[target_id].label}) cannot show the axis {axis}")
-    factors = np.linspace(0.0, 1.0, frames)
+    if target_id not in factor_targets(home, factor):
+        raise HomeError(f"object {target_id} ({home.objects[target_id].label}) cannot show the factor {factor}")
+    levels = np.linspace(0.0, 1.0, frames)
     make = {
         "articulation": _articulation,
         "lighting": _lighting,
         "visibility": _visibility,
         "zoom": _zoom,
         "pitch": _pitch,
-    }[axis]
-    yield from make(home, home.objects[target_id], factors, camera)
+    }[factor]
+    yield from make(home, home.objects[target_id], levels, camera)
 
 
-def _frame(view: RenderedView, factor: float, measured: float, target: PlacedObject) -> AxisFrame:
+def _frame(view: RenderedView, level: float, measured: float, target: PlacedObject) -> FactorFrame:
     pixels = int((view.instance == target.id + 1).sum())
-    return AxisFrame(view, float(factor), float(measured), target.id, target.box9(), pixels)
+    return FactorFrame(view, float(level), float(measured), target.id, target.box9(), pixels)
 
 
 def best_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera: Intrinsics, from_front: bool) -> F64:
@@ -118,31 +118,31 @@ def _around(space: FreeSpace, center: F64, reach: float) -> F64:
     return thinned
 
 
-def _articulation(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+def _articulation(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     eye = best_eye(home, target, RayCastRenderer(home.render_scene()), camera, from_front=True)
     T = look_at(eye, target.box9()[:3])
-    for factor in factors:
+    for level in levels:
         moved = home
         for part in target.model.joints:
-            moved = moved.with_joint(target.id, part, float(factor))
+            moved = moved.with_joint(target.id, part, float(level))
         view = RayCastRenderer(moved.render_scene()).render(camera, T)
         states = moved.objects[target.id].joint_states
-        yield _frame(view, factor, float(np.mean(list(states.values()))), moved.objects[target.id])
+        yield _frame(view, level, float(np.mean(list(states.values()))), moved.objects[target.id])
 
 
-def _lighting(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+def _lighting(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     scene = home.render_scene()
     full = RayCastRenderer(scene)
     T = look_at(best_eye(home, target, full, camera, from_front=False), target.box9()[:3])
     light = full.radiance(camera, T)
     reference, gain = light.mean(), auto_gain(light)
-    for factor in factors:
-        renderer = RayCastRenderer(scene.with_light_level(float(factor)))
+    for level in levels:
+        renderer = RayCastRenderer(scene.with_light_level(float(level)))
         view = renderer.render(camera, T, gain=gain)  # a fixed exposure: the picture really gets darker
-        yield _frame(view, factor, float(renderer.radiance(camera, T).mean() / reference), target)
+        yield _frame(view, level, float(renderer.radiance(camera, T).mean() / reference), target)
 
 
-def _visibility(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     """A screen slides between camera and target; visible share from a second render without it."""
     plain = RayCastRenderer(home.render_scene())
     box = target.box9()
@@ -159,8 +159,8 @@ def _visibility(home: Home, target: PlacedObject, factors: F64, camera: Intrinsi
     # lateral place of the screen's near edge, from covering everything (factor 0) to covering nothing (1)
     left, right = (-(columns[k] - camera.cx) / camera.fx * ahead for k in (0, -1))
     width = float(high[0] - low[0])
-    for factor in factors:
-        edge = right + (left - right) * (1 - float(factor)) + 0.01 - 0.02 * float(factor)
+    for level in levels:
+        edge = right + (left - right) * (1 - float(level)) + 0.01 - 0.02 * float(level)
         lateral = edge - width / 2
         place = eye[:2] + ahead * np.array([np.cos(heading), np.sin(heading)])
         place = place + lateral * np.array([-np.sin(heading), np.cos(heading)])
@@ -169,19 +169,19 @@ def _visibility(home: Home, target: PlacedObject, factors: F64, camera: Intrinsi
         occluder = PlacedObject(len(home.objects), screen, pose, target.room)
         view = RayCastRenderer(home.render_scene([*home.objects, occluder])).render(camera, T)
         visible = int((view.instance == target.id + 1).sum())
-        yield _frame(view, factor, visible / max(total, 1), target)
+        yield _frame(view, level, visible / max(total, 1), target)
 
 
-def _zoom(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+def _zoom(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     renderer = RayCastRenderer(home.render_scene())
     T = look_at(best_eye(home, target, renderer, camera, from_front=False), target.box9()[:3])
-    for factor in factors:
-        scale = _ZOOM[0] + (_ZOOM[1] - _ZOOM[0]) * float(factor)
+    for level in levels:
+        scale = _ZOOM[0] + (_ZOOM[1] - _ZOOM[0]) * float(level)
         zoomed = replace(camera, fx=camera.fx * scale, fy=camera.fy * scale)
-        yield _frame(renderer.render(zoomed, T), factor, scale / _ZOOM[0], target)
+        yield _frame(renderer.render(zoomed, T), level, scale / _ZOOM[0], target)
 
 
-def _pitch(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     """The camera rises on an arc around the target at a fixed distance, looking at it."""
     renderer = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
@@ -192,7 +192,7 @@ def _pitch(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -
     lowest = max(_PITCH_RAD[0], -np.arcsin(min(1.0, max(center[2] - 0.1, 0.0) / distance)))
     highest = min(_PITCH_RAD[1], float(np.arcsin(min(1.0, max(ceiling - center[2], 0.0) / distance))))
     direction = flat / np.linalg.norm(flat)
-    for factor in factors:
-        angle = lowest + (highest - lowest) * float(factor)
+    for level in levels:
+        angle = lowest + (highest - lowest) * float(level)
         place = center + distance * np.array([*(np.cos(angle) * direction), np.sin(angle)])
-        yield _frame(renderer.render(camera, look_at(place, center)), factor, angle, target)
+        yield _frame(renderer.render(camera, look_at(place, center)), level, angle, target)

@@ -50,9 +50,9 @@ from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.sensor_model import draw_rig
+from embodied_perceptron_training.homes.sensor_model import draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
-from embodied_perceptron_training.homes.varied_trajectories import map_views, walk_views
+from embodied_perceptron_training.homes.varied_trajectories import handheld_trajectory, map_views
 from embodied_perceptron_training.processes import process_pool
 
 RECORD = "record.json"
@@ -204,40 +204,42 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
 
 
 def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
-    """A sample of version 2: rig and walk of the home's own; visible is what was measured."""
+    """A sample of version 2: sensor model and trajectory of the home's own; visible is what was measured."""
     home = build_home(seed, spec.home)
     models = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
     attribution = credits_of({family for family in models if family.startswith(FAMILY_PREFIX)})
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     kinds = surface_kinds(home, scene)
-    rig = draw_rig(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
+    sensor_model = draw_sensor_model(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
     structure = [o.id for o in home.objects if o.label in _STRUCTURE]
-    poses = walk_views(free_space(home), caster, rig, spec.views, seed, structure)
-    reported = rig.reported(poses, np.random.default_rng([seed, 84]))
-    exposure = sensor.exposure_drift(spec.views, rig.exposure_spread, np.random.default_rng([seed, 85]))
+    poses = handheld_trajectory(free_space(home), caster, sensor_model, spec.views, seed, structure)
+    reported = sensor_model.reported(poses, np.random.default_rng([seed, 84]))
+    exposure = sensor.exposure_drift(spec.views, sensor_model.exposure_spread, np.random.default_rng([seed, 85]))
     renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     images, seen_per_view, masks, holes = [], [], [], []
     clutter_per_view: list[set[int]] = []
     for i, T in enumerate(poses):
-        view = renderer.render(rig.intrinsics, T, float(exposure[i]), seed + i)
+        view = renderer.render(sensor_model.intrinsics, T, float(exposure[i]), seed + i)
         rng = np.random.default_rng([seed, 86, i])
-        millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, rig, rng))
-        _save_view(folder, i, measured_color(view, rig, rng), millimetres, view.instance, rig.jpeg_quality)
-        measured = measured_objects(home, view.instance, millimetres, rig.intrinsics, reported[i])
+        millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, sensor_model, rng))
+        _save_view(
+            folder, i, measured_color(view, sensor_model, rng), millimetres, view.instance, sensor_model.jpeg_quality
+        )
+        measured = measured_objects(home, view.instance, millimetres, sensor_model.intrinsics, reported[i])
         clutter = {k for k in measured if home.objects[k].label == UNLABELLED}
         clutter_per_view.append(clutter)
         seen_per_view.append(measured - clutter)
-        masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), rig.intrinsics, T))
+        masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), sensor_model.intrinsics, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
         holes.append(round(float((millimetres == 0).mean()), 4))
     if isinstance(renderer, GlRenderer):
         renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
     _write_occupancy(folder, home, masks, spec)
-    record = _record(home, name, spec, rig.intrinsics, object_ids, seen_per_view, images)
+    record = _record(home, name, spec, sensor_model.intrinsics, object_ids, seen_per_view, images)
     record |= {"generator_revision": spec.home.revision, "attribution": attribution}
-    record |= {"rig": rig.as_dict(), "map_views": map_views(spec.views, seed)}
+    record |= {"rig": sensor_model.as_dict(), "map_views": map_views(spec.views, seed)}
     clutter_ids = sorted(set().union(*clutter_per_view))
     position = {object_id: k for k, object_id in enumerate(clutter_ids)}
     record["unlabelled"] = [

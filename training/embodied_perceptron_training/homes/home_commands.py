@@ -16,7 +16,6 @@ def register(app: typer.Typer) -> None:
     app.command("map-error")(map_error_command)
     app.command("export-bag")(export_bag_command)
     app.command("mission-questions", hidden=True)(mission_questions_command)
-    app.command("mission-score", hidden=True)(mission_score_command)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -287,24 +286,3 @@ def mission_questions_command(
     except (ValueError, OSError) as problem:
         raise _fail(problem) from problem
     typer.echo(json.dumps([question.as_dict() for question in questions]))
-
-
-def mission_score_command(
-    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
-    objects: Annotated[Path, typer.Option(help="objects.json of the map.")],
-    occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
-) -> None:
-    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
-    import json
-
-    from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
-    from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
-    from embodied_perceptron_training.homes.recording import watch_recording
-
-    try:
-        tour = watch_recording(recording)
-        confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
-        figures = score_objects(tour, confirmed) | score_occupancy(tour, read_occupancy_npz(occupancy))
-    except (ValueError, OSError) as problem:
-        raise _fail(problem) from problem
-    typer.echo(json.dumps({name: round(value, 3) for name, value in figures.items()}))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
 from embodied_perceptron_training.homes.prompts import Fact, all_facts
-from embodied_perceptron_training.homes.recording import Tour
+from embodied_perceptron_training.homes.recording import HomeTrajectory
 from embodied_perceptron_training.homes.relations import Scene, make_scene
 
 F64 = NDArray[np.float64]
@@ -74,26 +74,26 @@ class Question:
         return {**asdict(self), "box": list(self.box)}
 
 
-def make_questions(tour: Tour) -> tuple[Question, ...]:
-    """The ten questions, the same for the same tour. Raises :class:`MissionError` where a kind has none."""
+def make_questions(trajectory: HomeTrajectory) -> tuple[Question, ...]:
+    """The ten questions, the same for the same trajectory. Raises :class:`MissionError` where a kind has none."""
     # A name means one thing only when no other of its kind was seen at all, however little.
-    named = [i for i in tour.seen(0.0005) if tour.home.objects[i].label != UNLABELLED]
-    scene = make_scene(tour.home, named)
-    clear = [row for row in range(len(scene.objects)) if _is_clear(tour, scene, row)]
-    unique = _unique(tour, scene, clear)
+    named = [i for i in trajectory.seen(0.0005) if trajectory.home.objects[i].label != UNLABELLED]
+    scene = make_scene(trajectory.home, named)
+    clear = [row for row in range(len(scene.objects)) if _is_clear(trajectory, scene, row)]
+    unique = _unique(trajectory, scene, clear)
     if len(unique) < 2:
         raise MissionError(f"only {len(unique)} kinds of things are seen once and clearly, two are needed")
-    late = max(unique, key=lambda row: tour.first_seen_ns(scene.objects[row].id, _CLEAR_SHARE / 2))
+    late = max(unique, key=lambda row: trajectory.first_seen_ns(scene.objects[row].id, _CLEAR_SHARE / 2))
     plain = next(row for row in unique if row != late)
     name = scene.objects[plain].label
     where = next((row for row in unique if row not in (late, plain)), late)
     other = scene.objects[where].label
-    missing = _missing(tour)
+    missing = _missing(trajectory)
     return (
         _question("plain", f"the {name}", scene, plain),
         _relational(scene, clear),
         Question("mission-absent", "absent", f"the {missing[0]}", "NOT_FOUND"),
-        _from_the_robot(tour, scene, clear),
+        _from_the_robot(trajectory, scene, clear),
         _question("standing", f"the {scene.objects[late].label}", scene, late, standing=True),
         _question("where", f"where is the {other}?", scene, where),
         _question("command", f"could you please drive to the {name} and wait there", scene, plain),
@@ -109,17 +109,17 @@ def _question(kind: str, text: str, scene: Scene, row: int, standing: bool = Fal
     return Question(f"mission-{kind}", kind, text, "FOUND", o.id, o.label, box, standing, stamp_ns)
 
 
-def _is_clear(tour: Tour, scene: Scene, row: int) -> bool:
+def _is_clear(trajectory: HomeTrajectory, scene: Scene, row: int) -> bool:
     o = scene.objects[row]
     large = float(o.box9()[3:6].max()) >= _MIN_SIZE_M
-    return o.label in _TARGETS and large and bool(tour.best_share[o.id] >= _CLEAR_SHARE)
+    return o.label in _TARGETS and large and bool(trajectory.best_share[o.id] >= _CLEAR_SHARE)
 
 
-def _unique(tour: Tour, scene: Scene, clear: list[int]) -> list[int]:
+def _unique(trajectory: HomeTrajectory, scene: Scene, clear: list[int]) -> list[int]:
     """Clear rows of whose class nothing else was seen; those that fill most of some view first."""
     counts = Counter(scene.labels())
     rows = [row for row in clear if counts[scene.objects[row].label] == 1]
-    return sorted(rows, key=lambda row: -float(tour.best_share[scene.objects[row].id]))
+    return sorted(rows, key=lambda row: -float(trajectory.best_share[scene.objects[row].id]))
 
 
 def _relational(scene: Scene, clear: list[int]) -> Question:
@@ -146,27 +146,27 @@ def _margin(scene: Scene, fact: Fact) -> float:
     return float(others.min() - own if fact.relation == "closest" else own - others.max())
 
 
-def _missing(tour: Tour) -> list[str]:
+def _missing(trajectory: HomeTrajectory) -> list[str]:
     """Names of what the home does not hold."""
-    here = {o.label for o in tour.home.objects}
+    here = {o.label for o in trajectory.home.objects}
     names = [name for name in ABSENT_CANDIDATES if name not in here]
     if not names:
         raise MissionError("the home holds everything that could be missing")
     return names
 
 
-def _from_the_robot(tour: Tour, scene: Scene, clear: list[int]) -> Question:
+def _from_the_robot(trajectory: HomeTrajectory, scene: Scene, clear: list[int]) -> Question:
     """The leftmost or rightmost of a few things of a kind that are before the robot, late in its drive."""
     counts = Counter(scene.labels())
     kinds = sorted({scene.objects[r].label for r in clear if 2 <= counts[scene.objects[r].label] <= 3})
     best: tuple[float, Question] | None = None
-    first_ns = int(tour.stamps_ns[-1]) - int(_LAST_S * 1e9)
-    for view in np.flatnonzero(tour.stamps_ns >= first_ns)[::5]:
+    first_ns = int(trajectory.stamps_ns[-1]) - int(_LAST_S * 1e9)
+    for view in np.flatnonzero(trajectory.stamps_ns >= first_ns)[::5]:
         for kind in kinds:
             rows = scene.rows_of(kind)
             if any(int(r) not in clear for r in rows):
                 continue
-            angle = bearings(tour.T_world_camera[view], scene.center[rows])
+            angle = bearings(trajectory.T_world_camera[view], scene.center[rows])
             if np.abs(angle).max() > _FIELD_RAD:
                 continue
             order = np.argsort(-angle)  # leftmost first
@@ -175,7 +175,7 @@ def _from_the_robot(tour: Tour, scene: Scene, clear: list[int]) -> Question:
                 ("right", rows[order[-1]], angle[order[-2]] - angle[order[-1]]),
             ):
                 if gap > _CLEAR_ANGLE_RAD and (best is None or gap > best[0]):
-                    text, stamp_ns = f"the {kind} on the {side}", int(tour.stamps_ns[view])
+                    text, stamp_ns = f"the {kind} on the {side}", int(trajectory.stamps_ns[view])
                     best = float(gap), _question("view-dependent", text, scene, int(row), stamp_ns=stamp_ns)
     if best is None:
         raise MissionError("nothing is clearly left or right of its like before the robot")

@@ -26,8 +26,8 @@ from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.sensor_model import Rig, draw_rig
-from embodied_perceptron_training.homes.trajectories import RobotSpec, rgbd_camera, robot_tour
+from embodied_perceptron_training.homes.sensor_model import SensorModel, draw_sensor_model
+from embodied_perceptron_training.homes.trajectories import RobotSpec, rgbd_camera, robot_trajectory
 from embodied_perceptron_training.processes import process_pool
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -71,16 +71,16 @@ class RecordingSpec:
     @property
     def intrinsics(self) -> Intrinsics:
         """The camera of the images: that of version 2 is the rig's, of the size asked for."""
-        rig = recording_rig(self)
-        return rgbd_camera(self.width, self.height) if rig is None else rig.intrinsics
+        sensor_model = recording_sensor(self)
+        return rgbd_camera(self.width, self.height) if sensor_model is None else sensor_model.intrinsics
 
 
-def recording_rig(spec: RecordingSpec) -> Rig | None:
+def recording_sensor(spec: RecordingSpec) -> SensorModel | None:
     """The sensor of a recording of version 2, at the asked image size; None for version 1."""
     if spec.home.version == 1:
         return None
-    rig = draw_rig(spec.seed, spec.width, spec.height, spec.noise, spec.home.unseen)
-    return replace(rig, intrinsics=rig.intrinsics.resized(spec.width, spec.height), carrier="robot")
+    sensor_model = draw_sensor_model(spec.seed, spec.width, spec.height, spec.noise, spec.home.unseen)
+    return replace(sensor_model, intrinsics=sensor_model.intrinsics.resized(spec.width, spec.height), carrier="robot")
 
 
 class _Renderer:
@@ -92,15 +92,15 @@ class _Renderer:
         self.home = home
         scene = home.render_scene()
         self.renderer = RayCastRenderer(scene)
-        self.kinds, self.rig = surface_kinds(home, scene), recording_rig(spec)
-        base = robot_tour(free_space(home), spec.frames + 1, spec.rate_hz, spec.robot, spec.seed)
+        self.kinds, self.sensor_model = surface_kinds(home, scene), recording_sensor(spec)
+        base = robot_trajectory(free_space(home), spec.frames + 1, spec.rate_hz, spec.robot, spec.seed)
         self.T_world_camera = base @ spec.robot.T_base_camera
         drift_rng = np.random.default_rng([spec.seed, 41])
         self.exposure = sensor.exposure_drift(spec.frames, spec.noise.exposure, drift_rng)
         pose_rng = np.random.default_rng([spec.seed, 42])
-        if self.rig is not None:
-            self.exposure = sensor.exposure_drift(spec.frames, self.rig.exposure_spread / 3, drift_rng)
-            self.reported = self.rig.reported(self.T_world_camera[:-1], pose_rng, 0.99)
+        if self.sensor_model is not None:
+            self.exposure = sensor.exposure_drift(spec.frames, self.sensor_model.exposure_spread / 3, drift_rng)
+            self.reported = self.sensor_model.reported(self.T_world_camera[:-1], pose_rng, 0.99)
             return
         self.reported = sensor.shaken_poses(
             self.T_world_camera[:-1], spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, pose_rng
@@ -112,8 +112,9 @@ class _Renderer:
         rng = np.random.default_rng([spec.seed, 43, index])
         T, exposure = self.T_world_camera[index], float(self.exposure[index])
         view = self.renderer.render(spec.intrinsics, T, exposure, spec.seed + index)
-        if self.rig is not None:
-            return measured_color(view, self.rig, rng), measured_depth(view, self.kinds, self.rig, rng)
+        if self.sensor_model is not None:
+            color = measured_color(view, self.sensor_model, rng)
+            return color, measured_depth(view, self.kinds, self.sensor_model, rng)
         share = spec.noise.motion_blur_s * spec.rate_hz
         return sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
 
@@ -395,8 +396,8 @@ _CELLS_EVERY = 4  # every n-th view determines cells
 
 
 @dataclass(frozen=True, eq=False)
-class Tour:
-    """A drive through a home.
+class HomeTrajectory:
+    """A trajectory through a home, and what its views show.
 
     Attributes:
         home: with everything in it.
@@ -457,8 +458,8 @@ class Tour:
 _LABEL = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
 
 
-def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> Tour:
-    """The tour that a simulated recording shows; its home is built again from the seed.
+def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> HomeTrajectory:
+    """The trajectory that a simulated recording shows; its home is built again from the seed.
 
     Raises ``FileNotFoundError`` for a recording without truth, ``ValueError`` for a truth of another kind or a
     recording that cannot be read.
@@ -471,8 +472,8 @@ def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> Tour:
 
 def watch(
     home: Home, stamps_ns: NDArray[np.int64], T_world_camera: F64, intrinsics: Intrinsics, max_range_m: float = 5.0
-) -> Tour:
-    """The tour along given camera poses (V, 4, 4)."""
+) -> HomeTrajectory:
+    """The trajectory along given camera poses (V, 4, 4)."""
     small = intrinsics.resized(_WIDTH, max(1, round(_WIDTH * intrinsics.height / intrinsics.width)))
     renderer = RayCastRenderer(home.render_scene())
     share = np.zeros((len(stamps_ns), len(home.objects)))
@@ -481,4 +482,4 @@ def watch(
         depths[view], ids = renderer.ids(small, T)
         near = ids[(depths[view] > 0) & (depths[view] < max_range_m)]
         share[view] = np.bincount(near, minlength=len(home.objects) + 1)[1:] / ids.size
-    return Tour(home, stamps_ns, T_world_camera, small, max_range_m, share, depths)
+    return HomeTrajectory(home, stamps_ns, T_world_camera, small, max_range_m, share, depths)

@@ -22,7 +22,7 @@ from embodied_perceptron_training.homes.noise import add_grain
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
-from embodied_perceptron_training.homes.sensor_model import Rig
+from embodied_perceptron_training.homes.sensor_model import SensorModel
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -81,26 +81,26 @@ def kind_of(label: str, material: Material) -> int:
 # Depth
 
 
-def measured_depth(view: RenderedView, kinds: NDArray[np.uint8], rig: Rig, rng: Rng) -> F32:
-    """(H, W) metres that ``rig``'s sensor measures of ``view``; 0 = no measurement. ``kinds`` are those of its faces.
+def measured_depth(view: RenderedView, kinds: NDArray[np.uint8], sensor_model: SensorModel, rng: Rng) -> F32:
+    """(H, W) metres that ``sensor_model`` measures of ``view``; 0 = no measurement. ``kinds`` are those of its faces.
 
     Raises ``ValueError`` for a view without faces.
     """
     if view.face is None:
         raise ValueError("the view does not say which faces it shows")
-    if rig.sensor == "perfect":
+    if sensor_model.sensor == "perfect":
         return view.depth_m.copy()
     kind = np.where(view.face >= 0, kinds[view.face], MATT)
     true = _with_reflections(view.depth_m, kind, rng)
-    if rig.sensor == "structured-light":
-        z, lost = _structured_light(true, rig, rng)
-    elif rig.sensor == "stereo":
-        z, lost = _stereo(true, view.color, rig, rng)
-    elif rig.sensor == "time-of-flight":
-        z, lost = _time_of_flight(true, view.incidence, rig, rng)
+    if sensor_model.sensor == "structured-light":
+        z, lost = _structured_light(true, sensor_model, rng)
+    elif sensor_model.sensor == "stereo":
+        z, lost = _stereo(true, view.color, sensor_model, rng)
+    elif sensor_model.sensor == "time-of-flight":
+        z, lost = _time_of_flight(true, view.incidence, sensor_model, rng)
     else:
-        z, lost = _lidar_phone(true, rig, rng)
-    lost |= _swallowed(view.depth_m, view.incidence, kind, rig, rng)
+        z, lost = _lidar_phone(true, sensor_model, rng)
+    lost |= _swallowed(view.depth_m, view.incidence, kind, sensor_model, rng)
     return np.where(lost | ~(z > 0), 0, z).astype(np.float32)
 
 
@@ -120,15 +120,17 @@ def _clipped(share: F32) -> F32:
     return np.clip(share, 1e-4, 1 - 1e-4)
 
 
-def _swallowed(depth: F32, incidence: F32, kind: NDArray[np.integer], rig: Rig, rng: Rng) -> NDArray[np.bool_]:
+def _swallowed(
+    depth: F32, incidence: F32, kind: NDArray[np.integer], sensor_model: SensorModel, rng: Rng
+) -> NDArray[np.bool_]:
     """Pixels lost to material, angle and distance."""
-    base = np.array(_LOSS[rig.sensor], np.float32)[kind]
-    matt, shiny = _GRAZING[rig.sensor]
+    base = np.array(_LOSS[sensor_model.sensor], np.float32)[kind]
+    matt, shiny = _GRAZING[sensor_model.sensor]
     half = np.where(kind == MATT, matt, shiny)
     grazing = special.expit((half - incidence) / 0.035)
     # little light comes back from afar, least of all from what is dark
-    far = special.expit((depth - rig.reach_m * np.where(kind == DARK, 0.7, 1.0)) / 0.25)
-    level = rig.hole_level
+    far = special.expit((depth - sensor_model.reach_m * np.where(kind == DARK, 0.7, 1.0)) / 0.25)
+    level = sensor_model.hole_level
     keep = (1 - np.clip(base * level, 0, 0.97)) * (1 - np.clip(grazing * level, 0, 1)) * (1 - far)
     scale = depth.shape[1] / 320
     # holes are whole patches of a few pixels within larger ones; single pixels are rare
@@ -139,14 +141,14 @@ def _swallowed(depth: F32, incidence: F32, kind: NDArray[np.integer], rig: Rig, 
     return np.asarray((patches > keep) | speckle | (depth <= 0))
 
 
-def _shadow(depth: F32, rig: Rig, side: float) -> NDArray[np.bool_]:
+def _shadow(depth: F32, sensor_model: SensorModel, side: float) -> NDArray[np.bool_]:
     """What the projector, or the second camera, beside this one does not see: it lies ``baseline_m`` to the ``side``.
 
     A point at column u appears at ``u - side * f * b / z`` there; it is hidden where a nearer one covers its column.
     """
     width = depth.shape[1]
     # where nothing is hit, as through cracks between walls, nothing casts a shadow
-    disparity = np.where(depth > 0, rig.intrinsics.fx * rig.baseline_m / np.maximum(depth, 0.05), 0)
+    disparity = np.where(depth > 0, sensor_model.intrinsics.fx * sensor_model.baseline_m / np.maximum(depth, 0.05), 0)
     column = np.arange(width, dtype=np.float32)[None] - side * disparity
     if side > 0:  # nearer points move farther left: look from the right
         least = np.minimum.accumulate(column[:, ::-1], axis=1)[:, ::-1]
@@ -175,20 +177,20 @@ def _correlated(shape: tuple[int, ...], rng: Rng, size: int = 3) -> F32:
     return (ndimage.uniform_filter(white, size) * size * 0.8 + white * 0.6).astype(np.float32)
 
 
-def _structured_light(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+def _structured_light(depth: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
     z = _jittered(depth, 0.35, rng)
     sigma = (0.0012 + 0.0019 * np.square(z - 0.4)) * 0.7
     z = z + sigma * _correlated(depth.shape, rng)
-    steps = rig.baseline_m * 580 * 8  # eighths of a pixel of a sensor with 580 pixels focal length
+    steps = sensor_model.baseline_m * 580 * 8  # eighths of a pixel of a sensor with 580 pixels focal length
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(z > 0, steps / np.maximum(np.round(steps / z), 1), 0)
     low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
     edge = high - low > 0.03 * depth + 0.02
-    lost = _shadow(depth, rig, 1.0) | (edge & (rng.random(depth.shape) < 0.35)) | (depth < 0.45)
+    lost = _shadow(depth, sensor_model, 1.0) | (edge & (rng.random(depth.shape) < 0.35)) | (depth < 0.45)
     return z.astype(np.float32), lost
 
 
-def _stereo(depth: F32, color: NDArray[np.uint8], rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+def _stereo(depth: F32, color: NDArray[np.uint8], sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
     """Matching of two images: edges grow by half a window, disparity is off by a fraction of a pixel in patches, and
     plain surfaces give nothing unless a projector helps."""
     window = max(3, 2 * round(2 * depth.shape[1] / 320) + 1)
@@ -197,17 +199,21 @@ def _stereo(depth: F32, color: NDArray[np.uint8], rig: Rig, rng: Rng) -> tuple[F
     z = np.where((grown < 0.97 * depth) & mixed, grown, _jittered(depth, 0.5, rng))
     smooth = ndimage.gaussian_filter(rng.standard_normal(depth.shape, np.float32), 5.0) * 5 * np.sqrt(4 * np.pi)
     error_px = 0.06 * smooth + 0.03 * _correlated(depth.shape, rng)
-    focal = rig.intrinsics.fx * 640 / rig.intrinsics.width  # matching runs on finer images than ours
+    focal = sensor_model.intrinsics.fx * 640 / sensor_model.intrinsics.width  # matching runs on finer images than ours
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(z > 0, rig.baseline_m * focal / (rig.baseline_m * focal / z + error_px), 0)
+        z = np.where(z > 0, sensor_model.baseline_m * focal / (sensor_model.baseline_m * focal / z + error_px), 0)
     gray = cv2.cvtColor(color, cv2.COLOR_RGB2GRAY).astype(np.float32)
     detail = np.sqrt(np.maximum(ndimage.uniform_filter(gray**2, 7) - ndimage.uniform_filter(gray, 7) ** 2, 0))
-    plain = special.expit((_TEXTURELESS - detail) / 0.5) * min(0.3 * rig.hole_level, 0.7)
-    lost = _shadow(depth, rig, -1.0) | (_blobs(depth.shape, 9.0 * depth.shape[1] / 320, rng) < plain) | (depth < 0.25)
+    plain = special.expit((_TEXTURELESS - detail) / 0.5) * min(0.3 * sensor_model.hole_level, 0.7)
+    lost = (
+        _shadow(depth, sensor_model, -1.0)
+        | (_blobs(depth.shape, 9.0 * depth.shape[1] / 320, rng) < plain)
+        | (depth < 0.25)
+    )
     return z.astype(np.float32), np.asarray(lost)
 
 
-def _time_of_flight(depth: F32, incidence: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+def _time_of_flight(depth: F32, incidence: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
     """Noise grows with distance and with slant; edges mix both depths (some are filtered out); corners look farther
     because light comes back by a detour."""
     blurred = cv2.GaussianBlur(depth, (0, 0), 0.8)
@@ -221,7 +227,7 @@ def _time_of_flight(depth: F32, incidence: F32, rig: Rig, rng: Rng) -> tuple[F32
     return z.astype(np.float32), np.asarray(lost)
 
 
-def _lidar_phone(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+def _lidar_phone(depth: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
     """A coarse grid of pulses, spread over the image: rounded edges, bias of a percent in large patches."""
     height, width = depth.shape
     coarse = cv2.resize(depth, (max(2, width // 4), max(2, height // 4)), interpolation=cv2.INTER_NEAREST)
@@ -230,7 +236,7 @@ def _lidar_phone(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]
     z = cv2.resize(coarse.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     holes = cv2.resize((coarse <= 0).astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) > 0.01
     low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
-    unsure = (high - low > 0.08 * depth + 0.05) & (rng.random(depth.shape) < 0.3 * rig.hole_level)
+    unsure = (high - low > 0.08 * depth + 0.05) & (rng.random(depth.shape) < 0.3 * sensor_model.hole_level)
     return z, np.asarray(holes | unsure)
 
 
@@ -238,27 +244,27 @@ def _lidar_phone(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]
 # Colour
 
 
-def measured_color(view: RenderedView, rig: Rig, rng: Rng) -> NDArray[np.uint8]:
+def measured_color(view: RenderedView, sensor_model: SensorModel, rng: Rng) -> NDArray[np.uint8]:
     """(H, W, 3) as the colour camera takes it: beside depth, smeared, row after row, in its own tones."""
-    if rig.sensor == "perfect":
+    if sensor_model.sensor == "perfect":
         return view.color.copy()
     k = view.intrinsics
     u, v = np.meshgrid(np.arange(k.width, dtype=np.float32), np.arange(k.height, dtype=np.float32))
-    flow = image_flow(view.depth_m, k, view.T_world_camera, rig.motion(view.T_world_camera, rng))
+    flow = image_flow(view.depth_m, k, view.T_world_camera, sensor_model.motion(view.T_world_camera, rng))
     x, y = (u - k.cx) / k.fx, (v - k.cy) / k.fy
     r2 = (x**2 + y**2) / ((k.width / 2 / k.fx) ** 2 + (k.height / 2 / k.fy) ** 2)
-    base = [u + rig.color_shift_px[0] + rig.barrel * r2 * (u - k.cx),
-            v + rig.color_shift_px[1] + rig.barrel * r2 * (v - k.cy)]  # fmt: skip
-    rolling = (v / max(k.height - 1, 1) - 0.5) * rig.readout_share
+    base = [u + sensor_model.color_shift_px[0] + sensor_model.barrel * r2 * (u - k.cx),
+            v + sensor_model.color_shift_px[1] + sensor_model.barrel * r2 * (v - k.cy)]  # fmt: skip
+    rolling = (v / max(k.height - 1, 1) - 0.5) * sensor_model.readout_share
     total = np.zeros(view.color.shape, np.float32)
-    moments = np.linspace(-0.5, 0.5, 5) * rig.shutter_share
+    moments = np.linspace(-0.5, 0.5, 5) * sensor_model.shutter_share
     for moment in moments:
         at = [(b + (rolling + moment) * flow[..., i]).astype(np.float32) for i, b in enumerate(base)]
         total += cv2.remap(view.color, at[0], at[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    light = np.clip(total / len(moments) / 255, 0, 1) ** rig.gamma
-    light *= (1 - rig.vignette * r2)[..., None] * np.array(rig.white, np.float32)
+    light = np.clip(total / len(moments) / 255, 0, 1) ** sensor_model.gamma
+    light *= (1 - sensor_model.vignette * r2)[..., None] * np.array(sensor_model.white, np.float32)
     toned: NDArray[np.uint8] = np.clip(light * 255, 0, 255).round().astype(np.uint8)
-    return add_grain(toned, rig.grain, rng)
+    return add_grain(toned, sensor_model.grain, rng)
 
 
 def image_flow(depth: F32, k: Intrinsics, T_world_camera: F64, T_world_next: F64) -> F32:

@@ -33,11 +33,11 @@ _REACH_M = {
 }  # fmt: skip
 _SIZES = ((1.0, 0.75), (1.0, 0.75), (0.8, 0.75), (1.25, 0.75), (1.0, 0.5625), (1.2, 0.5625))  # scale, height / width
 _DRIFT_MEMORY = 0.85  # correlation of the pose errors of successive views
-_FRAME_S = 0.1  # time in which the hand moves on by one :meth:`Rig.motion`
+_FRAME_S = 0.1  # time in which the hand moves on by one :meth:`SensorModel.motion`
 
 
 @dataclass(frozen=True)
-class Rig:
+class SensorModel:
     """The camera of one home and all that is wrong with it.
 
     Attributes:
@@ -118,8 +118,8 @@ class Rig:
         return result
 
 
-def draw_rig(seed: int, width: int, height: int, noise: NoiseModel, unseen: bool = False) -> Rig:
-    """The rig of home ``seed``; images are about ``width`` x ``height``.
+def draw_sensor_model(seed: int, width: int, height: int, noise: NoiseModel, unseen: bool = False) -> SensorModel:
+    """The sensor model of home ``seed``; images are about ``width`` x ``height``.
 
     ``noise.sensor`` fixes the sensor, "mixed" draws it: never the held-out one unless ``unseen``. With "perfect"
     images and poses have no faults. Blur and pose noise that ``noise`` asks for replace those drawn.
@@ -132,7 +132,7 @@ def draw_rig(seed: int, width: int, height: int, noise: NoiseModel, unseen: bool
     high = max(12, 4 * round(wide * shape * (height / width) / 0.75 / 4))
     f = wide / 2 / np.tan(np.deg2rad(rng.uniform(*_FOV_DEG[sensor])) / 2)
     cx, cy = (wide - 1) / 2 + wide * rng.normal(0, 0.006), (high - 1) / 2 + high * rng.normal(0, 0.006)
-    rig = Rig(
+    sensor_model = SensorModel(
         sensor=sensor,
         carrier=carrier,
         intrinsics=Intrinsics(float(f), float(f * rng.uniform(0.995, 1.005)), float(cx), float(cy), wide, high),
@@ -154,13 +154,13 @@ def draw_rig(seed: int, width: int, height: int, noise: NoiseModel, unseen: bool
     )
     if sensor == "perfect":
         return replace(
-            rig, hole_level=0.0, color_shift_px=(0.0, 0.0), barrel=0.0, drift_m=0.0, drift_rad=0.0, exposure_s=0.0,
-            readout_s=0.0, exposure_spread=0.0, white=(1.0, 1.0, 1.0), gamma=1.0, vignette=0.0, grain=0.0,
-            jpeg_quality=95,
+            sensor_model, hole_level=0.0, color_shift_px=(0.0, 0.0), barrel=0.0, drift_m=0.0, drift_rad=0.0,
+            exposure_s=0.0, readout_s=0.0, exposure_spread=0.0, white=(1.0, 1.0, 1.0), gamma=1.0, vignette=0.0,
+            grain=0.0, jpeg_quality=95,
         )  # fmt: skip
     if noise.pose_sigma_m > 0:
-        rig = replace(rig, drift_m=noise.pose_sigma_m, drift_rad=noise.pose_sigma_rad)
-    return replace(rig, exposure_s=noise.motion_blur_s) if noise.motion_blur_s > 0 else rig
+        sensor_model = replace(sensor_model, drift_m=noise.pose_sigma_m, drift_rad=noise.pose_sigma_rad)
+    return replace(sensor_model, exposure_s=noise.motion_blur_s) if noise.motion_blur_s > 0 else sensor_model
 
 
 def _draw_sensor(wanted: Sensor, unseen: bool, rng: np.random.Generator) -> DepthSensor:

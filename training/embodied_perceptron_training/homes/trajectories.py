@@ -53,11 +53,11 @@ class RobotSpec:
         return make_transform(R, np.array([self.camera_forward_m, 0.0, self.camera_height_m]))
 
 
-def robot_tour(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, seed: int) -> F64:
+def robot_trajectory(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, seed: int) -> F64:
     """(frames, 4, 4) base poses ``T_world_base`` at ``rate_hz``: look around, drive on, look around, ..., stand.
 
-    Way points are farthest points of the free floor; the last lap repeats when the recording is longer than the tour.
-    At the end the robot stands while its camera goes on: what comes into view last is seen more than once.
+    Way points are farthest points of the free floor; the last lap repeats in a recording that is
+    longer. At the end the robot stands while its camera goes on: what comes into view last is seen more than once.
     """
     if frames < 1 or not rate_hz > 0:
         raise ValueError(f"need frames >= 1 and rate_hz > 0, got {frames} and {rate_hz}")
@@ -135,7 +135,7 @@ def look_at(eye: F64, target: F64) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class Station:
-    """A place of a tour: (x, y), directions from the best to the worst, and the objects seen in the best one.
+    """A place of a trajectory: (x, y), directions from the best to the worst, and the objects seen in the best one.
 
     A direction is better the more objects it shows; one that stares at a near wall comes last.
     """
@@ -164,7 +164,7 @@ def _station(renderer: RayCastRenderer, xy: F64, height_m: float, start_rad: flo
     return Station(xy, tuple(yaw for _, yaw, _ in good), ranked[0][2])
 
 
-def tour_stations(
+def view_stations(
     space: FreeSpace, renderer: RayCastRenderer, candidates: int, rng: np.random.Generator, height_m: float = 1.4
 ) -> list[Station]:
     """Stations of a traversal (after BEHAVIOR Vision Suite): farthest points of the eroded free map; at each the
@@ -177,12 +177,12 @@ def tour_stations(
         if not station.sees <= seen:
             seen |= station.sees
             stations.append(station)
-    order = shortest_tour(np.array([s.xy for s in stations]).reshape(-1, 2))
+    order = shortest_path(np.array([s.xy for s in stations]).reshape(-1, 2))
     return [stations[i] for i in order]
 
 
-def shortest_tour(points: F64) -> list[int]:
-    """(N, 2) -> order of a short open tour from point 0: nearest neighbour, then 2-opt until nothing improves."""
+def shortest_path(points: F64) -> list[int]:
+    """(N, 2) -> order of a short open path from point 0: nearest neighbour, then 2-opt until nothing improves."""
     n = len(points)
     if n <= 2:
         return list(range(n))
@@ -208,15 +208,15 @@ def shortest_tour(points: F64) -> list[int]:
 
 
 def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int) -> F64:
-    """(count, 4, 4) hand-held views in the order of a walk: the best direction of each station of a tour, then other
+    """(count, 4, 4) hand-held views in the order of a trajectory: the best direction of each station, then other
     directions of the same stations."""
     if count < 1:
         raise ValueError(f"need at least one view, got {count}")
     rng = np.random.default_rng([seed, 51])
-    stations = tour_stations(space, renderer, max(6, count), rng)
+    stations = view_stations(space, renderer, max(6, count), rng)
     if not stations:
         stations = [_station(renderer, space.spread(1)[0], 1.4, 0.0)]
-    # best directions of every station first, then second best, ...; but in the order of the walk
+    # best directions of every station first, then second best, ...; but in the order of the trajectory
     ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
     chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
     poses = []

@@ -1,7 +1,7 @@
 """Views of version 2: a hand that swings and bends over things, or a robot with its camera fixed, in walking order.
 
 Pitch, roll and nearness follow two real sequences: roll of 3 to 6 degrees, 22 to 25 degrees down, a fifth of the pixels
-nearer than 1.2 m. The first n views of a walk are what a map shows that is not complete yet.
+nearer than 1.2 m. The first n views of a trajectory are what an incomplete map shows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron_training.homes.building.freespace import FreeSpace
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.sensor_model import Carrier, Rig
-from embodied_perceptron_training.homes.trajectories import Station, _station, camera_pose, tour_stations
+from embodied_perceptron_training.homes.sensor_model import Carrier, SensorModel
+from embodied_perceptron_training.homes.trajectories import Station, _station, camera_pose, view_stations
 
 F64 = NDArray[np.float64]
 MAX_PITCH_RAD, MAX_ROLL_RAD = float(np.deg2rad(30)), float(np.deg2rad(6))
@@ -26,10 +26,10 @@ _NOTHING_NEARER_M = 0.22
 _TRIES = 6
 
 
-def walk_views(
+def handheld_trajectory(
     space: FreeSpace,
     renderer: RayCastRenderer,
-    rig: Rig,
+    sensor_model: SensorModel,
     count: int,
     seed: int,
     structure: Collection[int] = (),
@@ -42,7 +42,7 @@ def walk_views(
     if count < 1:
         raise ValueError(f"need at least one view, got {count}")
     rng = np.random.default_rng([seed, 82])
-    carrier = rig.carrier
+    carrier = sensor_model.carrier
     height = (
         float(rng.uniform(1.35, 1.6)) if carrier == "hand" else float(np.exp(rng.uniform(np.log(0.4), np.log(1.35))))
     )
@@ -76,7 +76,7 @@ def _visits(
     space: FreeSpace, renderer: RayCastRenderer, count: int, height_m: float, rng: np.random.Generator
 ) -> list[tuple[Station, float]]:
     """(station, direction) in walking order: best directions of all stations first, then second best, ..."""
-    stations = tour_stations(space, renderer, max(6, count), rng, height_m)
+    stations = view_stations(space, renderer, max(6, count), rng, height_m)
     if not stations:
         stations = [_station(renderer, space.spread(1)[0], height_m, 0.0)]
     ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))

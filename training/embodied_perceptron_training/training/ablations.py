@@ -29,6 +29,7 @@ from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDatas
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.session import train_run
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.trainer import MINUTES
 from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun, Variant
 
 Table = Literal["detection", "detectors", "occupancy", "loss", "tasks", "views", "occlusion"]
@@ -129,7 +130,8 @@ class Budget:
     """What every trained row gets, and the data of all.
 
     Attributes:
-        minutes, steps: one of them; equal steps compare networks, equal minutes what a machine's time buys.
+        steps: of every training; 0 = the preset's length.
+        minutes: after which a training stops, to be resumed; 0 = it does not.
         preset, data, val, seed: see :class:`TrainingRun`; options: its ``--set`` options, in words.
         settings: training settings that differ from the preset's.
         weights: of the scored rows, None when there are none.
@@ -145,14 +147,11 @@ class Budget:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     weights: Path | None = None
 
-    def length(self) -> dict[str, float]:
-        return {"minutes": self.minutes} if self.minutes else {"steps": self.steps}
-
     def identity(self, row: Row) -> dict[str, Any]:
         """What a row's figures depend on, as plain values."""
         own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
         names = ("data", "val", "preset", "seed", "options")
-        used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("minutes", "steps", "settings")))}
+        used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("steps", "settings")))}
         kind = (
             row.task,
             row.modality,
@@ -171,15 +170,16 @@ def run_rows(
     budget: Budget,
     out: Path,
     quiet: bool = False,
-    told: Callable[[Row], None] = lambda row: None,
+    on_start: Callable[[Row], None] = lambda row: None,
 ) -> bool:
     """Work on ``rows`` until all have a result, beside other processes in the same folder, and write the tables after
-    each one; ``told`` before each one. False when a training was asked to stop before its end.
+    each one; ``on_start`` before each one. False when one has none: its minutes were over, or a
+    signal stopped everything.
 
     A row that another process works on is waited for, last of all: it may end there without a result.
     Raises as :func:`run_row`.
     """
-    pending = list(rows)
+    pending, complete = list(rows), True
     for wait in (False, True):
         taken = []
         for row in pending:
@@ -187,12 +187,18 @@ def run_rows(
                 if not free:
                     taken.append(row)
                     continue
-                told(row)
-                if run_row(row, budget, out, quiet) is None:
+                on_start(row)
+                try:
+                    complete &= run_row(row, budget, out, quiet) is not None
+                except TrainingStopped:
                     return False
             write_tables(out)
         pending = taken
-    return True
+    return complete
+
+
+class TrainingStopped(Exception):  # noqa: N818 (nothing is wrong)
+    """A signal stopped the training of a row."""
 
 
 @contextlib.contextmanager
@@ -235,6 +241,8 @@ def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
         if other.table != row.table or not asked.exists():
             continue
         theirs = json.loads(asked.read_text(encoding="utf-8"))
+        if not theirs.get("minutes"):  # once the length of a training, and 0 where steps were
+            theirs.pop("minutes", None)
         if {**theirs, "row": None} != {**identity, "row": None} or (
             other.folder() == row.folder() and theirs != identity
         ):
@@ -244,10 +252,10 @@ def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
 
 
 def run_row(row: Row, budget: Budget, out: Path, quiet: bool = False) -> dict[str, Any] | None:
-    """The row's result, from the disk where it is there; None when the training was asked to stop before its end.
+    """The row's result, from the disk where it is there; None when its minutes were over before its end.
 
-    Raises what training and reading weights raise; ``ValueError`` when a scored row has no weights, a trained one no
-    budget, or the table has rows of another budget.
+    Raises what training and reading weights raise; :class:`TrainingStopped`; ``ValueError`` when a scored row has no
+    weights, or the table has rows of another budget.
     """
     folder = out / row.folder()
     identity, path = budget.identity(row), folder / "result.json"
@@ -274,15 +282,16 @@ def _run(row: Row, budget: Budget, options: Mapping[str, str], **values: Any) ->
 
 
 def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
-    if not budget.length().get("minutes") and not budget.steps:
-        raise ValueError("a row that is trained needs minutes or steps")
     geometry_alone = row.modality == "depth"
     options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
     settings = {"validations": 1, "validate_first": False, **budget.settings}
-    run = _run(row, budget, options, **settings, **budget.length())
+    length = {"steps": budget.steps} if budget.steps else {}
+    run = _run(row, budget, options, **settings, **length, minutes=budget.minutes)
     outcome = train_run(run, folder, RunFolder(folder).state.exists(), quiet)
-    if outcome is None:
+    if outcome.stopped == MINUTES:
         return None
+    if not outcome.finished:
+        raise TrainingStopped(outcome.stopped)
     checks = [line for line in RunFolder(folder).lines() if line["event"] == "validation"]
     if not checks:
         raise ValueError(f"{folder}: the training ended without a validation")

@@ -114,4 +114,3 @@ class MotionRange:
 # a live network's grid frame is turned with the walls; what is left is the error of finding them, and four directions
 ALIGNED_MOTION = MotionRange(yaw_rad=math.radians(4.0), quarter_turns=True)
 MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}  # by the name of option ``turns``
-PAPER_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)

@@ -216,7 +216,7 @@ class OccupancyCriterion:
         semantic, geometric: weights of the two affinity terms against cross entropy.
         scale_decay: each coarser scale counts this much of the one before.
         class_weights: of cross entropy, one per class, or None.
-        released: restore the released losses' faults (see :mod:`losses`); its coarse targets are
+        released: restore the released losses' faults (see :mod:`.losses`); its coarse targets are
             :func:`released_coarse_labels`.
         reduce: mean of a value over processes; a process without any sample passes grids without a sample.
     """

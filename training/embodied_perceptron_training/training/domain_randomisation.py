@@ -21,14 +21,14 @@ _GREY = 128
 
 @dataclass(frozen=True)
 class SiteDisturbance:
-    """How voxels of a map are disturbed before they become sites.
+    """How voxels of a map are randomised before they become sites.
 
     Attributes:
-        share: of the samples that are disturbed at all.
+        share: of the samples that are randomised at all.
         jitter_m: largest standard deviation of the mean points, per axis.
         dropout: largest share of voxels that vanish one by one.
         holes: most balls in which nothing was measured. hole_m: (least, largest) radius.
-        colorless: share of the disturbed samples without colour: grey values, or one colour for everything.
+        colorless: share of the randomised samples without colour: grey values, or one colour for everything.
     """
 
     share: float = 0.0
@@ -45,7 +45,7 @@ class SiteDisturbance:
         hits: NDArray[np.int32],
         rng: np.random.Generator,
     ) -> tuple[F64, NDArray[np.uint8], NDArray[np.int32]]:
-        """(N, 3) points, (N, 3) RGB, (N,) hits -> those that are left, disturbed; never none of some."""
+        """(N, 3) points, (N, 3) RGB, (N,) hits -> those that are left, randomised; never none of some."""
         if self.share == 0.0 or len(points_m) == 0 or rng.random() >= self.share:
             return points_m, colors, hits
         kept = rng.random(len(points_m)) >= rng.uniform(0.0, self.dropout)
@@ -73,7 +73,7 @@ def _other_colors(colors: NDArray[np.uint8], colorless: float, rng: np.random.Ge
     return np.asarray(np.clip(x, 0.0, 1.0) * 255.0 + 0.5, np.uint8)
 
 
-def disturbed_picture(color: NDArray[np.uint8], kind: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+def randomised_image(color: NDArray[np.uint8], kind: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """(H, W, 3) RGB as another camera would have taken it.
 
     ``kind`` in [0, 1) is drawn once per scene: below 0.06 every picture of it is one grey, below 0.2 without colour,

@@ -1,12 +1,12 @@
-"""New classes from a few taught things: a row of the detection head each, over features that stay as they are.
+"""Few-shot classes: a row of the detection head each, over features that stay as they are.
 
-The detection head names a site by a linear layer, so a class is one row of weights. Rows of the taught kinds are
-learned by regularised logistic regression: what FCAF3D's assignment gives to a taught thing is an example, all else in
+The detection head names a site by a linear layer, so a class is one row of weights. Rows of the labelled kinds are
+fitted by regularised logistic regression: what FCAF3D's assignment gives to a labelled thing is an example, all else in
 the same rooms is none. Everything else in the network stays bit by bit: boxes, other classes, occupancy, sentences.
 
-Figures are of the first look: a second one, where the network has it, knows nothing of new classes and takes them as
-they are said. Every figure is of things that the row under test was not learned from: rooms are left out in turn (or
-things, where a kind was taught in one room alone). The row that is written is learned from all of them.
+Figures are without the refinement head, which, where the network has one, knows nothing of new classes and passes their
+scores on. Every figure is of things that the row under test was not fitted to: rooms are left out in turn (or things,
+where a kind is labelled in one room alone). The row that is written is fitted to all of them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDatas
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
 from embodied_perceptron_training.evaluation.runner.scenes import load_scene
-from embodied_perceptron_training.training.few_shot_classes import LearnError, Lesson
+from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom
 from embodied_perceptron_training.training.matching import assign_points
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
 
 F64 = NDArray[np.float64]
-MIN_THINGS = 3  # of a kind: fewer teach nothing that could be checked
+MIN_THINGS = 3  # of a kind: fewer leave none to check the fit on
 _FOLDS = 5
 _DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
 _STEPS = 60
@@ -81,12 +81,12 @@ class RoomPart:
 
 
 @dataclass(frozen=True, eq=False)
-class Room:
-    """A lesson as the classifier sees it.
+class RoomFeatures:
+    """A labelled room as the classifier sees it.
 
     Attributes:
         name: of its source.
-        labels, boxes: (T,) kinds and (T, 9) boxes of the taught things, world.
+        labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world.
         parts: windows that cover the room.
         found: (D, 9) all boxes of the network as it was, by whatever name.
     """
@@ -114,7 +114,7 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Of scenes that nothing was learned from: AP25 in percent over the classes that the network knew, and how many
+    """Of scenes that nothing was fitted to: AP25 in percent over the classes that the network knew, and how many
     boxes a scene are published under new names."""
 
     scenes: int
@@ -124,7 +124,7 @@ class ValidationReport:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class FewShotClasses:
     """Rows for all classes and what they are worth."""
 
     classes: tuple[str, ...]
@@ -141,7 +141,7 @@ class Learned:
         ]
         before, after = (float(np.mean([getattr(c, k) for c in self.report])) for k in ("before", "after"))
         if not after > before:
-            found.append(f"the taught classes are not better than before: AP25 {before:.1f} -> {after:.1f}")
+            found.append(f"the fitted classes are not better than before: AP25 {before:.1f} -> {after:.1f}")
         if self.validation is not None and self.validation.after < self.validation.before - tolerance:
             v = self.validation
             found.append(
@@ -155,22 +155,22 @@ class Learned:
 
 
 def check_network(inference: Predictor) -> None:
-    """Raise :class:`LearnError` for a network whose classes are no linear layer over features that stay."""
+    """Raise :class:`FewShotError` for a network whose classes are no linear layer over features that stay."""
     config = inference.network.config
     if config.detection is None:
-        raise LearnError("these weights have no detection head: there are no classes to learn")
+        raise FewShotError("these weights have no detection head: there are no classes to fit")
     if config.detection.pruning != "object":
-        raise LearnError(
+        raise FewShotError(
             f"a {config.name} network prunes by its classes: new ones change its features; train it instead"
         )
 
 
-def see_room(lesson: Lesson, inference: Predictor) -> Room:
-    """The features of a lesson's room: all that learning needs of it. Raises as :func:`read_lessons`."""
-    prediction = predict_everywhere(lesson.open(inference))
+def room_features(room: LabelledRoom, inference: Predictor) -> RoomFeatures:
+    """The features of a labelled room: all that the fit needs of it. Raises as :func:`read_labelled_rooms`."""
+    prediction = predict_everywhere(room.open(inference))
     if prediction.detections is None:
-        raise LearnError(f"{lesson.source}: the network could not look: {'; '.join(prediction.diagnostics)}")
-    return Room(str(lesson.source), lesson.labels, lesson.boxes, room_parts(prediction), prediction.detections.boxes)
+        raise FewShotError(f"{room.source}: the network gave no prediction: {'; '.join(prediction.diagnostics)}")
+    return RoomFeatures(str(room.source), room.labels, room.boxes, room_parts(prediction), prediction.detections.boxes)
 
 
 def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
@@ -244,8 +244,8 @@ class Examples:
     inside: Tensor
 
 
-def examples_of(room: Room) -> Examples:
-    """Which sites of a room are examples of which taught thing."""
+def examples_of(room: RoomFeatures) -> Examples:
+    """Which sites of a room are examples of which labelled thing."""
     features, things, insides = [], [], []
     for part in room.parts:
         turned = ManhattanFrame(-part.manhattan.yaw_rad).boxes_to_world(room.boxes)
@@ -271,19 +271,19 @@ def fit_rows(
     """Rows of the classes ``names``.
 
     Args:
-        rooms: examples, kinds of the things (T,), and (T,) bool which of them teach; sites in others of the same kind
-            are neither example nor counterexample.
+        rooms: examples, kinds of the things (T,), and (T,) bool which of them are examples; sites in others of the
+            same kind are neither example nor counterexample.
         names: of the rows.
         prior: rows that they stay near to: those that the network has, zero for new ones.
         decay: how near.
     """
     x, y, counted = [], [], []
-    for examples, labels, teaches in rooms:
+    for examples, labels, used in rooms:
         said = [[label == name for name in names] for label in labels]
         is_kind = torch.tensor(said, dtype=torch.bool).reshape(len(labels), len(names))
-        taught = is_kind & torch.from_numpy(teaches)[:, None]
+        positive = is_kind & torch.from_numpy(used)[:, None]
         nothing = torch.zeros((1, len(names)), dtype=torch.bool)
-        example = torch.cat([taught, nothing])[examples.thing]
+        example = torch.cat([positive, nothing])[examples.thing]
         near = (examples.inside.float() @ is_kind.float()) > 0
         x.append(examples.features)
         y.append(example)
@@ -320,19 +320,19 @@ def fit_rows(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# learning and checking
+# fit and cross-validation
 
 
-def learn_classes(
-    rooms: Sequence[Room],
+def fit_classes(
+    rooms: Sequence[RoomFeatures],
     inference: Predictor,
     *,
     decay: float = _DECAY,
     progress: Callable[[str], None] = lambda _: None,
-) -> Learned:
-    """Rows for the kinds that were taught in the rooms, and what they are worth on things that were left out.
+) -> FewShotClasses:
+    """Rows for the kinds that are labelled in the rooms, and what they are worth on things that were left out.
 
-    Raises :class:`LearnError` for a kind with fewer than :data:`MIN_THINGS` things that the network has any site at.
+    Raises :class:`FewShotError` for a kind with fewer than :data:`MIN_THINGS` things that the network has any site at.
     """
     known = classifier_rows(inference)
     names = sorted({label for room in rooms for label in room.labels})
@@ -362,7 +362,7 @@ def learn_classes(
                     found = _of_known(found, names, inference.classes)
                 outcome[which].append((found, truth))
     before, after = (_class_figures(outcome[k], names) for k in ("before", "after"))
-    progress("learning from all of them")
+    progress("fitting to all of them")
     rows = fit_rows([(e, r.labels, np.ones(len(r.labels), bool)) for e, r in zip(examples, rooms, strict=True)],
                     names, prior, decay)  # fmt: skip
     new = [n for n in names if n not in inference.classes]
@@ -381,7 +381,7 @@ def learn_classes(
         )
         for name in names
     )
-    return Learned((*inference.classes, *new), merged_rows(known, inference.classes, rows, names), report, None)
+    return FewShotClasses((*inference.classes, *new), merged_rows(known, inference.classes, rows, names), report, None)
 
 
 def classifier_rows(inference: Predictor) -> Rows:
@@ -415,7 +415,7 @@ def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence
     return Rows(torch.cat([kernel, rows.kernel[:, new]], 1), torch.cat([bias, rows.bias[new]]))
 
 
-def folds_of(rooms: Sequence[Room], names: Sequence[str]) -> list[list[int]]:
+def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[int]]:
     """Per room its fold (-1: the room itself is never left out), then that of each thing.
 
     Rooms are left out whole where every kind is in two at least; otherwise things are.
@@ -447,7 +447,7 @@ def folds_of(rooms: Sequence[Room], names: Sequence[str]) -> list[list[int]]:
     return [[fold] * (1 + len(room.labels)) for fold, room in zip(chosen, rooms, strict=True)]
 
 
-def _check_enough(rooms: Sequence[Room], examples: Sequence[Examples], names: Sequence[str]) -> None:
+def _check_enough(rooms: Sequence[RoomFeatures], examples: Sequence[Examples], names: Sequence[str]) -> None:
     for name in names:
         seen = sum(
             int(label == name and bool((e.thing == k).any()))
@@ -457,18 +457,18 @@ def _check_enough(rooms: Sequence[Room], examples: Sequence[Examples], names: Se
         total = sum(room.labels.count(name) for room in rooms)
         if seen < MIN_THINGS:
             unseen = f" ({total - seen} of {total} lie where the network sees nothing)" if seen < total else ""
-            raise LearnError(
-                f"{name!r} was taught {seen} times{unseen}; {MIN_THINGS} are needed, to learn it and to check that"
+            raise FewShotError(
+                f"{name!r} has {seen} examples{unseen}; {MIN_THINGS} are needed, to fit it and to check the fit"
             )
 
 
-def _labelled(room: Room, names: Sequence[str], which: NDArray[np.bool_]) -> SceneBoxes:
+def _labelled(room: RoomFeatures, names: Sequence[str], which: NDArray[np.bool_]) -> SceneBoxes:
     rows = np.flatnonzero(which)
     return SceneBoxes(room.boxes[rows], np.array([list(names).index(room.labels[i]) for i in rows], np.int64))
 
 
 def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneBoxes:
-    """Without boxes of things that are not asked for: they were learned from."""
+    """Without boxes of things that are not asked for: they were fitted to."""
     if len(found.boxes) == 0 or len(others.boxes) == 0:
         return found
     apart = found.labels[:, None] != others.labels[None]
@@ -519,7 +519,7 @@ def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int
     return shift_between(best, min(max(publish, 1e-4), 1 - 1e-4)) + 1e-3
 
 
-def _localised(rooms: Sequence[Room], name: str) -> float:
+def _localised(rooms: Sequence[RoomFeatures], name: str) -> float:
     hits, total = 0, 0
     for room in rooms:
         mine = room.boxes[[label == name for label in room.labels]]
@@ -531,7 +531,7 @@ def _localised(rooms: Sequence[Room], name: str) -> float:
 
 
 def validate(
-    learned: Learned,
+    fitted: FewShotClasses,
     inference: Predictor,
     data: Path,
     split: str = "val",
@@ -539,11 +539,11 @@ def validate(
     views: int = 20,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ValidationReport:
-    """Both sets of rows over a data set (EmbodiedScan's layout) that nothing was learned from; raises as its reader."""
+    """Both sets of rows over a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its reader."""
     dataset = EmbodiedScanDataset(data, split)
     count = len(dataset) if scenes is None else min(scenes, len(dataset))
     if count == 0:
-        raise LearnError(f"{data} has no scene in split {split}")
+        raise FewShotError(f"{data} has no scene in split {split}")
     old = inference.classes
     index = {name: k for k, name in enumerate(old)}
     known = classifier_rows(inference)
@@ -555,7 +555,7 @@ def validate(
         rows = [r for r in scene.seen_rows() if scene.labels[r] in index]
         truth[scene.name] = SceneBoxes(scene.boxes[rows], np.array([index[scene.labels[r]] for r in rows], np.int64))
         before[scene.name] = boxes_of(parts, known, inference)
-        mine = boxes_of(parts, learned.rows, inference)
+        mine = boxes_of(parts, fitted.rows, inference)
         assert mine.scores is not None
         is_new = mine.labels >= len(old)
         new_boxes += int((is_new & (mine.scores >= inference.scores.publish)).sum())
@@ -563,7 +563,7 @@ def validate(
     try:
         figures = [detection_metrics(found, truth, old)["AP25"] for found in (before, after)]
     except ValueError as error:
-        raise LearnError(f"{data}: {error}") from error
+        raise FewShotError(f"{data}: {error}") from error
     return ValidationReport(count, *figures, new_boxes / count)
 
 
@@ -571,31 +571,31 @@ def validate(
 # the file
 
 
-def write_learned(source: Path, out: Path, learned: Learned) -> None:
-    """``source`` with the learned rows in place; everything else is copied bit by bit. Raises as ``load_checkpoint``
+def write_classes(source: Path, out: Path, fitted: FewShotClasses) -> None:
+    """``source`` with the fitted rows in place; everything else is copied bit by bit. Raises as ``load_checkpoint``
     and ``save_checkpoint``."""
-    save_checkpoint(out, with_rows(load_checkpoint(source), learned))
+    save_checkpoint(out, with_rows(load_checkpoint(source), fitted))
 
 
-def with_rows(checkpoint: Checkpoint, learned: Learned) -> Checkpoint:
-    """A weights file's content with the learned classes. Rows that did not change keep their bits."""
+def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
+    """A weights file's content with the fitted classes. Rows that did not change keep their bits."""
     state = dict(checkpoint.state)
-    new = len(learned.classes) - len(checkpoint.classes)
-    taught = [learned.classes.index(c.name) for c in learned.report]
-    for key, rows in ((_KERNEL, learned.rows.kernel), (_BIAS, learned.rows.bias[None])):
+    new = len(fitted.classes) - len(checkpoint.classes)
+    columns = [fitted.classes.index(c.name) for c in fitted.report]
+    for key, rows in ((_KERNEL, fitted.rows.kernel), (_BIAS, fitted.rows.bias[None])):
         old = state[key]
         grown = torch.cat([old, old.new_zeros(len(old), new)], 1)
-        grown[:, taught] = rows[:, taught].to(old.dtype)
+        grown[:, columns] = rows[:, columns].to(old.dtype)
         state[key] = grown
     if _KIND in state:  # of a new kind sentences know nothing but where and how large things are
         state[_KIND] = functional.pad(state[_KIND], (0, new))
-    if _SAID in state:  # and a second look nothing but what was said first; its last row is presence
+    if _SAID in state:  # and the refinement head nothing but the first scores; its last row is presence
         state[_SAID] = functional.pad(state[_SAID], (0, new))
         for key in _NAMED:
             known, presence = state[key][:-1], state[key][-1:]
             state[key] = torch.cat([known, presence.new_zeros(new, *presence.shape[1:]), presence])
-    report: list[Mapping[str, Any]] = [dataclasses.asdict(c) for c in learned.report]
+    report: list[Mapping[str, Any]] = [dataclasses.asdict(c) for c in fitted.report]
     extra = {**checkpoint.extra, "taught": report}
-    if learned.validation is not None:
-        extra["taught_validation"] = dataclasses.asdict(learned.validation)
-    return Checkpoint(state, {**checkpoint.config, "num_classes": len(learned.classes)}, learned.classes, extra)
+    if fitted.validation is not None:
+        extra["taught_validation"] = dataclasses.asdict(fitted.validation)
+    return Checkpoint(state, {**checkpoint.config, "num_classes": len(fitted.classes)}, fitted.classes, extra)

@@ -1,9 +1,9 @@
-"""What users taught in their own rooms: which thing is what, read from corrected maps and labelled recordings.
+"""Examples of few-shot classes: rooms whose things users named, read from corrected maps and labelled recordings.
 
-A lesson is a room and the boxes of the things that a user named by their kind in it. In a saved map these are the
+A labelled room is a map and the boxes of the things that a user named by their kind in it. In a saved map these are the
 labels of ``~/correct_object`` and of the browser; beside a recording it is the file that ``embodied-perceptron label``
-writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and teaches nothing. Every
-scan of a data set in EmbodiedScan's layout is a lesson too, by its annotations.
+writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and no example. Every
+scan of a data set in EmbodiedScan's layout is one too, by its annotations.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _SPLIT = "train"  # what else a data set holds is for measuring
 _VIEWS = 20  # of a scan
 
 
-class LearnError(ValueError):
-    """What nothing can be learned from; the message names the file and the reason."""
+class FewShotError(ValueError):
+    """Examples that no class can be fitted to; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class LabelledRoom:
     """One room.
 
     Attributes:
         source: map, recording, or scan below its data set.
-        labels: (T,) kinds of the taught things.
+        labels: (T,) kinds of the labelled things.
         boxes: (T, 9) of them, in the world of ``perceptron``.
         open: makes the map, with a network in it.
     """
@@ -60,40 +60,42 @@ class Lesson:
     open: Callable[[Predictor], Perceptron]
 
 
-def read_lessons(sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()) -> list[Lesson]:
-    """The lessons of maps and recordings; rooms where nothing was taught are among them, as examples of what is not.
+def read_labelled_rooms(
+    sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()
+) -> list[LabelledRoom]:
+    """Of maps, recordings and data sets; rooms without a label are among them, as counterexamples.
 
     Args:
         sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format, data sets
             (folders with ``embodiedscan_infos_train.pkl``), whose every scan is one.
         classes: of the network: what is called so in other letters is meant.
-        only: kinds to learn; empty = all that were taught.
+        only: kinds to fit; empty = all that are labelled.
 
-    Raises :class:`LearnError` for labels that contradict each other or cannot be learned, and when there are none;
-    ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for what cannot be read.
+    Raises :class:`FewShotError` for labels that contradict each other or name no kind of thing, and when there are
+    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for what cannot be read.
     """
     wanted = {_kind(name, classes, "--only") for name in only}
-    lessons: list[Lesson] = []
+    rooms: list[LabelledRoom] = []
     for k, source in enumerate(sources):
         if source.resolve() in {other.resolve() for other in sources[:k]}:
-            raise LearnError(f"{source} is given twice")
+            raise FewShotError(f"{source} is given twice")
         infos = infos_file(source, _SPLIT)
         if infos.is_file():
-            lessons += _scans(source, classes, wanted)
+            rooms += _scans(source, classes, wanted)
         elif any(source.glob(infos_file(source, "*").name)):
-            raise LearnError(f"{source} has no {infos.name}: what is not for training teaches nothing")
+            raise FewShotError(f"{source} has no {infos.name}: only a training split holds examples")
         else:
-            lessons.append(_lesson(source, classes, wanted))
-    if not any(lesson.labels for lesson in lessons):
+            rooms.append(_labelled_room(source, classes, wanted))
+    if not any(room.labels for room in rooms):
         among = f" called {', '.join(sorted(wanted))}" if wanted else ""
-        raise LearnError(
-            f"nothing{among} was taught in {', '.join(str(s) for s in sources)}: correct labels of objects first "
+        raise FewShotError(
+            f"nothing{among} is labelled in {', '.join(str(s) for s in sources)}: correct labels of objects first "
             "(~/correct_object, or the page of `embodied-perceptron view MAP`)"
         )
-    return lessons
+    return rooms
 
 
-def _lesson(source: Path, classes: Sequence[str], wanted: set[str]) -> Lesson:
+def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
     map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
     if map_file.suffix == MAP_SUFFIX:
         said = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
@@ -101,7 +103,7 @@ def _lesson(source: Path, classes: Sequence[str], wanted: set[str]) -> Lesson:
     else:
         labels = source.with_name(source.name + LABELS_SUFFIX)
         if source.exists() and not labels.is_file():
-            raise LearnError(f"{source} has no labels: `embodied-perceptron label {labels}` makes them")
+            raise FewShotError(f"{source} has no labels: `embodied-perceptron label {labels}` makes them")
         open_recording(source)
         said = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
         make = _recording_opener(source)
@@ -112,19 +114,19 @@ def _lesson(source: Path, classes: Sequence[str], wanted: set[str]) -> Lesson:
 
 def _of_wanted(
     source: Path, kinds: Sequence[tuple[str, F64]], wanted: set[str], make: Callable[[Predictor], Perceptron]
-) -> Lesson:
+) -> LabelledRoom:
     chosen = [(kind, box) for kind, box in kinds if not wanted or kind in wanted]
     boxes = np.stack([box for _, box in chosen]) if chosen else np.zeros((0, 9))
-    return Lesson(source, tuple(kind for kind, _ in chosen), boxes, make)
+    return LabelledRoom(source, tuple(kind for kind, _ in chosen), boxes, make)
 
 
-def _scans(root: Path, classes: Sequence[str], wanted: set[str]) -> list[Lesson]:
+def _scans(root: Path, classes: Sequence[str], wanted: set[str]) -> list[LabelledRoom]:
     """The scans of a data set: what their views show, by its labels. Surfaces of a room are no things."""
     dataset = EmbodiedScanDataset(root, _SPLIT)
     return [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
 
 
-def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> Lesson:
+def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
     views = choose_views(len(scan.images), _VIEWS)
     shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
     named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
@@ -138,9 +140,9 @@ def _kind(label: str, classes: Sequence[str], where: str) -> str:
     try:
         words = " ".join(check_words(label, "label").casefold().split())
     except ValueError as error:
-        raise LearnError(f"{where}: {error}") from error
+        raise FewShotError(f"{where}: {error}") from error
     if words in STRUCTURE_CLASSES or words == UNNAMED:
-        raise LearnError(f"{where}: {words!r} is no kind of thing that boxes are learned for")
+        raise FewShotError(f"{where}: {words!r} is no kind of thing that has boxes")
     return {name.casefold(): name for name in classes}.get(words, words)
 
 
@@ -153,7 +155,7 @@ def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
         for j in range(i):
             if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
                 place = ", ".join(f"{v:.2f}" for v in box[:3])
-                raise LearnError(f"{source}: the thing at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
+                raise FewShotError(f"{source}: the thing at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
 
 
 def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
@@ -163,10 +165,10 @@ def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
         try:
             perceptron = Perceptron(config, inference=inference)
         except ValueError as error:
-            raise LearnError(f"{file}: {error}") from error
+            raise FewShotError(f"{file}: {error}") from error
         perceptron.load(file)
         if inference.network.config.uses_images and not perceptron.keyframe_poses():
-            raise MapFileError(f"{file}: a map without keyframes has no pictures to learn from")
+            raise MapFileError(f"{file}: a map without keyframes has no images to read features from")
         return perceptron
 
     return make
@@ -186,9 +188,9 @@ def _recording_opener(source: Path) -> Callable[[Predictor], Perceptron]:
         fused = sum(perceptron.integrate(posed).fused for posed in stream)
         if not fused:
             reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
-            raise LearnError(
+            raise FewShotError(
                 f"{source}: none of its {stream.colors_played} pictures came into a map ({reasons or 'empty'}); "
-                "without poses (TF or a trajectory) nothing can be learned from it"
+                "without poses (TF or a trajectory) it gives no examples"
             )
         return perceptron
 

@@ -1,4 +1,4 @@
-"""``embodied-perceptron learn``: classes from corrected maps."""
+"""``embodied-perceptron learn``: few-shot classes from corrected maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
 
 if TYPE_CHECKING:
-    from embodied_perceptron_training.training.few_shot import Learned
+    from embodied_perceptron_training.training.few_shot import FewShotClasses
 
 
 def learn(
@@ -21,7 +21,7 @@ def learn(
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write.")],
     weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
-    only: Annotated[list[str] | None, typer.Option(help="Learn this kind alone; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Fit this kind alone; may be repeated.")] = None,
     val: Annotated[
         Path | None, typer.Option(file_okay=False, exists=True, help="Data set on which nothing may get worse.")
     ] = None,
@@ -29,21 +29,21 @@ def learn(
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many of it.")] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Points of AP25 that may be lost.")] = 1.0,
 ) -> None:
-    """Learn what users said that things are: classes of the network, or new ones. The rest of it stays as it is.
+    """Few-shot classes of what users said that things are, known to the network or new. The rest of it stays as it is.
 
-    Figures are of things that were left out of the learning. Where they are worse than before, nothing is written and
+    Figures are of things that were left out of the fit. Where they are worse than before, nothing is written and
     the exit code is 1.
     """
     from embodied_perceptron.inference.loading import load_inference
     from embodied_perceptron.weights import weights_file
     from embodied_perceptron_training.training.few_shot import (
         check_network,
-        learn_classes,
-        see_room,
+        fit_classes,
+        room_features,
         validate,
-        write_learned,
+        write_classes,
     )
-    from embodied_perceptron_training.training.few_shot_classes import read_lessons
+    from embodied_perceptron_training.training.few_shot_classes import read_labelled_rooms
 
     def say(words: str) -> None:
         typer.echo(words, err=True)
@@ -54,32 +54,32 @@ def learn(
         file = weights_file(weights)
         inference = load_inference(file)
         check_network(inference)
-        lessons = read_lessons(sources, inference.classes, only or ())
+        labelled = read_labelled_rooms(sources, inference.classes, only or ())
         rooms = []
-        for number, lesson in enumerate(lessons, start=1):
-            say(f"looking at {lesson.source} ({number} of {len(lessons)}): {len(lesson.labels)} taught things")
-            rooms.append(see_room(lesson, inference))
-        learned = learn_classes(rooms, inference, progress=say)
+        for number, room in enumerate(labelled, start=1):
+            say(f"predicting {room.source} ({number} of {len(labelled)}): {len(room.labels)} labelled things")
+            rooms.append(room_features(room, inference))
+        fitted = fit_classes(rooms, inference, progress=say)
         if val is not None:
-            report = validate(learned, inference, val, split, scenes, progress=say)
-            learned = dataclasses.replace(learned, validation=report)
+            report = validate(fitted, inference, val, split, scenes, progress=say)
+            fitted = dataclasses.replace(fitted, validation=report)
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from error
-    typer.echo(table(learned))
-    if problems := learned.problems(tolerance):
+    typer.echo(table(fitted))
+    if problems := fitted.problems(tolerance):
         raise CommandError("nothing was written: " + "; ".join(problems), EXIT_BAD_RESULT)
-    write_learned(file, out, learned)
-    typer.echo(f"{out}: {len(learned.classes)} classes, {sum(c.is_new for c in learned.report)} of them new")
+    write_classes(file, out, fitted)
+    typer.echo(f"{out}: {len(fitted.classes)} classes, {sum(c.is_new for c in fitted.report)} of them new")
 
 
-def table(learned: Learned) -> str:
-    """What was learned, in Markdown."""
+def table(fitted: FewShotClasses) -> str:
+    """The fitted classes, in Markdown."""
     lines = ["| class | things | rooms | localised % | AP25 before | AP25 after |", "|---|---:|---:|---:|---:|---:|"]
-    for c in learned.report:
+    for c in fitted.report:
         name = f"{c.name} (new)" if c.is_new else c.name
         lines.append(f"| {name} | {c.things} | {c.rooms} | {c.localised:.0f} | {c.before:.1f} | {c.after:.1f} |")
-    if learned.validation is not None:
-        v = learned.validation
+    if fitted.validation is not None:
+        v = fitted.validation
         lines.append(f"| known classes, {v.scenes} validation scenes | | | | {v.before:.1f} | {v.after:.1f} |")
         lines.append(f"\nNew names on the validation scenes: {v.new_boxes:.1f} boxes a scene.")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -172,18 +173,20 @@ class ImageTask:
     best_metric = "pixel_accuracy"
 
     def __init__(self, run: TrainingRun) -> None:
-        if run.images not in ("", "imagenet"):
-            raise ValueError(f"task images starts from imagenet or from --weights, got --set images={run.images}")
+        choice, val = run.network, run.data.val
+        if choice.images not in ("", "imagenet"):
+            raise ValueError(f"task images starts from imagenet or from --weights, got --set images={choice.images}")
         torch.manual_seed(run.seed)
-        config = network_config(run.preset, "detection", run.modality)
-        self.model: nn.Module = ImageModel(config, pretrained=run.images == "imagenet")
-        if run.weights is not None:
-            load_images(self.model, load_checkpoint(run.weights).state)
-        self.size = _crop_size(run.size, config.image)
-        self.pixels = run.pixels
-        folders = run.training_folders
+        config = network_config(choice.preset, "detection", choice.modality)
+        check_packaged_images(config, choice.images)
+        self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
+        if choice.weights is not None:
+            load_images(self.model, load_checkpoint(choice.weights).state)
+        self.size = _crop_size(run.samples.crop_size, config.image)
+        self.pixels = run.samples.pixels
+        folders = run.data.training_folders
         self.samples = JoinedSources([LabelledViews(folder, "train", self.size, augment=True) for folder in folders])
-        self._validation = None if run.val is None else LabelledViews(run.val, "val", config.image.size, False)
+        self._validation = None if val is None else LabelledViews(val, "val", config.image.size, False)
 
     def collate(self, samples: Sequence[LabelledImage]) -> LabelledImage:
         """A batch."""
@@ -229,6 +232,16 @@ class ImageTask:
         """Encoder and projections, under their names in the whole network: for :func:`load_images`."""
         state = {k: v for k, v in model.state_dict().items() if k.startswith(_PREFIXES)}
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
+
+
+def check_packaged_images(config: NetworkConfig, images: str) -> None:
+    """Raise ``ValueError`` where ``imagenet`` is asked for and no package has weights of that encoder: random ones,
+    frozen, would be trained on without a word."""
+    if images == "imagenet" and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
+        raise ValueError(
+            f"--set images=imagenet: no package has ImageNet weights of {config.image.encoder} as preset {config.name} "
+            f"uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then trained along"
+        )
 
 
 def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:

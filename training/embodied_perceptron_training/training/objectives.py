@@ -21,6 +21,7 @@ from embodied_perceptron_training.training.criteria import (
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
+    GroundingLayer,
     GroundingTarget,
     OccupancyCriterion,
     PointerCriterion,
@@ -39,19 +40,27 @@ def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
     """The objective of every head that the network has, weighted as the run says, by the head's name."""
     found: dict[str, Objective] = {}
     if config.detection is not None:
-        found["detection"] = _Weighted(run.w_detection, "", DetectionObjective(detection_criterion(run)))
+        found["detection"] = _Weighted(run.losses.detection, "", DetectionObjective(detection_criterion(run)))
     if config.occupancy is not None:
-        found["occupancy"] = _Weighted(run.w_occupancy, "occupancy/", OccupancyObjective())
+        found["occupancy"] = _Weighted(run.losses.occupancy, "occupancy/", OccupancyObjective())
     if config.grounding is not None:
-        grounding = ObjectObjective() if config.grounding.queries == "objects" else VoxelObjective()
-        found["grounding"] = _Weighted(run.w_grounding, "grounding/", grounding)
+        of_voxels = config.grounding.queries == "voxels"
+        grounding = VoxelObjective(voxel_criterion(run)) if of_voxels else ObjectObjective()
+        found["grounding"] = _Weighted(run.losses.grounding, "grounding/", grounding)
     return found
 
 
 def detection_criterion(run: TrainingRun) -> DetectionCriterion:
-    """The criterion of boxes, with the corner distances of the run's ``box_loss``."""
-    corners = PLAIN if run.box_loss == "plain" else DECOUPLED
-    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=1.0, corner_weights=corners, two_sided=True)
+    """The criterion of boxes: the corner distances of the run's ``box_loss``, and the IoU where it counts."""
+    corners = PLAIN if run.losses.box_loss == "plain" else DECOUPLED
+    iou = run.losses.box_iou
+    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=iou, corner_weights=corners, two_sided=True)
+
+
+def voxel_criterion(run: TrainingRun) -> GroundingCriterion:
+    """The criterion of sentences answered by voxels."""
+    losses = run.losses
+    return GroundingCriterion(contrastive_weight=losses.contrastive, iou_weight=losses.box_iou, two_sided=True)
 
 
 @dataclass(frozen=True)
@@ -114,12 +123,11 @@ class OccupancyObjective:
 class VoxelObjective:
     """Sentences, by a decoder over voxels."""
 
-    criterion: GroundingCriterion = dataclasses.field(
-        default_factory=lambda: GroundingCriterion(iou_weight=1.0, two_sided=True)
-    )
+    criterion: GroundingCriterion
 
     def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
-        """``{"class", "box", "iou"}``, means over layers, and ``"selection"``; {} without sentences."""
+        """``{"class", "box"[, "iou"][, "contrastive"]}``, means over layers, and ``"selection"``; {} without
+        sentences."""
         answers = passed.voxel_answers()
         if answers is None:
             nothing = passed.features.levels[0].feats.new_zeros(())
@@ -132,11 +140,23 @@ class VoxelObjective:
             for boxes, named in zip(answers.boxes, answers.named, strict=True)
         ]
         selection, positives = _selection(answers, targets)
-        layers = grounding_layers(answers.output)
+        layers = self._layers(passed, answers)
         losses = dataclasses.replace(self.criterion, reduce=reduce)(layers, targets, ~answers.token_pad)
         kinds = sorted({k.split("/")[1] for k in losses})
         summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
         return {**summed, "selection": selection / reduce(positives).clamp_min(1.0)}
+
+    def _layers(self, passed: ScenePass, answers: VoxelAnswers) -> list[GroundingLayer]:
+        """Every layer, with embeddings in the common space where they are aligned."""
+        layers = grounding_layers(answers.output)
+        if not self.criterion.contrastive_weight:
+            return layers
+        assert passed.network.grounding is not None
+        embedded = passed.network.grounding.head.embeddings(answers.output.hidden, answers.tokens)
+        return [
+            dataclasses.replace(layer, query_embeddings=queries, token_embeddings=embedded[1])
+            for layer, queries in zip(layers, embedded[0], strict=True)
+        ]
 
 
 def _selection(answers: VoxelAnswers, targets: list[GroundingTarget]) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from torch.optim import swa_utils
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
 from embodied_perceptron_training.training.losses import Losses
 from embodied_perceptron_training.training.task import TrainingTask, to_device
-from embodied_perceptron_training.training.training_run import Precision, TrainingRun
+from embodied_perceptron_training.training.training_run import OptimisationConfig, Precision
 
 _WAIT = datetime.timedelta(hours=2)  # the others wait while the first one validates
 
@@ -203,7 +203,7 @@ class ForwardBackward:
         processes: with whom the gradient is averaged.
     """
 
-    def __init__(self, task: TrainingTask, config: TrainingRun, processes: Processes) -> None:
+    def __init__(self, task: TrainingTask, config: OptimisationConfig, processes: Processes) -> None:
         self.accumulate = config.accumulate
         self.device = processes.device
         self.autocast, self.scaler = _precision(config, processes.device)
@@ -255,7 +255,7 @@ class _Losses(nn.Module):
 
 
 def _precision(
-    config: TrainingRun, device: torch.device
+    config: OptimisationConfig, device: torch.device
 ) -> tuple[Callable[[], AbstractContextManager[Any]], torch.amp.GradScaler]:
     """A maker of autocast contexts and the scaler of gradients (which does nothing without float16)."""
     chosen: Precision = config.precision

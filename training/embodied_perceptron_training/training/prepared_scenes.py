@@ -2,7 +2,7 @@
 
 A prepared scene is what the deployed pipeline makes of all its views: the voxels of the map (mean point, colour, hits),
 the depth images for the occlusion test, the image encoder's features (where the encoder is frozen), the truth, and the
-sentences with their text features. Each training sample then moves it somewhere else (:mod:`augment`) and cuts a
+sentences with their text features. Each training sample then moves it somewhere else (:mod:`.augment`) and cuts a
 window, which costs milliseconds instead of seconds.
 """
 
@@ -35,7 +35,7 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
-from embodied_perceptron_training.training.domain_randomisation import disturbed_picture
+from embodied_perceptron_training.training.domain_randomisation import randomised_image
 
 PREPARED_VERSION = 3
 MAX_DEPTH_M = 5.0
@@ -94,8 +94,8 @@ class Preparation:
         views: at most this many, evenly spread over the scan.
         image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
         text_encoder: its name; empty without language.
-        pictures: so many further sets of image features, of pictures that are disturbed
-            (:func:`~embodied_perceptron_training.training.domain_randomisation.disturbed_picture`).
+        pictures: so many further sets of image features, of images that are randomised
+            (:func:`~embodied_perceptron_training.training.domain_randomisation.randomised_image`).
     """
 
     voxel_size_m: float = 0.02
@@ -195,13 +195,13 @@ class SceneCache:
                 save_file(tensors, temporary, {"scene": json.dumps(meta)})
         for variant, target in missing:
             assert self._inference is not None
-            views = [self._inference.view(p) for p in _disturbed(scan.sample_idx, posed, variant)]
+            views = [self._inference.view(p) for p in _randomised(scan.sample_idx, posed, variant)]
             levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
             with atomic_path(target) as temporary:
                 save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
 
-    def disturbed_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
-        """As :attr:`PreparedScene.features`, of the scene's pictures disturbed in way ``variant`` (from 1)."""
+    def randomised_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
+        """As :attr:`PreparedScene.features`, of the scene's images randomised in way ``variant`` (from 1)."""
         index = self.dataset.position(scene.name)
         self.prepare(index)
         with safe_open(str(self._features_path(index, variant)), "pt") as file:
@@ -306,14 +306,14 @@ def _posed(scan: Scan, index: int, order: int) -> PosedFrame:
     return PosedFrame(frame, view.T_world_camera)
 
 
-def _disturbed(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
+def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
     """Frames with other pictures, the same on every machine; 0 = as they are."""
     if variant == 0:
         return posed
     rng = np.random.default_rng([variant, zlib.crc32(name.encode())])
     kind = float(rng.random())
     return [
-        dataclasses.replace(p, frame=dataclasses.replace(p.frame, color=disturbed_picture(p.frame.color, kind, rng)))
+        dataclasses.replace(p, frame=dataclasses.replace(p.frame, color=randomised_image(p.frame.color, kind, rng)))
         for p in posed
     ]
 
@@ -352,6 +352,13 @@ def _read(path: Path, features: Path | None) -> PreparedScene:
             prompts=prompts,
             text=tuple((get(f"text{i}"), get(f"spans{i}")) for i in range(len(prompts))) if "text0" in names else (),
         )
+
+
+def flipped_projections(projections: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """(V, 3, 4) to pixels of images of ``width`` columns -> to those of the images mirrored left to right."""
+    flipped = projections.copy()
+    flipped[:, 0] = (width - 1) * projections[:, 2] - projections[:, 0]
+    return flipped
 
 
 def resize_projections(

@@ -1,9 +1,9 @@
-"""``train --task boxes``: the second look (:mod:`~embodied_perceptron.nn.refinement`) over a network that stays.
+"""``train --task boxes``: the refinement head (:mod:`~embodied_perceptron.nn.refinement`) over a network that stays.
 
-What the network finds in a window of a scene, and what the second look reads of it, never changes while the second look
-learns. So every scene is looked at a few times, each time moved and cut anew as in other trainings, and what was seen
-is kept on the disk: a step costs tens of milliseconds. The scenes should be others than those that the network learned
-from; on those its faults are rarer than on any other.
+What the network finds in a window of a scene, and what the head reads of it, never changes while the head is trained.
+So every scene is predicted a few times, each time moved and cut anew as in other trainings, and the proposals are kept
+on the disk: a step costs tens of milliseconds. The scenes should be others than those that the network was trained on,
+where its faults are rarer than on any other.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from embodied_perceptron_training.training.samples import SceneSample
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 
-_LOOKED_VERSION = 1
+_FORMAT_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
 _BOXES = 96  # of things in a window, and half as many of nothing
-_LOOKED = 320  # things in a window: more than are looked at later, for what is nothing is learned too
-_LOOKED_FROM = 0.01  # their first score
+_PROPOSALS = 320  # in a window: more than are refined later, for what is nothing is trained too
+_MIN_SCORE = 0.01  # their first score
 _PREFIX = "second_look."
 _NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
 _LEAST_IOU = 0.15
-_TRUTH_ABOVE = 0.02  # of the first score: what the figures before the second look count
+_TRUTH_ABOVE = 0.02  # of the first score: what the figures before the refinement count
 _FAINT = 0.03  # added to scores when boxes of nothing are drawn, so that all of them may come
 _HALF = ("log_odds", "place", "right")
 _FIGURES = ("AP25", "AP50", "AR25", "AP25_furniture")
 
 
 @dataclass(frozen=True, eq=False)
-class LookedBoxes:
+class LabelledProposals:
     """Boxes of one or several windows, and what is true of them.
 
     Attributes:
@@ -67,15 +67,15 @@ class LookedBoxes:
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """What is kept of one window: see :class:`LookedBoxes`; (G, 9) true boxes and (G,) labels."""
+    """What is kept of one window: see :class:`LabelledProposals`; (G, 9) true boxes and (G,) labels."""
 
-    looked: LookedBoxes
+    proposals: LabelledProposals
     truth: Tensor
     labels: Tensor
 
 
 def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """(P, G) IoU with things of (G,) ``labels`` -> (P, K + 1) :attr:`LookedBoxes.right`."""
+    """(P, G) IoU with things of (G,) ``labels`` -> (P, K + 1) :attr:`LabelledProposals.right`."""
     share = ((iou - _NEAR) / (_RIGHT - _NEAR)).clamp(0.0, 1.0) * (iou > _LEAST_IOU)
     right = iou.new_zeros(len(iou), num_classes + 1)
     right.scatter_reduce_(1, labels[None].expand(len(iou), -1), share, "amax")
@@ -83,10 +83,10 @@ def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     return right
 
 
-def looked_boxes(seen: Proposals, truth: Tensor, labels: Tensor, num_classes: int) -> LookedBoxes:
+def label_proposals(seen: Proposals, truth: Tensor, labels: Tensor, num_classes: int) -> LabelledProposals:
     """Boxes of one window with what is true of them; ``labels`` of things without a class are ``num_classes``."""
     iou = box_iou(seen.boxes, truth.to(seen.boxes.dtype))
-    return LookedBoxes(seen, overlap_targets(iou, labels, num_classes).float())
+    return LabelledProposals(seen, overlap_targets(iou, labels, num_classes).float())
 
 
 class Windows(Protocol):
@@ -105,39 +105,39 @@ class Windows(Protocol):
         ...
 
 
-class LookedScenes:
-    """Samples: some of the ``looks`` at one scene.
+class ProposalWindows:
+    """Samples: proposals in some of the ``windows`` of one scene.
 
     Args:
         source: of the windows.
-        network: that looks; on the CPU.
-        folder: where what was seen is kept.
-        looks: per scene; the window number ``k`` of a scene is always the same.
+        network: that proposes; on the CPU.
+        folder: where proposals are kept.
+        windows: per scene; number ``k`` of a scene is always the same.
     """
 
-    def __init__(self, source: Windows, network: PerceptionNetwork, folder: Path, looks: int) -> None:
+    def __init__(self, source: Windows, network: PerceptionNetwork, folder: Path, windows: int) -> None:
         self._source = source
         self._network = network
         self._folder = folder
-        self._looks = looks
+        self._count = windows
         self._digest = network_digest(network)
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def sample(self, index: int, rng: np.random.Generator) -> LookedBoxes:
+    def sample(self, index: int, rng: np.random.Generator) -> LabelledProposals:
         """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        chosen = rng.permutation(self._looks)[:_WINDOWS]
-        return joined([self._drawn(self.window(index, int(k)).looked, rng) for k in chosen])
+        chosen = rng.permutation(self._count)[:_WINDOWS]
+        return joined([self._drawn(self.window(index, int(k)).proposals, rng) for k in chosen])
 
-    def window(self, index: int, look: int) -> _Window:
-        """Look number ``look`` at scene ``index``, from the disk where it is there."""
-        path = self._folder / f"{self._key(index, look)}.safetensors"
+    def window(self, index: int, number: int) -> _Window:
+        """Window number ``number`` of scene ``index``, from the disk where it is there."""
+        path = self._folder / f"{self._key(index, number)}.safetensors"
         if not path.exists():
-            sample = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), look]))
+            sample = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), number]))
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as temporary:
-                save_file(_stored(self._look(sample)), temporary)
+                save_file(_stored(self._propose(sample)), temporary)
         try:
             with safe_open(str(path), "pt") as file:
                 return _loaded({name: file.get_tensor(name) for name in list(file.keys())})
@@ -145,16 +145,16 @@ class LookedScenes:
             raise SampleError(path.name, f"damaged ({error}): delete it") from error
 
     @torch.inference_mode()
-    def _look(self, sample: SceneSample) -> _Window:
+    def _propose(self, sample: SceneSample) -> _Window:
         features = ScenePass(self._network, SceneBatch([sample])).features
-        (seen,) = self._network.proposals(features, _LOOKED, _LOOKED_FROM)
-        looked = looked_boxes(seen, sample.boxes, sample.labels, self._network.config.num_classes)
-        return _Window(looked, sample.boxes, sample.labels)
+        (seen,) = self._network.proposals(features, _PROPOSALS, _MIN_SCORE)
+        proposals = label_proposals(seen, sample.boxes, sample.labels, self._network.config.num_classes)
+        return _Window(proposals, sample.boxes, sample.labels)
 
-    def _drawn(self, looked: LookedBoxes, rng: np.random.Generator) -> LookedBoxes:
+    def _drawn(self, proposals: LabelledProposals, rng: np.random.Generator) -> LabelledProposals:
         """Some of the boxes: of things, and of nothing the likelier the more was said of them; seen a little
         differently each time."""
-        right, seen = looked.right, looked.seen
+        right, seen = proposals.right, proposals.seen
         thing = np.flatnonzero(right.amax(1).numpy() > 0)
         nothing = np.flatnonzero(right.amax(1).numpy() == 0)
         chosen = [rng.permutation(thing)[:_BOXES]]
@@ -167,7 +167,7 @@ class LookedScenes:
         edge = round(grid.shape[1] ** (1 / 3))
         for axis in (0, 1):  # a box has no front: seen from the other end, or in a mirror
             if rng.random() < 0.5:
-                grid = grid.reshape(len(rows), edge, edge, edge, -1).flip(axis + 1).reshape(grid.shape)
+                grid = grid.reshape(len(rows), edge, edge, edge, *grid.shape[2:]).flip(axis + 1).reshape(grid.shape)
         if rng.random() < 0.2:  # one source is missing
             grid = grid.clone()
             grid[..., int(rng.integers(grid.shape[-1]))] = -1
@@ -177,19 +177,19 @@ class LookedScenes:
         place = seen.place[rows]
         place = place + torch.from_numpy(rng.normal(0.0, 0.03, place.shape)).to(place.dtype)
         drawn = Proposals(seen.boxes[rows], said, place, grid, seen.sources)
-        return LookedBoxes(drawn, right[rows])
+        return LabelledProposals(drawn, right[rows])
 
-    def _key(self, index: int, look: int) -> str:
-        text = json.dumps([_LOOKED_VERSION, self._digest, self._source.name(index), look])
+    def _key(self, index: int, number: int) -> str:
+        text = json.dumps([_FORMAT_VERSION, self._digest, self._source.name(index), number])
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-class BoxLearning:
+class RefinementTask:
     """What ``train --task boxes`` optimises. See the module docstring and
     :class:`~embodied_perceptron_training.training.task.TrainingTask`.
 
     Args:
-        network: that stays, with a second look (:func:`with_second_look`).
+        network: that stays, with a refinement head (:func:`with_refinement_head`).
         classes: of the network. extra: of its weights file, kept.
         samples, validation: of both splits.
     """
@@ -201,8 +201,8 @@ class BoxLearning:
         network: PerceptionNetwork,
         classes: tuple[str, ...],
         extra: Mapping[str, Any],
-        samples: JoinedSources[LookedScenes],
-        validation: LookedScenes | None,
+        samples: JoinedSources[ProposalWindows],
+        validation: ProposalWindows | None,
     ) -> None:
         assert network.second_look is not None
         self.network = network
@@ -212,11 +212,11 @@ class BoxLearning:
         self.model: nn.Module = network.second_look
         self._validation = validation
 
-    def collate(self, samples: Sequence[LookedBoxes]) -> LookedBoxes:
+    def collate(self, samples: Sequence[LabelledProposals]) -> LabelledProposals:
         """A batch."""
         return joined(samples)
 
-    def losses(self, model: nn.Module, batch: LookedBoxes, reduce: Reduce) -> Losses:
+    def losses(self, model: nn.Module, batch: LabelledProposals, reduce: Reduce) -> Losses:
         """Cross entropy of classes and presence against how right they would be."""
         logits = model(batch.seen)
         wrong = functional.binary_cross_entropy_with_logits(logits, batch.right, reduction="none")
@@ -225,12 +225,12 @@ class BoxLearning:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, after the second look and (``_first``)
+        """Figures on one window of every scene of the validation split, after the refinement and (``_first``)
         before."""
         if self._validation is None:
             return {}
-        look = getattr(model, "module", model)
-        assert isinstance(look, RefinementHead)
+        head = getattr(model, "module", model)
+        assert isinstance(head, RefinementHead)
         config = self.network.config.detection
         assert config is not None
         num_classes = len(self.classes)
@@ -238,8 +238,8 @@ class BoxLearning:
         truth: dict[str, SceneBoxes] = {}
         for index in range(len(self._validation)):
             window, name = self._validation.window(index, 0), str(index)
-            seen = window.looked.seen
-            again = refine(look, seen, config.min_score, config.iou_threshold)
+            seen = window.proposals.seen
+            again = refine(head, seen, config.min_score, config.iou_threshold)
             found[""][name] = _scored(again, num_classes)
             p = torch.sigmoid(seen.log_odds)
             row, label = (p > _TRUTH_ABOVE).nonzero(as_tuple=True)
@@ -264,22 +264,23 @@ class BoxLearning:
         save_network(path, copied, self.classes, {**self.extra, **extra})
 
 
-def with_second_look(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], dict[str, Any]]:
-    """The network of a weights file, with a new second look where it has none; its classes; what stays of its notes.
+def with_refinement_head(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], dict[str, Any]]:
+    """The network of a weights file, with a new refinement head where it has none; its classes; what stays of its
+    notes.
 
     Raises as :func:`~embodied_perceptron.inference.loading.read_network`; ``ValueError`` without detection.
     """
     network, checkpoint = read_network(path)
     config = network.config
     if config.detection is None:
-        raise ValueError(f"{path}: a second look needs a network with detection")
+        raise ValueError(f"{path}: a refinement head needs a network with detection")
     extra = {k: v for k, v in checkpoint.extra.items() if k == "occupancy_classes"}
     if config.detection.second_look is None:
         detection = dataclasses.replace(config.detection, second_look=RefinementConfig())
-        looking = PerceptionNetwork(dataclasses.replace(config, detection=detection))
-        new = {k: v for k, v in looking.state_dict().items() if k.startswith(_PREFIX)}
-        load_into(looking, {**network.state_dict(), **new}, str(path))
-        network = looking
+        extended = PerceptionNetwork(dataclasses.replace(config, detection=detection))
+        new = {k: v for k, v in extended.state_dict().items() if k.startswith(_PREFIX)}
+        load_into(extended, {**network.state_dict(), **new}, str(path))
+        network = extended
     network.eval().requires_grad_(False)
     assert network.second_look is not None
     network.second_look.requires_grad_(True)
@@ -287,21 +288,21 @@ def with_second_look(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], di
 
 
 def network_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over everything that decides what a second look reads: the network without what the look learns, and
+    """SHA-256 over everything that decides what a refinement head reads: the network without that head, and
     without the decoders of cells and sentences, which read the same features and change none."""
     detection = network.config.detection
     assert detection is not None
     cells = (detection.second_look or RefinementConfig()).cells
     alone = dataclasses.replace(detection, second_look=None)
     config = dataclasses.replace(network.config, detection=alone, occupancy=None, grounding=None)
-    digest = hashlib.sha256(repr((config, cells, _LOOKED)).encode())
+    digest = hashlib.sha256(repr((config, cells, _PROPOSALS)).encode())
     for name, value in sorted(network.state_dict().items()):
         if not name.startswith((_PREFIX, "occupancy.", "grounding.")):
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def joined(parts: Sequence[LookedBoxes]) -> LookedBoxes:
+def joined(parts: Sequence[LabelledProposals]) -> LabelledProposals:
     """Boxes of several windows as those of one."""
     rows: list[Tensor] = []
     starts = [0] * len(parts[0].seen.sources)
@@ -317,7 +318,7 @@ def joined(parts: Sequence[LookedBoxes]) -> LookedBoxes:
         torch.cat(rows),
         tuple(torch.cat(source) for source in sources),
     )
-    return LookedBoxes(seen, torch.cat([part.right for part in parts]))
+    return LabelledProposals(seen, torch.cat([part.right for part in parts]))
 
 
 def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
@@ -328,9 +329,9 @@ def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
 
 def _stored(window: _Window) -> dict[str, Tensor]:
     """As tensors of a file, what is no coordinate in half precision."""
-    looked, seen = window.looked, window.looked.seen
+    proposals, seen = window.proposals, window.proposals.seen
     tensors = {"boxes": seen.boxes, "rows": seen.rows, "truth": window.truth, "labels": window.labels}
-    tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": looked.right})
+    tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": proposals.right})
     tensors.update({f"source{i}": source for i, source in enumerate(seen.sources)})
     half = (*_HALF, *(f"source{i}" for i in range(len(seen.sources))))
     return {k: (v.half() if k in half else v).contiguous().clone() for k, v in tensors.items()}
@@ -346,4 +347,4 @@ def _loaded(tensors: Mapping[str, Tensor]) -> _Window:
         tensors["rows"],
         tuple(tensors[name] for name in names),
     )
-    return _Window(LookedBoxes(seen, tensors["right"].float()), tensors["truth"], tensors["labels"])
+    return _Window(LabelledProposals(seen, tensors["right"].float()), tensors["truth"], tensors["labels"])

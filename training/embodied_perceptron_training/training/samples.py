@@ -22,8 +22,13 @@ from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, disturbed_picture
-from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
+from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
+from embodied_perceptron_training.training.prepared_scenes import (
+    PreparedScene,
+    SceneCache,
+    flipped_projections,
+    resize_projections,
+)
 
 ViewChoice = Literal["all", "prefix", "one"]
 _SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
@@ -57,7 +62,7 @@ class SceneSample:
         name: of the scene.
         coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
         boxes: (G, 9) float32; labels: (G,) int64 class indices; the number of classes stands for a thing that none of
-            them names, where the network knows presence or looks twice.
+            them names, where the network knows presence or has a refinement head.
         projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
         features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
         occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
@@ -95,10 +100,12 @@ class WindowSpec:
         sentences: at most this many per sample; 0 = none.
         absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
-        prefix_share: of the samples that are maps of the first n views, as they are while a robot still looks around.
+        prefix_share: of the samples that are maps of the first n views, as they are while a robot still explores.
         disturbance: of the sites.
-        pictures: sets of disturbed pictures that samples show as often as the pictures as they are; an encoder that
+        pictures: sets of randomised images that samples show as often as the pictures as they are; an encoder that
             learns too sees other ones each time.
+        random_views: so many of a scene's views are drawn for each sample, and ``choice`` is among these; 0 = all.
+        flip_images: in a mirrored world images are mirrored too, where samples bring them.
     """
 
     window_m: float = WINDOW_M
@@ -114,6 +121,9 @@ class WindowSpec:
     prefix_share: float = 0.0
     disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
     pictures: int = 0
+    # not in the text of a specification, by which kept windows are known (SceneSource.name): none of those has it
+    flip_images: bool = field(default=False, repr=False)
+    random_views: int = field(default=0, repr=False)
 
 
 class SampleMaker:
@@ -159,6 +169,12 @@ class SampleMaker:
         occupancy, origin = None, (0, 0, 0)
         if occupied:
             occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
+        features = tuple(level[shown] for level in self._features(scene, rng))
+        depth_mm = scene.depth_mm[shown].to(torch.int32)
+        colors = self._pictures(scene, shown, rng) if self._colors else None
+        if spec.flip_images and motion.mirrored and colors is not None:
+            projections = flipped_projections(projections, size[1])
+            depth_mm, colors = depth_mm.flip(2), colors.flip(2)
         return SceneSample(
             name=scene.name,
             coords=x.coords,
@@ -167,9 +183,9 @@ class SampleMaker:
             labels=torch.from_numpy(labels),
             projections=torch.from_numpy(np.stack([motion.projection(projections[v]) for v in shown])),
             image_size=size,
-            features=tuple(level[shown] for level in self._features(scene, rng)),
-            depth_mm=scene.depth_mm[shown].to(torch.int32),
-            colors=self._pictures(scene, shown, rng) if self._colors else None,
+            features=features,
+            depth_mm=depth_mm,
+            colors=colors,
             occupancy=occupancy,
             occupancy_origin=origin,
             sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,
@@ -178,6 +194,9 @@ class SampleMaker:
     # ------------------------------------------------------------------------------------------------ views, geometry
 
     def _choose_views(self, count: int, rng: np.random.Generator) -> list[int]:
+        if self.spec.random_views:
+            drawn = sorted(rng.choice(count, min(self.spec.random_views, count), replace=False).tolist())
+            return drawn[: int(rng.integers(1, len(drawn) + 1))] if self.spec.choice == "prefix" else drawn
         if self.spec.choice == "one":
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
@@ -187,7 +206,9 @@ class SampleMaker:
         return choose_views(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
-        if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
+        if self.spec.choice != "all" or self.spec.motion is None or self.spec.random_views:
+            return chosen
+        if self.spec.min_views >= len(chosen):
             return chosen
         count = int(rng.integers(self.spec.min_views, len(chosen) + 1))
         return sorted(int(v) for v in rng.choice(chosen, count, replace=False))
@@ -216,15 +237,15 @@ class SampleMaker:
 
     def _features(self, scene: PreparedScene, rng: np.random.Generator) -> tuple[Tensor, ...]:
         variant = int(rng.integers(self.spec.pictures + 1)) if self.spec.pictures and scene.features else 0
-        return self._scenes.disturbed_features(scene, variant) if variant else scene.features
+        return self._scenes.randomised_features(scene, variant) if variant else scene.features
 
     def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
-        """(V, H, W, 3) uint8; disturbed ones anew each time: nothing is kept of what a learning encoder sees."""
+        """(V, H, W, 3) uint8; randomised ones anew each time: nothing is kept of what a trained encoder sees."""
         colors = self._scenes.colors(scene, shown)
         if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
             return colors
         kind = float(rng.random())
-        return torch.from_numpy(np.stack([disturbed_picture(color, kind, rng) for color in colors.numpy()]))
+        return torch.from_numpy(np.stack([randomised_image(color, kind, rng) for color in colors.numpy()]))
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator

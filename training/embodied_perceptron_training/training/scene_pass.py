@@ -52,7 +52,7 @@ class VoxelAnswers:
         output: boxes in the world.
         points_m: (S, N, 3) the voxels that each sentence chose among, in the world; pad: (S, N) True at padding.
         boxes: per sentence (G, 9) of what it means. named: per sentence (T,) bool, the tokens that name it.
-        token_pad: (S, T) True at padding.
+        tokens: (S, T, C) of the text encoder. token_pad: (S, T) True at padding.
     """
 
     output: VoxelGroundingOutput
@@ -60,6 +60,7 @@ class VoxelAnswers:
     pad: Tensor
     boxes: list[Tensor]
     named: list[Tensor]
+    tokens: Tensor
     token_pad: Tensor
 
 
@@ -130,6 +131,7 @@ class ScenePass:
             candidates.pad[rows],
             [boxes for s in sentences for boxes in s.boxes],
             [nn.functional.pad(named, (0, length - len(named))) for s in sentences for named in s.named],
+            tokens,
             token_pad,
         )
 

@@ -12,7 +12,7 @@ from embodied_perceptron_training.training.trainer import Trainer, TrainingOutco
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 
-def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> TrainingOutcome | None:
+def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> TrainingOutcome:
     """Build the task of ``run`` and train it in ``folder``.
 
     Args:
@@ -21,14 +21,13 @@ def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool 
         resume: go on with the run in ``folder``.
         quiet: no progress.
 
-    Returns None when it was stopped before its end. Raises what the task, the folder and the loop raise.
+    Raises what the task, the folder and the loop raise.
     """
-    processes = Processes.start(run.device)
+    processes = Processes.start(run.execution.device)
     try:
         command = _command(processes.world)
         information = {"request": run.to_json()["request"], "processes": processes.world, "command": command}
-        outcome = Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
-        return outcome if outcome.finished else None
+        return Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
     finally:
         processes.stop()
 

@@ -1,4 +1,4 @@
-"""The interface between the training loop and a task. The loop (:mod:`trainer`) knows nothing of voxels, boxes, text.
+"""The interface between the training loop and a task. The loop (:mod:`.trainer`) knows nothing of voxels, boxes, text.
 
 Exact resume and distributed training rest on one rule: **a sample is a pure function of its index and its random
 generator**. The loop draws the order of the samples from (seed, epoch), gives sample ``index`` of ``epoch`` the

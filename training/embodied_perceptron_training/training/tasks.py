@@ -32,14 +32,15 @@ from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
+from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
-from embodied_perceptron_training.training.images import ImageTask, load_images
+from embodied_perceptron_training.training.images import ImageTask, check_packaged_images, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
+from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
-from embodied_perceptron_training.training.refinement import BoxLearning, LookedScenes, with_second_look
+from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask, to_device
@@ -47,7 +48,8 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
-_VIEWS = 20  # of a scene that is looked at twice
+_VIEWS = 20  # of a scene whose boxes are refined
+_EVERY_VIEW = 1_000_000
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
@@ -68,7 +70,7 @@ class _Kind:
     best_metric: str = "AP25"
 
 
-_KINDS = {
+TASK_KINDS = {
     "detection": _Kind("detection", views=20),
     "continuous-detection": _Kind("detection", "prefix"),
     "monocular-detection": _Kind("detection", "one"),
@@ -86,48 +88,64 @@ def build_task(run: TrainingRun) -> TrainingTask:
     files that cannot be read."""
     if run.task == "images":
         return ImageTask(run)
-    return box_task(run) if run.task == "boxes" else SceneTask(run)
+    return refinement_task(run) if run.task == "boxes" else SceneTask(run)
 
 
-def box_task(run: TrainingRun) -> BoxLearning:
-    """``train --task boxes``: the second look alone. Raises as :func:`build_task`."""
-    if run.weights is None:
-        raise ValueError("task boxes needs --weights: the network that finds what is looked at twice")
+def refinement_task(run: TrainingRun) -> RefinementTask:
+    """``train --task boxes``: the refinement head alone. Raises as :func:`build_task`."""
+    if run.network.weights is None:
+        raise ValueError("task boxes needs --weights: the network whose boxes are refined")
     torch.manual_seed(run.seed)
-    network, classes, extra = with_second_look(run.weights)
+    network, classes, extra = with_refinement_head(run.network.weights)
 
-    def looked(root: Path, split: str, training: bool) -> LookedScenes:
-        spec = WindowSpec(window_m=run.window_m or WINDOW_M, occupancy_share=0.0)
+    def windows_of(root: Path, split: str, training: bool) -> ProposalWindows:
+        spec = WindowSpec(window_m=run.samples.window_m or WINDOW_M, occupancy_share=0.0)
         if training:
-            spec = _varied(spec, run, run.pictures)
+            spec = _varied(spec, run, run.augmentation.pictures)
         dataset = EmbodiedScanDataset(root, split)
-        source = scene_source(run, dataset, network, classes, spec, run.views or _VIEWS)
-        order = balanced_order(dataset, classes, run.balance) if training else None
-        looks = run.looks if training else 1
-        return LookedScenes(SceneSource(*source, 1, order), network, source[0].folder / "looked", looks)
+        source = scene_source(run, dataset, network, classes, spec, run.samples.views or _VIEWS)
+        order = repeated_order(dataset, classes, run.data.repeat_factor_threshold) if training else None
+        windows = run.samples.predicted_windows if training else 1
+        return ProposalWindows(
+            SceneSource(*source, 1, order, not training), network, source[0].folder / "looked", windows
+        )
 
-    samples = JoinedSources([looked(root, "train", True) for root in run.training_folders])
-    validation = None if run.val is None else looked(run.val, "val", False)
-    return BoxLearning(network, classes, extra, samples, validation)
+    samples = JoinedSources([windows_of(root, "train", True) for root in run.data.training_folders])
+    validation = None if run.data.val is None else windows_of(run.data.val, "val", False)
+    return RefinementTask(network, classes, extra, samples, validation)
 
 
 def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
     """Windows of a training: each time somewhere else, of other views, seen by another sensor."""
     return dataclasses.replace(
         spec,
-        motion=MOTIONS[run.turns],
-        prefix_share=run.prefix_share,
-        disturbance=SiteDisturbance(run.site_noise),
+        motion=MOTIONS[run.augmentation.motion],
+        prefix_share=run.samples.prefix_share,
+        disturbance=SiteDisturbance(run.augmentation.site_noise),
         pictures=pictures,
     )
 
 
+def motion_range(run: TrainingRun, config: NetworkConfig) -> MotionRange | None:
+    """How scenes are moved in training: networks that see places in the world (``paper``) as the paper moves them,
+    others as option ``turns`` says. None = not at all."""
+    return PAPER[run.task].motion if config.inputs == "xyz" else MOTIONS[run.augmentation.motion]
+
+
 class SceneSource:
     """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
-    window."""
+    window. A window that shows nothing is drawn again, but ``validating`` it is the question, and nothing an answer."""
 
-    def __init__(self, cache: SceneCache, maker: SampleMaker, repeat: int, order: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        cache: SceneCache,
+        maker: SampleMaker,
+        repeat: int,
+        order: Sequence[int] | None = None,
+        validating: bool = False,
+    ) -> None:
         self.cache = cache
+        self._validating = validating
         self.maker = maker
         self.repeat = repeat
         self._order = range(len(cache)) if order is None else order
@@ -146,8 +164,7 @@ class SceneSource:
             prepared = self.cache[scene]
             for _ in range(_WINDOWS):
                 sample = self.maker.make(prepared, rng)
-                # where scenes stand still, the one window is the question, and showing nothing is an answer as well
-                if len(sample.coords) or self.maker.spec.motion is None:
+                if len(sample.coords) or self._validating:
                     return sample
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
@@ -164,8 +181,8 @@ class WholeNetwork:
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         self.objectives = objectives(config, run)
-        self.best_metric = _KINDS[run.task].best_metric
-        self.occupancy_share = run.occupancy_share
+        self.best_metric = TASK_KINDS[run.task].best_metric
+        self.occupancy_share = run.samples.occupancy_share
         self.sentences = config.grounding is not None
         self._min_points = detection_criterion(run).min_points
 
@@ -181,7 +198,7 @@ class WholeNetwork:
         return {**state, **new}
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Take gradients from what does not learn: a second look is learned further by a task of its own."""
+        """Take gradients from what does not learn: a refinement head is trained by a task of its own."""
         if network.second_look is not None:
             network.second_look.requires_grad_(False)
 
@@ -199,7 +216,7 @@ class HeadAlone(WholeNetwork):
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         super().__init__(config, run)
-        self._head = head = run.learn
+        self._head = head = run.network.learn
         if head not in self.objectives:
             raise ValueError(f"option learn={head}: a network of task {run.task} has no {head}")
         self.objectives = {head: self.objectives[head]}
@@ -240,11 +257,12 @@ class OutputsAlone(WholeNetwork):
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         super().__init__(config, run)
+        learn = run.network.learn
         if config.detection is None:
-            raise ValueError(f"option learn={run.learn}: a network of task {run.task} has no detection")
-        if run.learn == "presence" and not config.detection.presence:
+            raise ValueError(f"option learn={learn}: a network of task {run.task} has no detection")
+        if learn == "presence" and not config.detection.presence:
             raise ValueError("option learn=presence needs presence=on, and a task with detection")
-        self._layers = ("presence",) if run.learn == "presence" else ("center", "classify", "regression", "presence")
+        self._layers = ("presence",) if learn == "presence" else ("center", "classify", "regression", "presence")
         self.objectives = {"detection": self.objectives["detection"]}
         self.best_metric = _BEST_METRICS["detection"]
         self.occupancy_share = 0.0
@@ -280,29 +298,31 @@ class SceneTask:
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
-        self._kind = _KINDS[run.task]
-        train = [EmbodiedScanDataset(folder, "train") for folder in run.training_folders]
-        val = None if run.val is None else EmbodiedScanDataset(run.val, "val")
-        stays = read_network(run.weights) if run.learn in _HEADS and run.weights is not None else None
+        self._kind = TASK_KINDS[run.task]
+        train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
+        choice, weights = run.network, run.network.weights
+        val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
+        stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = task_config(run, len(self.classes))
         if stays is not None:
-            self.config = config = dataclasses.replace(stays[0].config, **{run.learn: getattr(config, run.learn)})
-        elif run.weights is not None:
-            self.config = config = _with_look_of(config, run.weights)
+            self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
+        elif weights is not None:
+            self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
-        network = PerceptionNetwork(config, pretrained_images=run.images == "imagenet")
+        check_packaged_images(config, choice.images)
+        network = PerceptionNetwork(config, pretrained_images=choice.images == "imagenet")
         images = None
-        if run.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
+        if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
             images = copy.deepcopy(network.state_dict())
-        elif run.images:
-            images = load_checkpoint(run.images).state
-        self.learning = _STRATEGIES[run.learn](config, run)
-        if run.weights is not None:
-            load_into(network, self.learning.start_state(network, run.weights), str(run.weights))
+        elif choice.images:
+            images = load_checkpoint(choice.images).state
+        self.learning = _STRATEGIES[choice.learn](config, run)
+        if weights is not None:
+            load_into(network, self.learning.start_state(network, weights), str(weights))
         if images is not None:
             load_images(network, images)
-        self.end_to_end = config.uses_images and not run.images
+        self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
             for part in (network.image_encoder, network.image_projection):
                 if part is not None:
@@ -312,45 +332,60 @@ class SceneTask:
         self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
         self._validation = None
         if val is not None:
-            self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1)
+            self._validation = SceneSource(*self._source(val, network, training=False), 1, None, True)
         self.best_metric = self.learning.best_metric
 
     # ----------------------------------------------------------------------------------------------------------- data
 
     def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
-        order = balanced_order(dataset, self.classes, self.run.balance)
-        return SceneSource(*self._source(dataset, network, self._spec(training=True)), self.run.repeat, order)
+        order = repeated_order(dataset, self.classes, self.run.data.repeat_factor_threshold)
+        return SceneSource(*self._source(dataset, network, training=True), self.run.data.repeat, order)
 
     def _spec(self, training: bool) -> WindowSpec:
         run = self.run
         grounding = self.config.grounding if self.learning.sentences else None
         everything = WindowSpec(
-            window_m=run.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
+            window_m=run.samples.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             choice=self._kind.choice,
             sentences=16 if grounding is not None else 0,
         )
         if not training:
-            return dataclasses.replace(everything, views=self._views if run.truth_views > self._views else 0)
-        varied = _varied(everything, run, run.pictures if self.config.uses_images else 0)
+            return dataclasses.replace(everything, views=self._views if run.samples.truth_views > self._views else 0)
+        varied = _varied(everything, run, run.augmentation.pictures if self.config.uses_images else 0)
         return dataclasses.replace(
             varied,
-            motion=PAPER_MOTION if self.config.inputs == "xyz" else varied.motion,
-            sentences=run.sentences if grounding is not None else 0,
-            absent_share=run.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
-            sentence_share=run.sentence_share,
+            motion=motion_range(run, self.config),
+            random_views=self._random_views,
+            flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
+            sentences=run.samples.sentences if grounding is not None else 0,
+            absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
+            sentence_share=run.samples.sentence_share,
             occupancy_share=self.learning.occupancy_share,
         )
 
     @property
     def _views(self) -> int:
         """At most so many make a sample."""
-        return self.run.views or self._kind.views
+        return self.run.samples.views or self._kind.views
+
+    @property
+    def _random_views(self) -> int:
+        """Of a training sample, where they are drawn; a single one where the task shows one."""
+        if self.run.samples.random_views == "off":
+            return 0
+        return 1 if self._kind.choice == "one" else self._views
 
     def _source(
-        self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, spec: WindowSpec
+        self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, training: bool
     ) -> tuple[SceneCache, SampleMaker]:
         """Cache and sample maker of a split."""
-        views = max(self._views, self.run.truth_views) if spec.views else self._views
+        spec, views = self._spec(training), self._views
+        if spec.random_views:
+            views = _EVERY_VIEW
+        elif spec.views:
+            views = max(views, self.run.samples.truth_views)
+        elif not training:
+            views = self.run.samples.val_views or views
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
@@ -394,7 +429,7 @@ class SceneTask:
         save_network(path, _network(model), self.classes, {**known, **extra})
 
 
-def balanced_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
+def repeated_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
     """Scenes of an epoch: see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
     known = set(classes)
     return repeat_factor_order([known.intersection(scan.labels) for scan in dataset], balance)
@@ -420,7 +455,7 @@ def scene_source(
     if config.grounding is not None and spec.sentences:
         name = config.grounding.text_encoder
         text = text_encoder(name)
-    folder = Path(run.cache) if run.cache else dataset.root / ".prepared"
+    folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
     preparation = Preparation(views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures)
     cache = SceneCache(dataset, folder, preparation, predictor, text)
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
@@ -428,26 +463,26 @@ def scene_source(
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
     """The network of a run."""
-    config = network_config(run.preset, _KINDS[run.task].heads, run.modality, num_classes)
-    if run.variant != "ours":
-        config = fcaf3d(config, our_decoder=run.variant == "fcaf3d+decoder")
-    if run.presence == "on":
+    config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
+    if run.network.variant != "ours":
+        config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
+    if run.network.presence == "on":
         if config.detection is None:
             raise ValueError(f"option presence=on: a network of task {run.task} has no detection")
         config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
     return config
 
 
-def _with_look_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
-    """``config`` with the second look of the weights that a run starts from, which then stays in what it writes.
+def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
+    """``config`` with the refinement head of the weights that a run starts from, which then stays in what it writes.
 
     Raises as :func:`~embodied_perceptron.weights.checkpoint.load_checkpoint`, ``ValueError`` for a damaged one.
     """
     stored = load_checkpoint(weights).config.get("detection") or {}
     if config.detection is None or not stored.get("second_look"):
         return config
-    look = config_from_dict(RefinementConfig, stored["second_look"], f"{weights}: second_look")
-    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=look))
+    head = config_from_dict(RefinementConfig, stored["second_look"], f"{weights}: second_look")
+    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=head))
 
 
 def image_digest(network: PerceptionNetwork) -> str:
@@ -471,11 +506,11 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
-    if run.classes == "weights":
-        if run.weights is None:
+    if run.data.classes == "weights":
+        if run.network.weights is None:
             raise ValueError("option classes=weights needs weights to start from")
-        return load_checkpoint(run.weights).classes
-    if run.classes == "all":
+        return load_checkpoint(run.network.weights).classes
+    if run.data.classes == "all":
         return tuple(DETECTION_CLASSES)
     present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))

@@ -17,7 +17,7 @@ from embodied_perceptron_training.training.few_shot_command import learn
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
     "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
-    "three heads), images (the 2-D side alone), or boxes (the second look at what --weights finds)."
+    "three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
 )
 _FOLDER: dict[str, Any] = {"file_okay": False}
 # Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task
@@ -28,9 +28,9 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("out", Path | None, None, {**_FOLDER, "help": "Folder of the run."}),
     ("preset", str, "tiny", {"help": "tiny, base or paper."}),
     ("val", Path | None, None, {**_FOLDER, "help": "Folder of the validation split."}),
-    ("steps", int, 0, {"min": 0, "help": "Optimiser steps."}),
-    ("epochs", float, 0.0, {"min": 0, "help": "Passes over the data."}),
-    ("minutes", float, 0.0, {"min": 0, "help": "Wall clock; the schedule runs over it."}),
+    ("steps", int, 0, {"min": 0, "help": "Length: optimiser steps."}),
+    ("epochs", float, 0.0, {"min": 0, "help": "Length: passes over the data. Default: the preset's."}),
+    ("minutes", float | None, None, {"min": 0, "help": "Wall clock until it stops, to be resumed; 0 = it does not."}),
     ("batch", int | None, None, {"min": 1, "help": "Samples per process and forward pass."}),
     ("accumulate", int | None, None, {"min": 1, "help": "Forward passes per step."}),
     ("learning_rate", float | None, None, {"help": "Of AdamW."}),
@@ -53,6 +53,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("weights", Path | None, None, {"help": "Weights to start from."}),
     ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task."}),
     ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
+    (
+        "print_run",
+        bool,
+        False,
+        {"flag": "--print-run", "help": "Print what would be trained, as JSON, and train nothing."},
+    ),
     ("quiet", bool, False, {"help": "No progress."}),
 )
 # a resumed run may change its length and what has no influence on its figures
@@ -78,35 +84,53 @@ def _with_options(command: Any) -> Any:
 
 @_with_options
 def train(**given: Any) -> None:
-    """Train a network. SIGTERM stops it (exit code 75), --resume goes on bit by bit the same.
+    """Train a network. SIGTERM or --minutes stop it (exit code 75), --resume goes on bit by bit the same.
 
     Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
     """
     from embodied_perceptron_training.training.session import train_run
 
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
+    print_run = given.pop("print_run")
     try:
+        if print_run:
+            typer.echo(_described(resume, given))
+            return
         run = _new_run(folder, given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    if outcome is None:
-        typer.echo(f"stopped; nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
+    if not outcome.finished:
+        typer.echo(f"stopped ({outcome.stopped}); nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
         raise typer.Exit(EXIT_STOPPED)
     best = "" if outcome.best is None else f", best figure {outcome.best:.2f} ({folder / 'best.safetensors'})"
     speed = f"{outcome.samples_per_s:.2f} samples/s, {100 * outcome.waiting:.1f} % of the time waiting for data"
     typer.echo(f"finished after {outcome.steps} steps{best}; {speed}; last weights: {folder / 'last.safetensors'}")
 
 
+def _described(resume: Path | None, given: Mapping[str, Any]) -> str:
+    """JSON of the run of the options, or of the one in the folder ``resume``. Raises ``ValueError``."""
+    from embodied_perceptron_training.training.description import describe
+
+    if resume is None and not given["task"]:
+        raise ValueError("--task must be given (or --resume)")
+    run = _run_of(given) if resume is None else _stored_run(resume, given)
+    return json.dumps(describe(run), indent=2)
+
+
 def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
     """The run of the options. Raises ``ValueError``."""
-    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
-
     needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
     missing = [name for name, value in needed.items() if not value]
     if missing:
         raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
+    return _run_of(given)
+
+
+def _run_of(given: Mapping[str, Any]) -> Any:
+    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
+
     chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
     scales = tuple((k, _factor(k, v)) for k, v in parse_options(chosen.pop("rate_scale", []), "--rate-scale").items())
     fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}
@@ -156,8 +180,10 @@ def ablate(
         str,
         typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
     ] = "all",
-    minutes_per_row: Annotated[float, typer.Option(min=0, help="Wall clock of every training.")] = 0.0,
-    steps_per_row: Annotated[int, typer.Option(min=0, help="Steps of every training, instead.")] = 0,
+    minutes_per_row: Annotated[
+        float, typer.Option(min=0, help="Wall clock until a training stops, to be resumed by the same command.")
+    ] = 0.0,
+    steps_per_row: Annotated[int, typer.Option(min=0, help="Of every training; 0 = the preset's length.")] = 0,
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
     weights: Annotated[
         Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
@@ -180,8 +206,6 @@ def ablate(
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
     try:
-        if minutes_per_row and steps_per_row:
-            raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
         budget = Budget(
             data=data.resolve(),
             val=val.resolve(),

@@ -34,19 +34,19 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 
 _LINE_EVERY_S = 30.0  # where the console is no terminal
 _RETRY_S = 20.0  # after a checkpoint that could not be written
+MINUTES = "its minutes are over"
 
 
 class Progress:
     """A bar with the time that is left on a terminal, a line every half minute elsewhere.
 
     Args:
-        steps: of the whole training, or 0.
-        seconds: of the whole training, where ``steps`` is 0.
+        steps: of the whole training.
         quiet: say nothing at all.
     """
 
-    def __init__(self, steps: int, seconds: float, quiet: bool = False) -> None:
-        self.steps, self.seconds, self.quiet = steps, seconds, quiet
+    def __init__(self, steps: int, quiet: bool = False) -> None:
+        self.steps, self.quiet = steps, quiet
         self.console = Console(quiet=quiet, highlight=False)
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
@@ -63,7 +63,7 @@ class Progress:
                 TimeRemainingColumn(),
                 console=self.console,
             )
-            self._task = self._bar.add_task("training", total=self.steps or self.seconds)
+            self._task = self._bar.add_task("training", total=self.steps)
             self._bar.start()
         return self
 
@@ -78,13 +78,12 @@ class Progress:
         """After a step."""
         if self.quiet:
             return
-        done = step if self.steps else elapsed_s
         text = f"step {step} loss {loss:.3f} rate {rate:.1e}" + ("" if best is None else f" best {best:.2f}")
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, description=text)
+            self._bar.update(self._task, completed=step, description=text)
         elif time.monotonic() - self._line_at >= _LINE_EVERY_S:
             self._line_at = time.monotonic()
-            share = done / (self.steps or self.seconds)
+            share = step / self.steps
             left = elapsed_s * (1 - share) / max(share, 1e-9)
             self.console.print(f"{text}, {100 * share:.1f} %, {_clock(elapsed_s)} passed, {_clock(left)} left")
 
@@ -109,11 +108,12 @@ class TrainingOutcome:
     """How a training ended.
 
     Attributes:
-        finished: false when it was interrupted and can be resumed.
+        finished: false when it was stopped and can be resumed.
         steps: done altogether.
         best: figure of the best validation, None without one.
         samples_per_s: of this part of the run.
         waiting: share of the time spent waiting for data.
+        stopped: why it was: the name of a signal, or :data:`MINUTES`.
     """
 
     finished: bool
@@ -121,6 +121,7 @@ class TrainingOutcome:
     best: float | None
     samples_per_s: float
     waiting: float
+    stopped: str = ""
 
 
 class Trainer:
@@ -130,7 +131,7 @@ class Trainer:
         task: see :class:`~embodied_perceptron_training.training.task.TrainingTask`.
         config: the numbers; of its task nothing is read.
         folder: of the run.
-        processes: this process among its peers; None = alone, on ``config.device``.
+        processes: this process among its peers; None = alone, on the run's device.
         information: of ``run.json`` and of the weights files: task, command, data.
         quiet: no progress on the console.
     """
@@ -146,26 +147,28 @@ class Trainer:
     ) -> None:
         self.task, self.config = task, config
         self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-        self.processes = processes or Processes.start(config.device)
+        self.processes = processes or Processes.start(config.execution.device)
         self.information: dict[str, Any] = dict(information or {})
         self.device = self.processes.device
         self.total_steps = config.total_steps(len(task.samples), self.processes.world)
+        optimisation = config.optimisation
+        self.learning_rate = config.learning_rate(self.processes.world)
         self.model = task.model.to(self.device)
-        self.average = AveragedModel(self.model, config.ema_decay)
-        groups = parameter_groups(self.model, config.weight_decay, config.rate_scales)
-        self.optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
-        self.passes = ForwardBackward(task, config, self.processes)
+        self.average = AveragedModel(self.model, optimisation.ema_decay)
+        groups = parameter_groups(self.model, optimisation.weight_decay, optimisation.rate_scales)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, betas=optimisation.betas, fused=True)
+        self.passes = ForwardBackward(task, optimisation, self.processes)
         self.scaler = self.passes.scaler
         self.counters = Counters()
         self.parameters = [p for group in groups for p in group["params"]]
-        self.progress = Progress(self.total_steps, 60 * config.minutes, quiet or not self.processes.first)
+        self.progress = Progress(self.total_steps, quiet or not self.processes.first)
         self._asked = ""  # the signal that asked this process to stop
         self._stop = ""  # the same, once all processes know
         self._unsaved = ""  # why the last checkpoint could not be written
         self._saved_at = self._started = self._resumed_elapsed_s = 0.0
 
     def run(self, resume: bool = False) -> TrainingOutcome:
-        """Train until the end, or until SIGTERM or SIGINT asks for a stop at the next step's end.
+        """Train until the end, or until SIGTERM, SIGINT or the run's minutes ask for a stop at the next step's end.
 
         ``resume`` goes on with what the folder holds (from the start when there is no checkpoint yet).
 
@@ -193,6 +196,7 @@ class Trainer:
         if self.processes.first and not self.folder.open_board(self.counters.step):
             self.progress.say("TensorBoard is not installed: scalars go to log.jsonl alone")
         if not self.counters.finished:
+            self._say_schedule()
             self._train()
         seconds = max(time.monotonic() - self._started, 1e-9)
         done = self.counters.step - first_step
@@ -202,35 +206,53 @@ class Trainer:
             self.counters.best,
             done * self._samples_per_step() / seconds,
             (self.counters.waited_s - first_waited) / seconds,
+            "" if self.counters.finished else self._stop,
         )
 
     def _train(self) -> None:
         config, processes = self.config, self.processes
         order = Order(
             len(self.task.samples),
-            config.batch,
+            config.optimisation.batch,
             config.seed,
             self.counters.position,
             processes.rank,
             processes.world,
         )
-        if self.counters.step == 0 and config.validate_first and config.validations:
+        if self.counters.step == 0 and config.validation.before_start and config.validation.count:
             self._validate()
         self.counters.elapsed_s = self._elapsed_s()
-        with sample_stream(self.task.samples, self.task.collate, order, config.workers) as batches:
-            while self._passed() < 1.0 and not self._stop:
+        with sample_stream(self.task.samples, self.task.collate, order, config.execution.workers) as batches:
+            while self.counters.step < self.total_steps and not self._stop:
                 self._train_mode()
                 self._step(batches)
                 self._validate_when_due()
                 self._save_when_due()
-        if self._passed() >= 1.0 and not self._stop:
+                self._stop_when_due()
+        if self.counters.step >= self.total_steps and not self._stop:
             self._validate_when_due()
             self.counters.finished = True
         self._last_save()
 
+    def _say_schedule(self) -> None:
+        """What the command may not have said: the rate of so many processes, the length where it said but minutes."""
+        minutes, samples = self.config.execution.minutes, len(self.task.samples)
+        optimisation = self.config.optimisation
+        if optimisation.reference_batch:
+            self.progress.say(
+                f"learning rate {self.learning_rate:g} for {self._samples_per_step()} samples a step: "
+                f"{optimisation.learning_rate:g} is for {optimisation.reference_batch}"
+            )
+        if minutes:
+            passes = self.total_steps * self._samples_per_step() / samples
+            self.progress.say(
+                f"the schedule runs over {self.total_steps} steps ({passes:.3g} passes over {samples} samples); "
+                f"after {minutes:g} minutes the training stops and can be resumed"
+            )
+
     def _train_mode(self) -> None:
         self.model.train()
-        if self.config.freeze_norms:
+        if self.config.optimisation.freeze_norms:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
@@ -253,7 +275,7 @@ class Trainer:
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
         loss /= self.processes.world
-        rate = config.rate(self._passed(), counters.step)
+        rate = self.learning_rate * config.schedule.factor(self._passed(), counters.step)
         norm = self._update(rate, math.isfinite(loss))
         counters.elapsed_s = elapsed
         counters.step += 1
@@ -277,6 +299,7 @@ class Trainer:
         """One step of the optimiser; the gradient's norm before clipping, or None when the step was left out."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
+        clip = self.config.optimisation.clip
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         length = float(torch.stack(list(torch._foreach_norm(gradients))).norm()) if gradients else 0.0
@@ -284,8 +307,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             self.scaler.update()
             return None
-        if self.config.clip and length > self.config.clip and math.isfinite(length):
-            torch._foreach_mul_(gradients, self.config.clip / length)
+        if clip and length > clip and math.isfinite(length):
+            torch._foreach_mul_(gradients, clip / length)
         self.scaler.step(self.optimizer)  # leaves out steps whose scaled gradients overflow
         self.scaler.update()
         return length
@@ -297,7 +320,7 @@ class Trainer:
         bad = [name for name, value in terms.items() if not math.isfinite(value)] or ["gradient"]
         self._log({"event": "skipped", "step": counters.step, "terms": bad, "samples": places})
         self.progress.say(f"step {counters.step} skipped: {', '.join(bad)} not finite")
-        if counters.bad_in_a_row >= self.config.max_bad_steps:
+        if counters.bad_in_a_row >= self.config.optimisation.max_bad_steps:
             raise TrainingError(
                 f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(bad)} "
                 f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is whole"
@@ -314,31 +337,36 @@ class Trainer:
             self._log({"event": "corrupt", "step": counters.step, "sample": one.name, "reason": one.reason})
             self.progress.say(f"skipped a corrupt sample: {one.name}: {one.reason}")
         names, samples = counters.corrupt_names, len(self.task.samples)
-        if len(names) > self.config.max_corrupt_share * samples:
+        allowed = self.config.execution.max_corrupt_share
+        if len(names) > allowed * samples:
             shown = "; ".join(f"{c.name}: {c.reason}" for c in corrupt[:3])
             raise TrainingError(
                 f"{len(names)} of an epoch's {samples} samples are corrupt, more than "
-                f"{100 * self.config.max_corrupt_share:g} %: {', '.join(names[:10])}. The last: {shown}"
+                f"{100 * allowed:g} %: {', '.join(names[:10])}. The last: {shown}"
             )
 
     # -- time
 
     def _samples_per_step(self) -> int:
-        return self.config.batch * self.config.accumulate * self.processes.world
+        return self.config.samples_per_step(self.processes.world)
 
     def _elapsed_s(self) -> float:
         return self._resumed_elapsed_s + time.monotonic() - self._started
 
     def _passed(self) -> float:
-        """How much of the training is over, in [0, 1]; the same in all processes."""
-        if self.total_steps:
-            return min(1.0, self.counters.step / self.total_steps)
-        return min(1.0, self.counters.elapsed_s / (60 * self.config.minutes))
+        """How much of the training is over, in [0, 1]."""
+        return min(1.0, self.counters.step / self.total_steps)
+
+    def _stop_when_due(self) -> None:
+        """When this start has had its minutes; every process knows the first one's clock."""
+        minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
+        if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
+            self._stop = MINUTES
 
     # -- validation, checkpoints, log
 
     def _validate_when_due(self) -> None:
-        due = int(self._passed() * self.config.validations + 1e-9)
+        due = int(self._passed() * self.config.validation.count + 1e-9)
         if due <= self.counters.validations:
             return
         self._save()  # whatever happens in the validation
@@ -383,7 +411,7 @@ class Trainer:
                 self.progress.say(f"curves.png could not be written: {error}")
 
     def _save_when_due(self) -> None:
-        wait = _RETRY_S if self._unsaved else self.config.checkpoint_s
+        wait = _RETRY_S if self._unsaved else self.config.execution.checkpoint_s
         if self.processes.first and not self._stop and time.monotonic() - self._saved_at >= wait:
             self._save()
 
@@ -438,7 +466,8 @@ class Trainer:
         self.average.updates = self.counters.average_updates
         if scaler is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
-        self.counters.finished = self.counters.finished and self._passed() >= 1.0  # its length may have been raised
+        # its length may have been raised
+        self.counters.finished = self.counters.finished and self.counters.step >= self.total_steps
         if self.processes.first:
             self.folder.forget_after(self.counters.step)
         self.progress.say(f"resumed at step {self.counters.step}")
@@ -453,7 +482,7 @@ class Trainer:
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
             counters.sums[name] = counters.sums.get(name, 0.0) + value
-        if counters.step % self.config.log_every:
+        if counters.step % self.config.execution.log_every:
             return
         means = {k: v / counters.counts[k] for k, v in counters.sums.items() if k in counters.counts}
         counters.sums, counters.counts, counters.summed = {}, {}, 0

@@ -1,234 +1,382 @@
 """One training, as a value: what is trained on what, how long, how fast, how often.
 
-:class:`TrainingRun` holds every knob. The command line makes one from its options and ``--set name=value``
-(:meth:`TrainingRun.of`), ``run.json`` stores it (:meth:`TrainingRun.to_json`), and unknown names are errors everywhere.
+:class:`TrainingRun` is a handful of small dataclasses, one an idea. Every field also has a flat name: that of its
+option on the command line or after ``--set``, and of its entry in ``run.json`` (:meth:`TrainingRun.to_json`). Flat
+names are unique, and unknown ones are errors everywhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron_training.training.augment import MOTIONS
+from embodied_perceptron_training.training.paper import paper_defaults
 
 Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
 BoxLoss = Literal["decoupled", "plain"]
-ScheduleName = Literal["cosine", "step", "constant"]
+ScheduleShape = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
     *("detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy"),
     *("grounding", "multi", "images", "boxes"),
 )
-LENGTHS = ("steps", "epochs", "minutes")
+LENGTHS = ("steps", "epochs")
 _LONGEST_WARMUP = 0.05
-_CHOICES = {
-    "task": TASKS,
-    "schedule": ("cosine", "step", "constant"),
-    "precision": ("float32", "auto", "bfloat16", "float16"),
-}
-_OPTION_CHOICES = {
-    "turns": tuple(MOTIONS),
-    "learn": ("all", "occupancy", "grounding", "presence", "outputs"),
-    "presence": ("off", "on"),
-    "classes": ("data", "all", "weights"),
-}
 
 
-# sections of run.json: what is trained, and of it the options of ``--set`` for scenes and for task ``images``
-_REQUEST = {"section": "request"}
-_SCENES, _IMAGES, _BOTH = ({"section": "options", "of": of} for of in (("scenes",), ("images",), ("scenes", "images")))
+def _request(name: str = "") -> Mapping[str, Any]:
+    """Of a field in the section ``request`` of ``run.json``: what is trained. ``name``: flat, where it is another."""
+    return {"section": "request", "name": name}
+
+
+def _option(name: str = "", of: tuple[str, ...] = ("scenes",)) -> Mapping[str, Any]:
+    """Of a field that ``--set`` gives, for the tasks over ``scenes``, for task ``images``, or for both."""
+    return {"section": "options", "name": name, "of": of}
+
+
+def _setting(name: str = "") -> Mapping[str, Any]:
+    """Of a field in the section ``settings``: how it is trained."""
+    return {"section": "settings", "name": name}
+
+
+_BOTH = ("scenes", "images")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which scenes, of which classes, how often in an epoch.
+
+    Attributes:
+        train: folder of the training split.
+        val: folder of the validation split (the same folder when it holds both); None = no validation.
+        also: further folders with training scenes, separated by commas.
+        classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
+            to start from, in its order.
+        repeat: windows per scene and epoch.
+        repeat_factor_threshold: scenes with a class that fewer than this share of all scenes has come more often, see
+            :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = all alike.
+        cache: folder of prepared scenes; empty = ``.prepared`` below the data.
+    """
+
+    train: Path = field(default=Path(), metadata=_request("data"))
+    val: Path | None = field(default=None, metadata=_request())
+    also: str = field(default="", metadata=_option(of=_BOTH))
+    classes: str = field(default="data", metadata=_option())
+    repeat: int = field(default=4, metadata=_option())
+    repeat_factor_threshold: float = field(default=0.0, metadata=_option("balance"))
+    cache: str = field(default="", metadata=_option())
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "classes", ("data", "all", "weights"))
+        _check_unit(self, "repeat_factor_threshold")
+
+    @property
+    def training_folders(self) -> list[Path]:
+        """``train`` and what is there also."""
+        return [self.train, *(Path(name) for name in self.also.split(",") if name)]
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """Which network, what it starts from, and what of it learns.
+
+    Attributes:
+        preset: ``tiny``, ``base`` or ``paper``.
+        modality: what the network sees.
+        variant: the network of the paper's comparison.
+        weights: file to start from, or None.
+        images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
+            one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
+            everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
+        presence: ``on``: the detection head has one more output, whether a thing is there at all, trained on things of
+            every name and of none. Weights to start from may lack it; it then starts anew.
+        learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
+            what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
+            scene. Weights to start from may have another decoder; this one then starts anew. ``occupancy``: its decoder
+            alone, in the same way. ``presence``: that output alone. ``outputs``: the last layers of detection (class,
+            box, centreness, presence) alone. With ``occupancy`` and ``grounding`` classes are those of the weights.
+    """
+
+    preset: str = field(default="tiny", metadata=_request())
+    modality: Modality = field(default="rgbd", metadata=_request())
+    variant: Variant = field(default="ours", metadata=_request())
+    weights: Path | None = field(default=None, metadata=_request())
+    images: str = field(default="", metadata=_option(of=_BOTH))
+    presence: str = field(default="off", metadata=_option())
+    learn: str = field(default="all", metadata=_option())
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "presence", ("off", "on"))
+        _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """What one sample shows, and what it teaches.
+
+    Attributes:
+        views: of a sample; 0 = the preset's default.
+        random_views: ``on``: they are drawn anew for each sample from all of a scan's, whose depth is kept and read;
+            ``off``: the same ones every time, evenly spread.
+        val_views: of a scene in validation; 0 = as ``views``.
+        truth_views: of a validation where more than ``views``: the truth is what so many views show, and a sample shows
+            ``views`` of them. 0 = what the sample's own views show.
+        window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
+        prefix_share: of the samples that are maps of the first n of a scene's views.
+        sentences: per sample that has any.
+        absent_share: of them, about what is elsewhere; for decoders over objects.
+        sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
+        predicted_windows: of task ``boxes``: windows of each scene whose boxes are predicted once and for all.
+        crop_size: of task ``images``: HxW of the crops; empty = half of the preset's input.
+        pixels: of task ``images``: per image and level that the loss reads.
+    """
+
+    views: int = field(default=0, metadata=_request())
+    truth_views: int = field(default=0, metadata=_request())
+    random_views: str = field(default="off", metadata=_option())
+    val_views: int = field(default=0, metadata=_option())
+    window_m: float = field(default=0.0, metadata=_option())
+    prefix_share: float = field(default=0.0, metadata=_option())
+    sentences: int = field(default=6, metadata=_option())
+    absent_share: float = field(default=0.25, metadata=_option())
+    sentence_share: float = field(default=1.0, metadata=_option())
+    occupancy_share: float = field(default=1.0, metadata=_option())
+    predicted_windows: int = field(default=4, metadata=_option("looks"))
+    crop_size: str = field(default="", metadata=_option("size", of=("images",)))
+    pixels: int = field(default=400, metadata=_option(of=("images",)))
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "random_views", ("off", "on"))
+        _check_unit(self, "absent_share", "prefix_share")
+        if self.predicted_windows < 1:
+            raise ValueError(f"option looks must be positive, got {self.predicted_windows}")
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """How samples vary beyond the data.
+
+    Attributes:
+        motion: how scenes are turned in training (not ``paper``): ``aligned`` with the walls up to quarter turns and a
+            few degrees, as :class:`~embodied_perceptron.inference.map_predictor.MapPredictor` turns its grid frame, or
+            ``any``.
+        site_noise: of the samples whose sites and their colours are randomised, see
+            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
+        pictures: sets of randomised images per scene; samples show each as often as the pictures as they are. Where
+            the encoder is trained along, they are drawn anew for each sample.
+    """
+
+    motion: str = field(default="aligned", metadata=_option("turns"))
+    site_noise: float = field(default=0.0, metadata=_option())
+    pictures: int = field(default=0, metadata=_option())
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "motion", tuple(MOTIONS))
+        _check_unit(self, "site_noise")
+        if self.pictures < 0:
+            raise ValueError(f"option pictures must be >= 0, got {self.pictures}")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What is minimised.
+
+    Attributes:
+        box_loss: corner distances of boxes, decoupled or plain.
+        box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
+        contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
+        detection, occupancy, grounding: weights of the heads.
+    """
+
+    box_loss: BoxLoss = field(default="decoupled", metadata=_request())
+    box_iou: float = field(default=1.0, metadata=_option("w_iou"))
+    contrastive: float = field(default=0.0, metadata=_option("w_contrastive"))
+    detection: float = field(default=1.0, metadata=_option("w_detection"))
+    occupancy: float = field(default=0.5, metadata=_option("w_occupancy"))
+    grounding: float = field(default=0.3, metadata=_option("w_grounding"))
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The length of a training, in exactly one of ``steps`` and ``epochs``, and the learning rate over it.
+
+    Attributes:
+        steps: optimiser steps.
+        epochs: passes over the training samples; a step's samples are batch x accumulate x processes.
+        shape: ``cosine`` to ``final_rate``, ``step`` by ``gamma`` at ``milestones``, or ``constant``.
+        final_rate: fraction of the learning rate at the end of ``cosine``.
+        milestones: fractions of the training.
+        gamma: factor at each milestone.
+        warmup_steps: the rate rises linearly over these, and over no more than a twentieth of the training.
+    """
+
+    steps: int = field(default=0, metadata=_setting())
+    epochs: float = field(default=0.0, metadata=_setting())
+    shape: ScheduleShape = field(default="cosine", metadata=_setting("schedule"))
+    final_rate: float = field(default=0.0, metadata=_setting())
+    milestones: tuple[float, ...] = field(default=(2 / 3, 11 / 12), metadata=_setting())
+    gamma: float = field(default=0.1, metadata=_setting())
+    warmup_steps: int = field(default=0, metadata=_setting())
+
+    def __post_init__(self) -> None:
+        lengths = {name: getattr(self, name) for name in LENGTHS}
+        if min(lengths.values()) < 0 or sum(v > 0 for v in lengths.values()) != 1:
+            given = ", ".join(f"{k} = {v}" for k, v in lengths.items() if v)
+            raise ValueError(f"exactly one of {', '.join(LENGTHS)} must be positive, got {given or 'none'}")
+        _check_choice(self, "shape", ("cosine", "step", "constant"))
+        _check_positive(self, ("warmup_steps",), zero=True)
+        _check_unit(self, "final_rate", "gamma")
+
+    def total_steps(self, samples: int, samples_per_step: int) -> int:
+        """Steps of the whole training; ``samples`` of an epoch."""
+        return max(1, math.ceil(self.epochs * samples / samples_per_step)) if self.epochs else self.steps
+
+    def factor(self, progress: float, step: int) -> float:
+        """Of the learning rate in step ``step`` (from 0), ``progress`` in [0, 1] of the training having passed."""
+        progress = min(max(progress, 0.0), 1.0)
+        if self.shape == "cosine":
+            factor = self.final_rate + (1 - self.final_rate) * 0.5 * (1 + math.cos(math.pi * progress))
+        elif self.shape == "step":
+            factor = self.gamma ** sum(progress >= m for m in self.milestones)
+        else:
+            factor = 1.0
+        if step < self.warmup_steps:
+            factor *= min(1.0, max((step + 1) / (self.warmup_steps + 1), progress / _LONGEST_WARMUP))
+        return factor
+
+
+@dataclass(frozen=True)
+class OptimisationConfig:
+    """A step of AdamW.
+
+    Attributes:
+        batch: samples per process and forward pass.
+        accumulate: forward passes per step.
+        learning_rate, weight_decay, betas: AdamW; norms, biases and other vectors do not decay.
+        reference_batch: samples per step that the learning rate is for: it is scaled in proportion to the samples of
+            all processes in a step. 0 = it is as it stands.
+        rate_scales: (prefix of parameter names, factor of the learning rate); the first that fits counts.
+        clip: largest norm of the gradient; 0 = not clipped.
+        ema_decay: of the averaged weights; 0 = they are the current ones.
+        precision: of matrix products (autocast). ``auto``: on CUDA bfloat16 where the device has it and float16
+            elsewhere, on the CPU float32.
+        freeze_norms: batch norms keep their statistics (their weights still learn).
+        max_bad_steps: this many skipped steps in a row (NaN, infinity) end the training.
+    """
+
+    batch: int = field(default=2, metadata=_setting())
+    accumulate: int = field(default=1, metadata=_setting())
+    learning_rate: float = field(default=1e-3, metadata=_setting())
+    weight_decay: float = field(default=1e-4, metadata=_setting())
+    betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_setting())
+    reference_batch: int = field(default=0, metadata=_setting())
+    rate_scales: tuple[tuple[str, float], ...] = field(default=(), metadata=_setting())
+    clip: float = field(default=10.0, metadata=_setting())
+    ema_decay: float = field(default=0.999, metadata=_setting())
+    precision: Precision = field(default="float32", metadata=_setting())
+    freeze_norms: bool = field(default=False, metadata=_setting())
+    max_bad_steps: int = field(default=10, metadata=_setting())
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "precision", ("float32", "auto", "bfloat16", "float16"))
+        _check_positive(self, ("batch", "accumulate", "learning_rate", "max_bad_steps"))
+        _check_positive(self, ("weight_decay", "clip", "reference_batch"), zero=True)
+        _check_unit(self, "ema_decay")
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """When the averaged weights are scored.
+
+    Attributes:
+        count: over the whole training, equally spaced, the last at the end.
+        before_start: also before the first step: the figures of the untrained network, and a fault of the validation
+            shows at once instead of after hours.
+    """
+
+    count: int = field(default=10, metadata=_setting("validations"))
+    before_start: bool = field(default=True, metadata=_setting("validate_first"))
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("count",), zero=True)
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """How the machine is used; of no influence on the weights.
+
+    Attributes:
+        minutes: of wall clock after which this start of the training stops, to be resumed; 0 = it is not stopped.
+        workers: processes that load data, per process; 0 = in the loop itself.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        checkpoint_s: seconds between checkpoints; 0 = after every step.
+        log_every: steps between lines of the log.
+        max_corrupt_share: of an epoch's samples; more corrupt ones end the training.
+    """
+
+    minutes: float = field(default=0.0, metadata=_setting())
+    workers: int = field(default=1, metadata=_setting())
+    device: str = field(default="cpu", metadata=_setting())
+    checkpoint_s: float = field(default=120.0, metadata=_setting())
+    log_every: int = field(default=10, metadata=_setting())
+    max_corrupt_share: float = field(default=0.01, metadata=_setting())
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("log_every",))
+        _check_positive(self, ("minutes", "workers", "checkpoint_s"), zero=True)
+        _check_unit(self, "max_corrupt_share")
 
 
 @dataclass(frozen=True)
 class TrainingRun:
     """All knobs of a training.
 
-    Exactly one of ``steps``, ``epochs`` and ``minutes`` is its length, and the learning rate's schedule runs over it.
-
     Attributes:
         task: one of :data:`TASKS`.
-        preset: ``tiny``, ``base`` or ``paper``.
-        data: folder of the training split.
-        val: folder of the validation split (the same folder when it holds both); None = no validation.
         seed: of the initial weights, the order of samples, augmentation and dropout.
-        modality: what the network sees.
-        variant: the network of the paper's comparison.
-        box_loss: corners decoupled or plain.
-        views: of a sample; 0 = the preset's default.
-        truth_views: of a validation where more than ``views``: the truth is what so many views show, and a sample shows
-            ``views`` of them. 0 = what the sample's own views show.
-        weights: file to start from, or None.
-
-        images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
-            one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
-            everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
-        classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
-            to start from, in its order.
-        presence: ``on``: the detection head has one more output, whether a thing is there at all, learned at things of
-            every name and of none. Weights to start from may lack it; it then starts anew.
-        window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
-        learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
-            what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
-            scene. Weights to start from may have another decoder; this one then starts anew. ``occupancy``: its decoder
-            alone, in the same way. ``presence``: that output alone. ``outputs``: the last layers of detection (class,
-            box, centreness, presence) alone. With ``occupancy`` and ``grounding`` classes are those of the weights.
-        sentences: per sample that has any.
-        absent_share: of them, about what is elsewhere; for decoders over objects.
-        sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
-        repeat: windows per scene and epoch.
-        balance: repeat-factor sampling: scenes with a class that fewer than this share of all scenes has come more
-            often, see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = all alike.
-        turns: how scenes are turned in training (not ``paper``): ``aligned`` with the walls up to quarter turns and a
-            few degrees, as :class:`~embodied_perceptron.inference.map_predictor.MapPredictor` turns its grid frame, or
-            ``any``.
-        prefix_share: of the samples that are maps of the first n of a scene's views.
-        site_noise: of the samples whose sites and their colours are disturbed, see
-            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
-        pictures: sets of disturbed pictures per scene; samples show each as often as the pictures as they are. Where
-            the encoder is trained along, they are drawn anew for each sample.
-        cache: folder of prepared scenes; empty = ``.prepared`` below the data.
-        looks: of task ``boxes``: windows of each scene that the network looks at, once and for all.
-        also: further folders with training scenes, separated by commas.
-        w_detection, w_occupancy, w_grounding: of the heads' losses.
-        size: of task ``images``: HxW of the crops; empty = half of the preset's input.
-        pixels: of task ``images``: per image and level that the loss reads.
-
-        steps: optimiser steps.
-        epochs: passes over the training samples; a step's samples are batch x accumulate x processes.
-        minutes: of wall clock, validation and checkpoints included, pauses between interruption and resume not. Such a
-            training resumes, but depends on the machine's speed: it does not repeat bit by bit.
-        batch: samples per process and forward pass.
-        accumulate: forward passes per step.
-        learning_rate, weight_decay, betas: AdamW; norms, biases and other vectors do not decay.
-        rate_scales: (prefix of parameter names, factor of the learning rate); the first that fits counts.
-        schedule: ``cosine`` to ``final_rate``, ``step`` by ``gamma`` at ``milestones``, or ``constant``.
-        final_rate: fraction of the learning rate at the end of ``cosine``.
-        milestones: fractions of the training.
-        gamma: factor at each milestone.
-        warmup_steps: the rate rises linearly over these, and over no more than a twentieth of the training.
-        clip: largest norm of the gradient; 0 = not clipped.
-        ema_decay: of the averaged weights; 0 = they are the current ones.
-        precision: of matrix products (autocast). ``auto``: on CUDA bfloat16 where the device has it and float16
-            elsewhere, on the CPU float32.
-        freeze_norms: batch norms keep their statistics (their weights still learn).
-        workers: processes that load data, per process; 0 = in the loop itself.
-        validations: over the whole training, equally spaced, the last at the end.
-        validate_first: also before the first step: the figures of the untrained network, and a fault of the validation
-            shows at once instead of after hours.
-        checkpoint_s: seconds between checkpoints; 0 = after every step.
-        log_every: steps between lines of the log.
-        max_bad_steps: this many skipped steps in a row (NaN, infinity) end the training.
-        max_corrupt_share: of an epoch's samples; more corrupt ones end the training.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
-    task: str = field(default="multi", metadata=_REQUEST)
-    preset: str = field(default="tiny", metadata=_REQUEST)
-    data: Path = field(default=Path(), metadata=_REQUEST)
-    val: Path | None = field(default=None, metadata=_REQUEST)
-    modality: Modality = field(default="rgbd", metadata=_REQUEST)
-    variant: Variant = field(default="ours", metadata=_REQUEST)
-    box_loss: BoxLoss = field(default="decoupled", metadata=_REQUEST)
-    views: int = field(default=0, metadata=_REQUEST)
-    truth_views: int = field(default=0, metadata=_REQUEST)
-    weights: Path | None = field(default=None, metadata=_REQUEST)
-
-    images: str = field(default="", metadata=_BOTH)
-    classes: str = field(default="data", metadata=_SCENES)
-    window_m: float = field(default=0.0, metadata=_SCENES)
-    learn: str = field(default="all", metadata=_SCENES)
-    sentences: int = field(default=6, metadata=_SCENES)
-    absent_share: float = field(default=0.25, metadata=_SCENES)
-    sentence_share: float = field(default=1.0, metadata=_SCENES)
-    occupancy_share: float = field(default=1.0, metadata=_SCENES)
-    repeat: int = field(default=4, metadata=_SCENES)
-    balance: float = field(default=0.0, metadata=_SCENES)
-    turns: str = field(default="aligned", metadata=_SCENES)
-    presence: str = field(default="off", metadata=_SCENES)
-    prefix_share: float = field(default=0.0, metadata=_SCENES)
-    site_noise: float = field(default=0.0, metadata=_SCENES)
-    pictures: int = field(default=0, metadata=_SCENES)
-    cache: str = field(default="", metadata=_SCENES)
-    looks: int = field(default=4, metadata=_SCENES)
-    also: str = field(default="", metadata=_BOTH)
-    w_detection: float = field(default=1.0, metadata=_SCENES)
-    w_occupancy: float = field(default=0.5, metadata=_SCENES)
-    w_grounding: float = field(default=0.3, metadata=_SCENES)
-    size: str = field(default="", metadata=_IMAGES)
-    pixels: int = field(default=400, metadata=_IMAGES)
-
-    steps: int = 0
-    epochs: float = 0.0
-    minutes: float = 0.0
-    batch: int = 2
-    accumulate: int = 1
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    rate_scales: tuple[tuple[str, float], ...] = ()
-    schedule: ScheduleName = "cosine"
-    final_rate: float = 0.0
-    milestones: tuple[float, ...] = (2 / 3, 11 / 12)
-    gamma: float = 0.1
-    warmup_steps: int = 0
-    clip: float = 10.0
-    ema_decay: float = 0.999
-    precision: Precision = "float32"
-    freeze_norms: bool = False
-    seed: int = 0
-    workers: int = 1
-    validations: int = 10
-    validate_first: bool = True
-    checkpoint_s: float = 120.0
-    log_every: int = 10
-    max_bad_steps: int = 10
-    max_corrupt_share: float = 0.01
-    device: str = "cpu"
+    schedule: ScheduleConfig
+    task: str = field(default="multi", metadata=_request())
+    seed: int = field(default=0, metadata=_request())
+    data: DataConfig = field(default_factory=DataConfig)
+    network: NetworkChoice = field(default_factory=NetworkChoice)
+    samples: SampleConfig = field(default_factory=SampleConfig)
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    losses: LossConfig = field(default_factory=LossConfig)
+    optimisation: OptimisationConfig = field(default_factory=OptimisationConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name, allowed in _OPTION_CHOICES.items():
-            if getattr(self, name) not in allowed:
-                words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-                raise ValueError(f"option {name} must be {words}, got {getattr(self, name)!r}")
-        lengths = {name: getattr(self, name) for name in LENGTHS}
-        if min(lengths.values()) < 0 or sum(v > 0 for v in lengths.values()) != 1:
-            given = ", ".join(f"{k} = {v}" for k, v in lengths.items() if v)
-            raise ValueError(f"exactly one of steps, epochs, minutes must be positive, got {given or 'none'}")
-        positive = ("batch", "accumulate", "learning_rate", "log_every", "max_bad_steps")
-        not_negative = ("weight_decay", "clip", "warmup_steps", "workers", "validations", "checkpoint_s", "seed")
-        for name in (*positive, *not_negative):
-            value = getattr(self, name)
-            if value < 0 or (value == 0 and name in positive):
-                raise ValueError(f"{name} must be {'positive' if name in positive else '>= 0'}, got {value}")
-        for name in ("final_rate", "gamma", "ema_decay", "max_corrupt_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.looks < 1:
-            raise ValueError(f"option looks must be positive, got {self.looks}")
-        if self.pictures < 0:
-            raise ValueError(f"option pictures must be >= 0, got {self.pictures}")
-        for name in ("balance", "absent_share", "prefix_share", "site_noise"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"option {name} must be in [0, 1], got {getattr(self, name)}")
-
-    @property
-    def training_folders(self) -> list[Path]:
-        """``data`` and what is there also."""
-        return [self.data, *(Path(name) for name in self.also.split(",") if name)]
+        _check_choice(self, "task", TASKS)
+        _check_positive(self, ("seed",), zero=True)
 
     # -- making one
 
     @staticmethod
+    def from_values(**values: Any) -> TrainingRun:
+        """From flat names. Raises ``ValueError`` naming unknown ones, and a value that makes no sense."""
+        unknown = sorted(set(values) - set(_fields()))
+        if unknown:
+            raise ValueError(f"unknown training settings: {', '.join(unknown)}")
+        parts: dict[str, dict[str, Any]] = {name: {} for name in ("", *_PARTS)}
+        for name, value in values.items():
+            known = _fields()[name]
+            parts[known.part][known.field.name] = value
+        built = {name: kind(**parts[name]) for name, kind in _PARTS.items()}
+        return TrainingRun(**parts[""], **built)
+
+    @staticmethod
     def of(options: Mapping[str, str], **values: Any) -> TrainingRun:
-        """From fields and ``options`` in words (``--set``), over the defaults of the task and preset
+        """From flat names and ``options`` in words (``--set``), over the defaults of the task and preset
         (:func:`preset_defaults`); a length in ``values`` takes the place of the default one.
 
         Raises ``ValueError`` naming an unknown option or a value that makes no sense.
@@ -237,16 +385,25 @@ class TrainingRun:
         defaults = preset_defaults(task, preset) if task in TASKS else {}
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
-        return TrainingRun(**{**defaults, **_parsed(task, options), **values})
+        if values.get("views"):  # of both
+            defaults.pop("val_views", None)
+        if "learning_rate" in values:  # somebody's own is meant as it stands
+            defaults.pop("reference_batch", None)
+        return TrainingRun.from_values(**{**defaults, **_parsed(task, options), **values})
 
     @staticmethod
     def from_json(stored: Mapping[str, Mapping[str, Any]], **changes: Any) -> TrainingRun:
         """Inverse of :meth:`to_json`, with ``changes``; a length among them takes the place of the stored one.
 
+        Trainings whose length was a time, as they once were, get the length of their task and preset.
+
         Raises ``KeyError`` for a missing part, ``ValueError`` naming unknown keys.
         """
         request, settings = dict(stored["request"]), dict(stored["settings"])
         options = request.pop("options", {})
+        unknown = sorted({*settings, *changes} - _names("settings")) + sorted(set(request) - _names("request"))
+        if unknown:
+            raise ValueError(f"unknown training settings: {', '.join(unknown)}")
         for name in ("data", "val", "weights"):
             if request.get(name) is not None:
                 request[name] = Path(request[name])
@@ -255,59 +412,98 @@ class TrainingRun:
                 settings[name] = tuple(settings[name])
         if "rate_scales" in settings:
             settings["rate_scales"] = tuple((str(k), float(v)) for k, v in settings["rate_scales"])
+        task, preset = request.get("task", "multi"), request.get("preset", "tiny")
         if any(changes.get(name) for name in LENGTHS):
             settings = {k: v for k, v in settings.items() if k not in LENGTHS}
-        unknown = sorted({*settings, *changes} - _names("settings")) + sorted(set(request) - _names("request"))
-        if unknown:
-            raise ValueError(f"unknown training settings: {', '.join(unknown)}")
-        task = request.get("task", "multi")
-        return TrainingRun(**{**request, **_parsed(task, options), **settings, **changes})
+        elif settings.get("minutes") and not any(settings.get(name) for name in LENGTHS):
+            settings["epochs"] = preset_defaults(task, preset)["epochs"]
+        return TrainingRun.from_values(**{**request, **_parsed(task, options), **settings, **changes})
+
+    def replaced(self, **values: Any) -> TrainingRun:
+        """With other values of flat names. Raises as :meth:`from_values`."""
+        return TrainingRun.from_values(**{**self.values(), **values})
+
+    def values(self) -> dict[str, Any]:
+        """By flat names."""
+        parts = {name: getattr(self, name) for name in _PARTS}
+        return {n: getattr(parts.get(known.part, self), known.field.name) for n, known in _fields().items()}
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Plain values: ``request`` (what is trained; options that differ from their defaults, in words) and
         ``settings`` (how)."""
-        values = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
+        values = {k: str(v) if isinstance(v, Path) else v for k, v in self.values().items()}
+        known = {k: v.field for k, v in _fields().items() if v.field.metadata["section"] == "options"}
+        options = {k: str(values[k]) for k, option in known.items() if values[k] != option.default}
         request = {k: v for k, v in values.items() if k in _names("request")}
-        options = {
-            f.name: str(values[f.name])
-            for f in dataclasses.fields(self)
-            if f.metadata.get("section") == "options" and values[f.name] != f.default
-        }
         settings = {k: v for k, v in values.items() if k in _names("settings")}
         return {"request": {**request, "options": options}, "settings": settings}
 
     # -- length and rate
 
+    def samples_per_step(self, processes: int) -> int:
+        """Of all processes."""
+        return self.optimisation.batch * self.optimisation.accumulate * processes
+
     def total_steps(self, samples: int, processes: int) -> int:
-        """Steps of the whole training; 0 when it is bounded by time. ``samples`` of an epoch."""
-        if self.epochs:
-            return max(1, math.ceil(self.epochs * samples / (self.batch * self.accumulate * processes)))
-        return self.steps
+        """Steps of the whole training; ``samples`` of an epoch."""
+        return self.schedule.total_steps(samples, self.samples_per_step(processes))
 
-    def rate(self, progress: float, step: int) -> float:
-        """Learning rate of step ``step`` (from 0), ``progress`` in [0, 1] of the training having passed."""
-        progress = min(max(progress, 0.0), 1.0)
-        if self.schedule == "cosine":
-            factor = self.final_rate + (1 - self.final_rate) * 0.5 * (1 + math.cos(math.pi * progress))
-        elif self.schedule == "step":
-            factor = self.gamma ** sum(progress >= m for m in self.milestones)
-        else:
-            factor = 1.0
-        if step < self.warmup_steps:
-            factor *= min(1.0, max((step + 1) / (self.warmup_steps + 1), progress / _LONGEST_WARMUP))
-        return self.learning_rate * factor
+    def learning_rate(self, processes: int) -> float:
+        """Of the schedule, which :meth:`ScheduleConfig.factor` multiplies."""
+        reference = self.optimisation.reference_batch
+        scale = self.samples_per_step(processes) / reference if reference else 1.0
+        return self.optimisation.learning_rate * scale
 
 
-def _names(section: str) -> set[str]:
-    """Fields of a section of ``run.json``; ``seed`` is in both."""
-    found = {f.name for f in dataclasses.fields(TrainingRun) if f.metadata.get("section", "settings") == section}
-    return found | {"seed"}
+# --------------------------------------------------------------------------------------------------------------------
+# flat names
+
+_PARTS: Mapping[str, type] = {
+    "data": DataConfig,
+    "network": NetworkChoice,
+    "samples": SampleConfig,
+    "augmentation": AugmentationConfig,
+    "losses": LossConfig,
+    "schedule": ScheduleConfig,
+    "optimisation": OptimisationConfig,
+    "validation": ValidationConfig,
+    "execution": ExecutionConfig,
+}
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a part, '' being the run itself."""
+
+    part: str
+    field: dataclasses.Field[Any]
+
+
+def _named_fields() -> Iterator[tuple[str, _Field]]:
+    for part, kind in {"": TrainingRun, **_PARTS}.items():
+        for known in dataclasses.fields(kind):
+            if "section" in known.metadata:
+                yield known.metadata["name"] or known.name, _Field(part, known)
+
+
+@cache
+def _fields() -> Mapping[str, _Field]:
+    """Flat name -> field."""
+    found = list(_named_fields())
+    assert len(dict(found)) == len(found), "two fields share a flat name"
+    return dict(found)
+
+
+@cache
+def _names(section: str) -> frozenset[str]:
+    """Flat names of a section of ``run.json``; ``seed`` is in both."""
+    return frozenset({n for n, known in _fields().items() if known.field.metadata["section"] == section} | {"seed"})
 
 
 def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Values of ``--set name=value``. Raises ``ValueError`` naming an unknown option or a value of the wrong kind."""
     of = "images" if task == "images" else "scenes"
-    defaults = {f.name: f.default for f in dataclasses.fields(TrainingRun) if of in f.metadata.get("of", ())}
+    defaults = {n: k.field.default for n, k in _fields().items() if of in k.field.metadata.get("of", ())}
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in defaults:
@@ -320,27 +516,49 @@ def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-# EmbodiedScan's schedules (CVPR 2024, appendix): rate, weight decay, epochs, schedule, warm-up
-_PAPER: Mapping[str, dict[str, Any]] = {
-    "detection": {"learning_rate": 1e-3, "epochs": 12.0, "schedule": "step"},
-    "monocular-detection": {"learning_rate": 1e-3, "epochs": 12.0, "schedule": "step"},
-    "continuous-detection": {"learning_rate": 2e-4, "epochs": 12.0, "schedule": "step"},
-    "occupancy": {"learning_rate": 1e-4, "weight_decay": 0.01, "epochs": 24.0, "warmup_steps": 500},
-    "continuous-occupancy": {"learning_rate": 1e-4, "weight_decay": 0.01, "epochs": 24.0, "warmup_steps": 500},
-    "grounding": {"learning_rate": 5e-4, "weight_decay": 5e-4, "epochs": 12.0, "schedule": "step"},
-    "multi": {"learning_rate": 5e-4, "epochs": 12.0, "schedule": "step"},
-    "images": {"learning_rate": 1e-3, "epochs": 12.0},
-    "boxes": {"learning_rate": 1e-3, "epochs": 12.0},
-}
+# --------------------------------------------------------------------------------------------------------------------
+# checks; messages say flat names
+
+
+def _said(part: Any, name: str) -> tuple[str, Any]:
+    """How a message calls a field, and its value."""
+    (known,) = (f for f in dataclasses.fields(part) if f.name == name)
+    option = "option " if known.metadata["section"] == "options" else ""
+    return f"{option}{known.metadata['name'] or name}", getattr(part, name)
+
+
+def _check_choice(part: Any, name: str, allowed: Sequence[str]) -> None:
+    said, value = _said(part, name)
+    if value not in allowed:
+        raise ValueError(f"{said} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _check_positive(part: Any, names: Sequence[str], zero: bool = False) -> None:
+    for name in names:
+        said, value = _said(part, name)
+        if not (value >= 0 if zero else value > 0):
+            raise ValueError(f"{said} must be {'>= 0' if zero else 'positive'}, got {value}")
+
+
+def _check_unit(part: Any, *names: str) -> None:
+    for name in names:
+        said, value = _said(part, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{said} must lie in [0, 1], got {value}")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# defaults
 
 
 def preset_defaults(task: str, preset: str) -> dict[str, Any]:
-    """Fields that differ from :class:`TrainingRun`'s own defaults, its length in epochs among them.
+    """Flat names of what differs from the dataclasses' own defaults, the length in epochs among them.
 
-    ``paper``: the published schedules, without averaged weights. ``tiny`` and ``base``: one cosine with warm-up.
+    ``paper``: what was published (:mod:`.paper`), without averaged weights. ``tiny`` and ``base``: one cosine with
+    warm-up.
     """
     if preset == "paper":
-        return {"batch": 4 if "detection" in task else 1, "ema_decay": 0.0, **_PAPER[task]}
+        return paper_defaults(task)
     if task == "boxes":
         return {"batch": 4, "epochs": 12.0, "warmup_steps": 50, "weight_decay": 0.05, "ema_decay": 0.998}
     rate = 2e-3 if preset == "tiny" else 1e-3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.inference.confidence_calibration import FEATURES, NO_NAME, THING_FEATURES
+from embodied_perceptron_training.evaluation.calibration import report
 from embodied_perceptron_training.evaluation.calibration.confidence_fit import (
     PRECISIONS,
     SceneBoxTable,
@@ -17,7 +18,7 @@ from embodied_perceptron_training.evaluation.calibration.confidence_fit import (
     fit_tables,
     with_best_names,
 )
-from embodied_perceptron_training.evaluation.runner import report
+from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 
 SCORE, NAME, SURFACE, RIVAL = (FEATURES.index(name) for name in ("score", "name", "surface", "rival"))
@@ -156,6 +157,10 @@ def test_too_little_is_said():
     assert set(fit_tables([one, two]).at_precision) == set(PRECISIONS)
 
 
+def specs_of(folders):
+    return [EvaluationSpec(str(folder), "train", "tiny", ("detection",)) for folder in folders]
+
+
 def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
     judged = []
 
@@ -163,10 +168,10 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
         judged.append(spec.data)
         return tables(len(judged), count=4), {}
 
-    monkeypatch.setattr(report, "judge_boxes", judge)
+    monkeypatch.setattr(report, "collect_boxes", judge)
     monkeypatch.setattr(report, "scene_names", lambda spec: ("a",))
     folders = [tmp_path / "hard", tmp_path / "more"]
-    figures = report.run_reliability(folders, "tiny", "train", False, None, 20, 1)
+    figures = report.run_confidence_fit(specs_of(folders), write=False)
     assert judged == [str(folder) for folder in folders]
     found = fit_tables([*tables(1, count=4), *tables(2, count=4)])
     assert figures["right@0.8/model"] == found.at_precision[0.8][1]
@@ -174,7 +179,7 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
 
 
 def test_a_folder_that_is_missing_is_named_before_the_first_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(report, "judge_boxes", lambda *_: pytest.fail("read a folder"))
+    monkeypatch.setattr(report, "collect_boxes", lambda *_: pytest.fail("read a folder"))
 
     def names(spec):
         if spec.data.endswith("nowhere"):
@@ -183,4 +188,4 @@ def test_a_folder_that_is_missing_is_named_before_the_first_is_read(monkeypatch,
 
     monkeypatch.setattr(report, "scene_names", names)
     with pytest.raises(EvaluationError, match="nowhere"):
-        report.run_reliability([tmp_path / "hard", tmp_path / "nowhere"], "tiny", "train", False, None, 20, 1)
+        report.run_confidence_fit(specs_of([tmp_path / "hard", tmp_path / "nowhere"]), write=False)

@@ -1,4 +1,4 @@
-"""The score from which a box is an object: chosen by the objects of whole tours, and stored in the weights file."""
+"""The score from which a box is an object: chosen by the final maps of trajectories, and stored in the weights."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.calibration import score_thresholds as calibration
+from embodied_perceptron_training.evaluation.calibration import score_thresholds
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import (
     EVEN,
     PERIOD_NS,
     Calibration,
-    Look,
     Point,
+    TimedPrediction,
     calibrate,
+    calibration_error,
     count_right,
     final_objects,
     lowest_precise,
     predict_around,
     reliability_curve,
-    reliability_error,
     right_flags,
-    tour_config,
+    robot_config,
     write_calibration,
 )
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
@@ -102,10 +102,10 @@ def test_figures_of_a_point_by_hand() -> None:
 def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Path) -> None:
     scene = scene_of(root)
     inference = Predictor(small_network(small_config()), KNOWN, CELLS)
-    looks = predict_around(scene, inference, every=2)
-    assert [look.now_ns for look in looks] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
-    config = tour_config(len(scene.frames))
-    scores = np.sort(np.concatenate([look.found.scores for look in looks]))
+    predictions = predict_around(scene, inference, every=2)
+    assert [look.now_ns for look in predictions] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
+    config = robot_config(len(scene.frames))
+    scores = np.sort(np.concatenate([look.found.scores for look in predictions]))
     counts = []
     for row in (len(scores) - 5, len(scores) // 2):
         min_score = float(scores[row - 1 : row + 1].mean())  # between two scores: rounding must not decide
@@ -117,12 +117,14 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
                 perceived += 1
                 perceptron.perceive(perceived * PERIOD_NS)
         expected = [o.as_dict() for o in perceptron.objects]
-        assert [o.as_dict() for o in final_objects(looks, config.objects.tracking, ScorePolicy(min_score))] == expected
+        assert [
+            o.as_dict() for o in final_objects(predictions, config.objects.tracking, ScorePolicy(min_score))
+        ] == expected
         counts.append(len(expected))
     assert counts[1] > 0
 
 
-def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
     """Looks of a network that knows everything with 0.5 to 0.9, and says as much that is wrong with 0.2."""
     truth = scene.truth()
     names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
@@ -135,11 +137,11 @@ def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[Lo
 def test_the_score_parts_right_from_wrong_and_is_read_back(
     root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "predict_around", knowing)
+    monkeypatch.setattr(score_thresholds, "predict_around", knowing)
     before = load_checkpoint(weights)
     plugin = EntryPoint(
         "evaluate",
-        "embodied_perceptron_training.evaluation.runner.evaluate_command:register",
+        "embodied_perceptron_training.evaluation.evaluate_command:register",
         "embodied_perceptron.commands",
     )
     app = build_app([plugin])
@@ -174,7 +176,7 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "predict_around", knowing)
+    monkeypatch.setattr(score_thresholds, "predict_around", knowing)
     before = weights.read_bytes()
     found = calibrate(EvaluationSpec(str(root), "val", str(weights), ("detection",)), scores=(0.1, 0.4))
     assert [p.min_score for p in found.curve] == [0.1, 0.4]
@@ -188,13 +190,13 @@ def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatc
         calibrate(spec, scores=(1.5,))
     with pytest.raises(ValueError, match="every"):
         calibrate(spec, every=0)
-    monkeypatch.setattr(calibration, "predict_around", lambda *_: [])
+    monkeypatch.setattr(score_thresholds, "predict_around", lambda *_: [])
     with pytest.raises(EvaluationError, match="no object is right"):
         calibrate(spec)
     with pytest.raises(EvaluationError, match="weights add"):
-        calibration.check_writable("tiny")
+        score_thresholds.check_writable("tiny")
     with pytest.raises(EvaluationError, match="no weights file"):
-        calibration.check_writable("nowhere.safetensors")
+        score_thresholds.check_writable("nowhere.safetensors")
 
 
 def test_a_new_calibration_replaces_the_old_one(weights: Path) -> None:
@@ -235,10 +237,10 @@ def test_the_lowest_precise_score_by_hand() -> None:
 
 def test_scores_that_are_probabilities_have_no_error() -> None:
     honest = [(0.75, True)] * 3 + [(0.75, False)]
-    assert reliability_error(honest) == pytest.approx(0.0)
-    assert reliability_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
-    assert reliability_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
-    assert reliability_error([]) == 0.0
+    assert calibration_error(honest) == pytest.approx(0.0)
+    assert calibration_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
+    assert calibration_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
+    assert calibration_error([]) == 0.0
 
 
 def test_a_reliability_curve_by_hand() -> None:
@@ -258,16 +260,16 @@ def test_a_reliability_curve_by_hand() -> None:
 def test_objects_whose_names_the_benchmark_lacks_are_neither_right_nor_wrong(
     root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stranger(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
-        looks = knowing(scene, inference, every)
-        labels = [tuple("my crate" if n == "pillow" else n for n in look.found.labels) for look in looks]
+    def stranger(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
+        predictions = knowing(scene, inference, every)
+        labels = [tuple("my crate" if n == "pillow" else n for n in look.found.labels) for look in predictions]
         return [
             dataclasses.replace(look, found=Detections(look.found.boxes, look.found.scores, names))
-            for look, names in zip(looks, labels, strict=True)
+            for look, names in zip(predictions, labels, strict=True)
         ]
 
     spec = EvaluationSpec(str(root), "val", str(weights), ("detection",))
-    monkeypatch.setattr(calibration, "predict_around", stranger)
+    monkeypatch.setattr(score_thresholds, "predict_around", stranger)
     (point,) = calibrate(spec, scores=(0.1,)).curve
     assert point.found == point.right == len(point.right_flags) > 0
     assert {len(scores) for scores in point.published} == {point.found}
@@ -287,7 +289,7 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
 ) -> None:
     """A network that calls half of what is there nothing but things, with 0.8, and with 0.3 what is not there."""
 
-    def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+    def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
         assert inference.naming is None  # all boxes, with scores as the network gives them, whatever the file says
         truth = scene.truth()
         names = [DETECTION_CLASSES[i] for i in truth.labels]
@@ -298,8 +300,8 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
         scores = np.concatenate([np.linspace(0.95, 0.8, half), np.full(rest, 0.9), np.full(half, 0.3)])
         order = np.argsort(-scores, kind="stable")
         found = Detections(boxes[order], scores[order], tuple(labels[i] for i in order))
-        looks = predict_around(scene, inference, every)
-        return [dataclasses.replace(look, found=found, step=len(scene.frames)) for look in looks]
+        predictions = predict_around(scene, inference, every)
+        return [dataclasses.replace(look, found=found, step=len(scene.frames)) for look in predictions]
 
     config = small_config()
     assert config.detection is not None
@@ -308,7 +310,7 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
     stored = {"detection": {"min_score": 0.2, "nameless_min_score": 0.6}}
     save_network(path, small_network(config), KNOWN, {"occupancy_classes": list(CELLS), "calibration": stored})
     assert load_inference(path).naming.shift < 0
-    monkeypatch.setattr(calibration, "predict_around", unsure)
+    monkeypatch.setattr(score_thresholds, "predict_around", unsure)
     spec = EvaluationSpec(str(root), "val", str(path), ("detection",))
     found = calibrate(spec, scores=(0.1, 0.4), precision=0.8)
     assert found.nameless_min_score == pytest.approx(0.8)

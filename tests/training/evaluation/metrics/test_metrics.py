@@ -18,10 +18,10 @@ from support.random_boxes import random_boxes
 from typer.testing import CliRunner
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, average_precision, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
-from embodied_perceptron_training.evaluation.runner.evaluate_command import register
 from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.recordings.artifacts import read_ply, write_objects_json, write_ply
 from embodied_perceptron.results import SceneObject
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.recordings.label_server import SURE, LabelServer, LabelSession
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
-from embodied_perceptron_training.evaluation.runner.evaluate_command import register
 
 TABLE = SceneObject(3, "table", 0.9, np.array([1.05, 0.05, 0.37, 1.1, 0.9, 0.74, 1.57, 0, 0]))
 

@@ -15,6 +15,7 @@ from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.recordings.artifacts import write_objects_json
 from embodied_perceptron.recordings.recording import RecordingError
 from embodied_perceptron.results import SceneObject
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.recordings.labels import (
     IgnoredRegion,
     LabelError,
@@ -27,7 +28,6 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
 )
 from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
 from embodied_perceptron_training.evaluation.recordings.score import score_recording
-from embodied_perceptron_training.evaluation.runner.evaluate_command import register
 
 KITCHEN_LABELS = Path(__file__).parents[2] / "data" / "kitchen_labels.json"
 SHAPES = PerceptronConfig(network=NetworkOptions(weights=""))

@@ -204,7 +204,7 @@ def small_inference() -> Predictor:
 def command(*arguments: str) -> tuple[int, str]:
     plugin = EntryPoint(
         "evaluate",
-        "embodied_perceptron_training.evaluation.runner.evaluate_command:register",
+        "embodied_perceptron_training.evaluation.evaluate_command:register",
         "embodied_perceptron.commands",
     )
     result = CliRunner().invoke(build_app([plugin]), ["evaluate", *arguments])

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.results import Detections, SceneObject
-from embodied_perceptron_training.evaluation.runner.evaluate_command import register
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError
-from embodied_perceptron_training.evaluation.suites import closed_loop as suites
+from embodied_perceptron_training.evaluation.suites import closed_loop
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     FIGURES,
     Answer,
@@ -136,9 +136,9 @@ def test_positives_have_200_pixels_with_depth_in_one_view(spec: SuiteSpec) -> No
 
 def test_a_ceiling_is_wide_and_level(spec: SuiteSpec) -> None:
     scene = load_suite_scene(spec, NAMES[0]).scene
-    _, perception = suites.perceive_scene(spec, scene)
+    _, perception = closed_loop.perceive_scene(spec, scene)
     found = structure_of(perception)
-    assert found <= suites.STRUCTURE
+    assert found <= closed_loop.STRUCTURE
     voxels = perception.voxels
     low = np.asarray(voxels.mean_point_m[:, 2] < perception.grid.floor_z_m + 1.9)
     cut = type(voxels)(
@@ -197,7 +197,9 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
 
 
 def test_references_are_of_small_things_once_each(spec: SuiteSpec) -> None:
-    scene = suites.load(suites.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0])
+    scene = closed_loop.load(
+        closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0]
+    )
     references = home_references(scene)
     assert len({r.object_id for r in references}) == len(references) > 0
     texts = {p.text: p.target_ids for p in scene.prompts}
@@ -226,7 +228,7 @@ def test_a_perfect_detector_lifts_the_things_of_a_home(spec: SuiteSpec) -> None:
     detections = [d for k, ids in enumerate(scene.instances) for d in perfect_detections(ids, k, scene.label_of)]
     clusters = lift(detections, scene.scene.frames, 0.1)
     references = home_references(
-        suites.load(suites.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0])
+        closed_loop.load(closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0])
     )
     answers = []
     for r in references:
@@ -290,7 +292,7 @@ def test_posteriors_weigh_what_the_network_saw_at_the_place() -> None:
 
 
 def test_openlex3d_end_to_end(spec: SuiteSpec, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suites, "embed", hashed)
+    monkeypatch.setattr(closed_loop, "embed", hashed)
     common = ("--data", str(root), "--weights", spec.weights, "--views", "5", "--workers", "1")
     code, text = invoke("openlex3d", *common, "--out", str(tmp_path))
     assert code == 0, text
@@ -356,8 +358,8 @@ def test_data_without_homes_end_with_a_message(tmp_path: Path) -> None:
 
 
 def test_absent_classes_of_training_are_asked_for(spec: SuiteSpec) -> None:
-    statistics = suites.training_statistics(None)
-    questions = suites.pope_questions(spec, [ScenePresence("a", ("bed", "lamp"))])
+    statistics = closed_loop.training_statistics(None)
+    questions = closed_loop.pope_questions(spec, [ScenePresence("a", ("bed", "lamp"))])
     for listed in questions.values():
         assert {q.category for q in listed} <= set(statistics.categories)
     # floors and walls are in every home, so that they are the most popular where they are absent

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from embodied_perceptron_training.evaluation.runner import options, report
-from embodied_perceptron_training.evaluation.runner.evaluate_command import evaluate_app
+from embodied_perceptron_training import evaluation
+from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
+from embodied_perceptron_training.evaluation.runner import report
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Cluster
-from embodied_perceptron_training.evaluation.suites.commands import register
+from embodied_perceptron_training.evaluation.suites.commands import register, suite_spec
 
 SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers", "ray"}
 
@@ -56,7 +57,7 @@ def test_values_reach_the_suite(tmp_path):
     common, views, twist = told[0]
     assert (common.data, common.views, common.workers, common.split) == (tmp_path, 7, 3, "test")
     assert (views, twist) == (7, 0.25)
-    spec = common.spec(seed=5, training=tmp_path / "homes.json")
+    spec = suite_spec(common, seed=5, training=tmp_path / "homes.json")
     assert (spec.data, spec.views, spec.seed, spec.training) == (str(tmp_path), 7, 5, str(tmp_path / "homes.json"))
     assert CliRunner().invoke(app, [*words, "--ray", "auto"]).exit_code == 0
     assert told[-1][0].workers == Cluster("auto")
@@ -75,9 +76,9 @@ def test_help_is_the_suites_own():
 
 def test_an_option_that_several_commands_have_is_declared_once():
     """What the same option of two commands says was typed out up to four times, and could come to differ."""
-    folder = Path(options.__file__).parents[1]
-    files = ("runner/options.py", "runner/evaluate_command.py", "suites/commands.py")
-    sources = [(folder / name).read_text() for name in files]
+    folder = Path(evaluation.__file__).parent
+    names = ("runner/options.py", "evaluate_command.py", "suites/commands.py")
+    sources = [(folder / name).read_text() for name in names]
     declared = re.findall(r'Annotated\[[^\[\]]*(?:\[[^\]]*\])?[^\[\]]*help="([^"]+)"', "\n".join(sources))
     assert len(declared) > 20
     assert [text for text, times in Counter(declared).items() if times > 1] == []
@@ -96,7 +97,7 @@ def test_a_task_is_told_its_options(monkeypatch, tmp_path):
     words = ["detection", "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "3", "--split", "val"]
     words += ["--weights", "own.safetensors", "--scenes", "4", "--workers", "1", "--turn-seed", "9", "--pictures", "0"]
     assert CliRunner().invoke(evaluate_app, words).exit_code == 0
-    task, data, out, split, weights, scenes, views, workers, turn_seed, _, prompts, pictures = told[0]
-    assert (task, data, out, split) == ("detection", tmp_path, tmp_path / "o", "val")
-    assert (Path(weights).name, scenes, views, workers) == ("own.safetensors", 4, 3, 1)
-    assert (turn_seed, prompts, pictures) == (9, "vg", 0)
+    title, spec, out, workers, _, pictures = told[0]
+    assert (title, spec.tasks, spec.data, out) == ("detection", ("detection",), str(tmp_path), tmp_path / "o")
+    assert (Path(spec.weights).name, spec.split, spec.scenes, spec.views) == ("own.safetensors", "val", 4, 3)
+    assert (spec.turn_seed, spec.prompts, workers, pictures) == (9, "vg", 1, 0)

@@ -15,12 +15,12 @@ from embodied_perceptron.detection2d.detections2d import Limits2d, accept_detect
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.evaluation.runner.evaluate_command import evaluate_app
+from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
 from embodied_perceptron_training.evaluation.suites.robustness import (
-    AxisResult,
     DetectorSystem,
+    FactorResult,
     Judged,
     Predictions,
     RobustnessSpec,
@@ -36,7 +36,7 @@ from embodied_perceptron_training.evaluation.suites.robustness import (
     robustness_figures,
 )
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.factor_sweeps import AXES
+from embodied_perceptron_training.homes.factor_sweeps import FACTORS
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
 CAMERA = Intrinsics(90.0, 90.0, 63.5, 47.5, 128, 96)
@@ -155,16 +155,16 @@ def judged(home):
 
 def test_perfect_is_100_and_random_is_0_on_all_axes(judged):
     figures = robustness_figures([judged])
-    for axis in AXES:
-        assert figures[f"{axis}/area"] == figures[f"{axis}/worst"] == 100.0
-        assert figures[f"random/{axis}/area"] < 5.0
-        assert figures[f"blind/{axis}/area"] == 0.0
+    for factor in FACTORS:
+        assert figures[f"{factor}/area"] == figures[f"{factor}/worst"] == 100.0
+        assert figures[f"random/{factor}/area"] < 5.0
+        assert figures[f"blind/{factor}/area"] == 0.0
 
 
 def test_a_perfect_2d_detector_sees_what_is_to_be_seen(judged):
     figures = robustness_figures([judged])
-    for axis in ("articulation", "lighting", "zoom", "pitch"):
-        assert figures[f"detector/{axis}/worst"] == 100.0
+    for factor in ("articulation", "lighting", "zoom", "pitch"):
+        assert figures[f"detector/{factor}/worst"] == 100.0
     ap = curves([judged])["detector/visibility"]
     assert ap[0] < ap[-1] == 100.0  # behind the screen it sees nothing
 
@@ -255,6 +255,6 @@ def test_bad_specifications_are_named():
 
 def test_a_home_with_nothing_to_show_changes_no_curve():
     judged = {("", "zoom"): [[Judged(((0.9, True),))], [Judged(((0.8, False),))]]}
-    full = AxisResult(judged, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
-    assert robustness_figures([AxisResult(), full, AxisResult()]) == robustness_figures([full])
-    assert robustness_figures([AxisResult()]) == {}
+    full = FactorResult(judged, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
+    assert robustness_figures([FactorResult(), full, FactorResult()]) == robustness_figures([full])
+    assert robustness_figures([FactorResult()]) == {}

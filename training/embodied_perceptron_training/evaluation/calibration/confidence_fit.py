@@ -1,11 +1,11 @@
 """Fits confidence calibration (:mod:`~embodied_perceptron.inference.confidence_calibration`) to homes new to it.
 
-Of every home the network looks once at the map of all views. A box is right where a thing of its name lies within IoU
-0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
-homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. What
-names say of each other (:mod:`.company_fit`) is fitted to what models of other homes say of each box, and kept where it
-tells more of homes that it never met. What the fit is worth is measured on homes that were left out of it: the curve of
-reliability, and how many boxes are right at a wanted precision, by the network's own score and by the model's.
+Of every home the network predicts once, on the map of all views. A box is right where a thing of its name lies within
+IoU 0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
+homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. Context
+rescoring (:mod:`.context_fit`) is fitted to log-odds of models of other homes, and kept where it gains on homes that it
+was not fitted to. What the fit is worth is measured on homes that were left out of it: the reliability curve, and how
+many boxes are right at a wanted precision, by the network's own score and by the model's.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from embodied_perceptron.inference.confidence_calibration import (
 )
 from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
-from embodied_perceptron_training.evaluation.calibration.context_fit import JudgedBoxes, fit_company
-from embodied_perceptron_training.evaluation.calibration.score_thresholds import check_writable, reliability_error
+from embodied_perceptron_training.evaluation.calibration.context_fit import MatchedBoxes, fit_context
+from embodied_perceptron_training.evaluation.calibration.score_thresholds import calibration_error, check_writable
+from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.runner.parallel import (
     CorruptSceneError,
@@ -54,7 +55,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
-from embodied_perceptron_training.evaluation.suites.object_states import matches_by_name
 
 F64 = NDArray[np.float64]
 _Home = TypeVar("_Home")
@@ -66,7 +66,7 @@ _NAMED = THING_FEATURES.index("named")
 _SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed", "named")
 _SPEAKING_AGAINST = ("rival",)
 _PARTS = 6  # of homes, one left out at a time
-_PARTS_OF_COMPANY = 3  # minutes each
+_CONTEXT_PARTS = 3  # minutes each
 _RIDGE = 1.0
 
 
@@ -102,7 +102,7 @@ class ConfidenceFit:
         at_precision: wanted precision -> (right by the network's score, right by the model).
         curve: per tenth of probability (boxes, mean probability, share that is right).
         error: mean gap between probability and share, over boxes of at least 0.1.
-        log_loss: mean of a box, judged by itself and in company.
+        log_loss: mean of a box, by itself and rescored by context.
         things: boxes without a name, how many of them are right, and their ``error``.
     """
 
@@ -131,13 +131,13 @@ class _Work:
         perceptron = mapped_scene(scene, inference)
         prediction = perceptron.predict(float("inf"))
         if prediction.detections is None:
-            raise CorruptSceneError(f"{name}: the network could not look")
+            raise CorruptSceneError(f"{name}: the network gave no prediction")
         every = prediction.detections.above(LEAST_SCORE)
         plain = np.array([label == UNNAMED for label in every.labels], bool)
         found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
         evidence = borne_out(every.boxes, perceptron.volume.snapshot())
         right = np.zeros(len(found), bool)
-        matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
+        matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
         table = box_features(found, evidence[~plain], conflicts_of(found), prediction.floor_z_m, {}, shipped_priors())
         of_things = _things(things, found.boxes, evidence[plain], scene.things())
@@ -148,7 +148,7 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
     if len(things) == 0:
         return None
     right = np.zeros(len(things), bool)
-    matched = matches_by_name(things.boxes, things.labels, things.scores, truth, (UNNAMED,) * len(truth))
+    matched = match_by_name(things.boxes, things.labels, things.scores, truth, (UNNAMED,) * len(truth))
     right[list(matched)] = True
     boxes = np.concatenate([things.boxes, named])
     rows = np.arange(len(boxes))
@@ -157,7 +157,7 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
     return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 
 
-def judge_boxes(
+def collect_boxes(
     spec: EvaluationSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[SceneBoxTable], Mapping[str, str]]:
     """What the network finds in all scenes of ``spec``, and why which scenes were skipped.
@@ -169,7 +169,7 @@ def judge_boxes(
 
 
 def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | None = None) -> ConfidenceFit:
-    """Fit the model to scenes of :func:`judge_boxes`.
+    """Fit the model to scenes of :func:`collect_boxes`.
 
     Raises :class:`EvaluationError` when fewer than two scenes are left or nothing that is found is right.
     """
@@ -182,15 +182,15 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     scores = np.concatenate([table.scores for table in tables])
     model = _fit(tables)
     odds = _left_out(tables, _fit, _odds)
-    judged = [
-        JudgedBoxes(t.boxes, t.labels, z, t.right, box_forms(t.boxes, t.features, t.floor_z_m))
+    matched = [
+        MatchedBoxes(t.boxes, t.labels, z, t.right, box_forms(t.boxes, t.features, t.floor_z_m))
         for t, z in zip(tables, odds, strict=True)
     ]
-    heard = _left_out(judged, fit_company, lambda known, home: home.with_company(known), _PARTS_OF_COMPANY)
-    log_loss = _log_loss(odds, right), _log_loss(heard, right)
+    rescored = _left_out(matched, fit_context, lambda known, home: home.with_context(known), _CONTEXT_PARTS)
+    log_loss = _log_loss(odds, right), _log_loss(rescored, right)
     company = None
     if log_loss[1] < log_loss[0]:
-        company, odds = fit_company(judged), heard
+        company, odds = fit_context(matched), rescored
     of_names = [np.asarray(expit(z)) for z in odds]
     left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
@@ -210,10 +210,10 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
 
 def _error(probability: F64, right: NDArray[np.bool_]) -> float:
     sure = probability >= 0.1
-    return reliability_error(list(zip(probability[sure].tolist(), right[sure].tolist(), strict=True)))
+    return calibration_error(list(zip(probability[sure].tolist(), right[sure].tolist(), strict=True)))
 
 
-def store_reliability(weights: str, found: ConfidenceFit, specs: Sequence[EvaluationSpec]) -> Path:
+def store_confidence(weights: str, found: ConfidenceFit, specs: Sequence[EvaluationSpec]) -> Path:
     """Store the model in a weights file, atomically, with what it comes from; tensors stay as they are.
 
     Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` when it is no weights file.

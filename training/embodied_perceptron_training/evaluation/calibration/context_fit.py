@@ -1,8 +1,8 @@
 """Fits context rescoring (:mod:`embodied_perceptron.inference.context_rescoring`) to boxes of homes that are known.
 
-Logistic regression of "name and place are right", bilinear in what a name reads and what the names around it and its
-own form tell. The squares of both are penalised alike, which for their product, one number for each pair of names and
-each relation, is the nuclear norm: few directions are enough, however many are allowed. Names read nothing at first.
+Logistic regression of "name and place are right", bilinear in the query of a name and the keys of the names around it
+and of its own form. The squares of both are penalised alike, which for their product, one number for each pair of names
+and each relation, is the nuclear norm: few directions are enough, however many are allowed. Queries are zero at first.
 Half of the change is kept: it ranks names as well as all of it, and is less sure where homes are others.
 """
 
@@ -31,7 +31,7 @@ F64 = NDArray[np.float64]
 
 _DIRECTIONS = 24
 _RIDGE = 15.0
-_LEAST_ODDS = -4.0  # no company makes a name of what is less likely
+_LEAST_ODDS = -4.0  # no context makes a name of what is less likely
 _STEPS = 250
 _SHARE = 0.5  # of the change that was learned: rooms that exist are not quite like generated homes
 _SEED = 0
@@ -39,7 +39,7 @@ _LEAST_SCALE = 1e-6  # of a number that is the same everywhere
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedBoxes:
+class MatchedBoxes:
     """Boxes of one home: (N, 9), N names, (N,) log-odds of each by itself, as a model says that was fitted without the
     home, (N,) whether name and place are right, and (N, 7) their form."""
 
@@ -49,7 +49,7 @@ class JudgedBoxes:
     right: NDArray[np.bool_]
     form: F64
 
-    def with_company(self, known: ContextRescoring) -> F64:
+    def with_context(self, known: ContextRescoring) -> F64:
         """(N,) log-odds of the boxes among each other."""
         return known(self.boxes, self.labels, self.odds, self.overlapping, self.form)
 
@@ -59,19 +59,19 @@ class JudgedBoxes:
         return overlapping_detections(self.boxes, np.arange(len(self.boxes)))
 
 
-def fit_company(homes: Sequence[JudgedBoxes]) -> ContextRescoring:
+def fit_context(homes: Sequence[MatchedBoxes]) -> ContextRescoring:
     """The model of all ``homes``; one that changes nothing where no box is likely enough to learn from."""
     names = tuple(sorted({label for home in homes for label in home.labels}))
     number = {name: k for k, name in enumerate(names)}
     every = np.concatenate([home.form for home in homes])
     mean, scale = every.mean(axis=0), every.std(axis=0) + _LEAST_SCALE
-    told: list[csr_matrix] = []
+    evidence: list[csr_matrix] = []
     label, odds, right = [], [], []
     for home in homes:
         rows = np.array([number[name] for name in home.labels], np.int64)
         likely = home.odds > _LEAST_ODDS
         own = csr_matrix(own_numbers(home.form, mean, scale))
-        told.append(hstack([_heard(home, rows, len(names)), own], format="csr")[likely])
+        evidence.append(hstack([_evidence(home, rows, len(names)), own], format="csr")[likely])
         label.append(rows[likely])
         odds.append(home.odds[likely])
         right.append(home.right[likely])
@@ -79,48 +79,48 @@ def fit_company(homes: Sequence[JudgedBoxes]) -> ContextRescoring:
         nothing = np.zeros((len(RELATIONS), len(names), _DIRECTIONS))
         forms = np.zeros((OWN_NUMBERS, _DIRECTIONS))
         return ContextRescoring(names, nothing[0], nothing, forms, mean, scale, nothing[0, :, 0])
-    reads, tells, forms, offset, odds_scale = _fit(
-        len(names), vstack(told, format="csr"), *map(np.concatenate, (label, odds, right))
+    queries, keys, forms, offset, odds_scale = _fit(
+        len(names), vstack(evidence, format="csr"), *map(np.concatenate, (label, odds, right))
     )
     odds_scale = 1.0 + _SHARE * (odds_scale - 1.0)
-    return ContextRescoring(names, _SHARE * reads, tells, forms, mean, scale, _SHARE * offset, odds_scale)
+    return ContextRescoring(names, _SHARE * queries, keys, forms, mean, scale, _SHARE * offset, odds_scale)
 
 
-def _heard(home: JudgedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
-    """(N, R K) what each box hears of each name in each relation."""
-    present, evidence = context_evidence(home.boxes, label, home.odds, home.overlapping)
-    relation, other, row = evidence.nonzero()
-    values = evidence[relation, other, row].astype(np.float64)
+def _evidence(home: MatchedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
+    """(N, R K) the evidence of each box: each name in each relation."""
+    present, likeliest = context_evidence(home.boxes, label, home.odds, home.overlapping)
+    relation, other, row = likeliest.nonzero()
+    values = likeliest[relation, other, row].astype(np.float64)
     return csr_matrix((values, (row, relation * names + present[other])), (len(label), len(RELATIONS) * names))
 
 
 def _fit(
-    count: int, told: csr_matrix, label: NDArray[np.int64], odds: F64, right: NDArray[np.bool_]
+    count: int, evidence: csr_matrix, label: NDArray[np.int64], odds: F64, right: NDArray[np.bool_]
 ) -> tuple[F64, F64, F64, F64, float]:
     """``reads``, ``tells``, ``forms``, ``offset`` and ``scale`` of :class:`ContextRescoring`.
 
     Args:
         count: K names.
-        told: (N, R K + F) what names around each box and its form tell.
-        label: (N,) number of its name; odds, right: (N,) as in :class:`JudgedBoxes`.
+        evidence: (N, R K + F) the names around each box and its form.
+        label: (N,) number of its name; odds, right: (N,) as in :class:`MatchedBoxes`.
     """
     directions = _DIRECTIONS
     y = right.astype(np.float64)
     of_name = csr_matrix((np.ones(len(label)), (label, np.arange(len(label)))), (count, len(label)))
-    backward = told.T.tocsr()
-    sizes = np.cumsum([count * directions, told.shape[1] * directions, count])
+    backward = evidence.T.tocsr()
+    sizes = np.cumsum([count * directions, evidence.shape[1] * directions, count])
 
     def parts(values: F64) -> tuple[F64, F64, F64, float]:
-        reads, tells, offset, (scale,) = np.split(values, sizes)
-        return reads.reshape(count, directions), tells.reshape(-1, directions), offset, scale
+        queries, keys, offset, (scale,) = np.split(values, sizes)
+        return queries.reshape(count, directions), keys.reshape(-1, directions), offset, scale
 
     def loss(values: F64) -> tuple[float, F64]:
-        reads, tells, offset, scale = parts(values)
-        heard, mine = told @ tells, reads[label]
-        z = scale * odds + offset[label] + (heard * mine).sum(axis=1)
+        queries, keys, offset, scale = parts(values)
+        key, query = evidence @ keys, queries[label]
+        z = scale * odds + offset[label] + (key * query).sum(axis=1)
         wrong = (expit(z) - y)[:, None]
         value = np.logaddexp(0.0, z).sum() - z @ y + 0.5 * _RIDGE * (values[:-1] ** 2).sum()
-        slopes = (of_name @ (wrong * heard), backward @ (wrong * mine), of_name @ wrong, np.array([odds @ wrong[:, 0]]))
+        slopes = (of_name @ (wrong * key), backward @ (wrong * query), of_name @ wrong, np.array([odds @ wrong[:, 0]]))
         gradient = np.concatenate([s.ravel() for s in slopes])
         gradient[:-1] += _RIDGE * values[:-1]
         return float(value), gradient
@@ -130,6 +130,6 @@ def _fit(
     start[-1] = 1.0
     bounds = [(None, None)] * sizes[-1] + [(0.1, None)]
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}).x
-    reads, tells, offset, scale = parts(best)
-    tells, forms = np.split(tells, [len(RELATIONS) * count])
-    return reads, tells.reshape(len(RELATIONS), count, directions), forms, offset, float(scale)
+    queries, keys, offset, scale = parts(best)
+    keys, forms = np.split(keys, [len(RELATIONS) * count])
+    return queries, keys.reshape(len(RELATIONS), count, directions), forms, offset, float(scale)

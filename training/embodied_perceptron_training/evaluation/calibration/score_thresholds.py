@@ -1,10 +1,10 @@
-"""From which score on a box is an object: the score by which the final maps of whole tours are most right, or the
-least one by which enough of what they name is right.
+"""From which score on a box is an object: the score by which final maps are most right, or the least one by which
+enough of what they name is right.
 
-The network looks once per step of a tour; what the map makes of these looks is then replayed for every score of the
-grid. What is counted are the confirmed objects with a name, as they are published: right when of the class and
-IoU > 0.25 with something that the views show and that no better object has found. The chosen score has the best F1 over
-all scenes, or is the lowest one with the wanted precision.
+The network predicts once per step of a trajectory; what the map makes of these predictions is then replayed for every
+score of the grid. What is counted are the confirmed objects with a name, as they are published: right when of the class
+and IoU > 0.25 with something that the views show and that no better object has found. The chosen score has the best F1
+over all scenes, or is the lowest one with the wanted precision.
 
 Of a network that tells things without a name, these are asked first: from which score on enough of them are where
 something is, whatever it is called. Their scores are then shifted so that this one counts as the chosen one.
@@ -56,8 +56,8 @@ PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far a
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """One perception of a tour: what the map of objects is told of it."""
+class TimedPrediction:
+    """One prediction along a trajectory: what the map of objects is updated with."""
 
     now_ns: int
     found: Detections
@@ -120,7 +120,7 @@ class Point:
 
     def error(self, even: float) -> float:
         """The mean gap between published scores and the share that is right; see :meth:`pairs`."""
-        return reliability_error(self.pairs(even))
+        return calibration_error(self.pairs(even))
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,41 +155,45 @@ class Calibration:
         return max(self.curve, key=lambda p: (p.f1, p.min_score))
 
 
-def tour_config(views: int, base: PerceptronConfig | None = None) -> PerceptronConfig:
+def robot_config(views: int, base: PerceptronConfig | None = None) -> PerceptronConfig:
     """As :func:`evaluation_config`, with objects kept as a robot keeps them."""
     base = PerceptronConfig() if base is None else base
     return dataclasses.replace(evaluation_config(views, base.network.window_m, base), objects=base.objects)
 
 
-def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
-    """Integrate the views one by one and look around the camera after each ``every``, and after the last."""
-    perceptron = Perceptron(tour_config(len(scene.frames)), inference=inference)
-    looks: list[Look] = []
+def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
+    """Integrate the views one by one and predict around the camera after each ``every``, and after the last."""
+    perceptron = Perceptron(robot_config(len(scene.frames)), inference=inference)
+    predictions: list[TimedPrediction] = []
     for step, frame in enumerate(scene.frames, start=1):
         perceptron.integrate(frame)
         if step % every and step < len(scene.frames):
             continue
-        now_ns = (len(looks) + 1) * PERIOD_NS
+        now_ns = (len(predictions) + 1) * PERIOD_NS
         perception = perceptron.perceive(now_ns)
         prediction = perceptron.prediction
         if prediction is None or prediction.detections is None or perception.voxels is None:
             reason = "no prediction" if prediction is None else "; ".join(prediction.diagnostics)
-            raise EvaluationError(f"{scene.name}: the network could not look: {reason}")
+            raise EvaluationError(f"{scene.name}: the network gave no prediction: {reason}")
         camera_m = frame.T_world_camera[:3, 3].copy()
-        looks.append(Look(now_ns, prediction.detections, perception.voxels, camera_m, prediction.region, step))
-    return looks
+        predictions.append(
+            TimedPrediction(now_ns, prediction.detections, perception.voxels, camera_m, prediction.region, step)
+        )
+    return predictions
 
 
-def final_objects(looks: Sequence[Look], config: TrackingConfig, policy: ScorePolicy) -> tuple[SceneObject, ...]:
-    """Confirmed objects after all looks, as a perceptron with this policy publishes them."""
-    return final_map(looks, config, policy).objects((ObjectState.CONFIRMED,))
+def final_objects(
+    predictions: Sequence[TimedPrediction], config: TrackingConfig, policy: ScorePolicy
+) -> tuple[SceneObject, ...]:
+    """Confirmed objects after all predictions, as a perceptron with this policy publishes them."""
+    return final_map(predictions, config, policy).objects((ObjectState.CONFIRMED,))
 
 
-def final_map(looks: Sequence[Look], config: TrackingConfig, policy: ScorePolicy) -> ObjectMap:
-    """The map of objects after all looks."""
+def final_map(predictions: Sequence[TimedPrediction], config: TrackingConfig, policy: ScorePolicy) -> ObjectMap:
+    """The map of objects after all predictions."""
     objects = ObjectMap(config)
-    for look in looks:
-        objects.update(look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=policy)
+    for step in predictions:
+        objects.update(step.found, step.snapshot, step.now_ns, step.camera_m, looked_at=step.region, scores=policy)
     return objects
 
 
@@ -216,7 +220,7 @@ def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArr
     return right
 
 
-def reliability_error(published: Sequence[tuple[float, bool]], bins: int = 10) -> float:
+def calibration_error(published: Sequence[tuple[float, bool]], bins: int = 10) -> float:
     """Mean over objects of the gap between mean score and share of right ones in their bin of scores, in [0, 1]."""
     if not published:
         return 0.0
@@ -276,7 +280,7 @@ def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least:
     return best
 
 
-def _looks(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[Look]]:
+def _predictions(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[TimedPrediction]]:
     """Looks with boxes of all kinds, and their scores as the network or its model of them gives them."""
     scene = load(spec, name)
     inference = copy.copy(cached_predictor(spec.weights))
@@ -286,20 +290,20 @@ def _looks(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene
 
 @dataclass(frozen=True)
 class _Things:
-    """(score, whether something is there) of every thing without a name in all looks at one scene, in any process."""
+    """(score, whether something is there) of every thing without a name in all predictions of a scene."""
 
     spec: EvaluationSpec
     every: int
 
     def __call__(self, name: str) -> tuple[tuple[float, bool], ...]:
-        scene, looks = _looks(self.spec, self.every, name)
+        scene, predictions = _predictions(self.spec, self.every, name)
         pairs: list[tuple[float, bool]] = []
-        for look in looks:
-            told = USUAL.select(look.found)
-            rows = np.flatnonzero([label == UNNAMED for label in told.labels])
-            found = SceneBoxes(told.boxes[rows], np.zeros(len(rows), np.int64), told.scores[rows])
-            flags = right_flags(found, _any_name(scene.things(look.step)))
-            pairs += zip(told.scores[rows].tolist(), flags.tolist(), strict=True)
+        for step in predictions:
+            selected = USUAL.select(step.found)
+            rows = np.flatnonzero([label == UNNAMED for label in selected.labels])
+            found = SceneBoxes(selected.boxes[rows], np.zeros(len(rows), np.int64), selected.scores[rows])
+            flags = right_flags(found, _any_name(scene.things(step.step)))
+            pairs += zip(selected.scores[rows].tolist(), flags.tolist(), strict=True)
         return tuple(pairs)
 
 
@@ -317,18 +321,18 @@ class _Work:
     nameless: float | None = None
 
     def __call__(self, name: str) -> tuple[Point, ...]:
-        scene, looks = _looks(self.spec, self.every, name)
+        scene, predictions = _predictions(self.spec, self.every, name)
         truth, things = scene.truth(), _any_name(scene.things())
-        config = tour_config(len(scene.frames)).objects.tracking
+        config = robot_config(len(scene.frames)).objects.tracking
         points = []
         for score in self.scores:
             shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
             naming = Naming(shift=shift)
-            told = [dataclasses.replace(look, found=naming.select(look.found)) for look in looks]
+            selected = [dataclasses.replace(step, found=naming.select(step.found)) for step in predictions]
             policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score)
             if not policy.are_probabilities:
                 policy = dataclasses.replace(policy, even=0.0)  # which is looked for
-            points.append(_point(score, final_map(told, config, policy), truth, things))
+            points.append(_point(score, final_map(selected, config, policy), truth, things))
         return tuple(points)
 
 

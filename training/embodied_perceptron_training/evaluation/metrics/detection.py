@@ -26,6 +26,7 @@ SIZE_RANGES_M: dict[str, tuple[float, float]] = {
     "furniture": (0.5, np.inf),
 }
 THRESHOLDS = (0.25, 0.5)
+MATCH_IOU = 0.25  # least overlap of two boxes of one name that are one thing
 
 BoolArray = NDArray[np.bool_]
 
@@ -224,3 +225,23 @@ def _check(
         if strangers:
             raise ValueError(f"group {group!r} names {min(strangers)!r}, which is not a class")
     return sorted(truth)
+
+
+def match_by_name(
+    boxes: NDArray[np.float64],
+    labels: Sequence[str],
+    scores: NDArray[np.float64],
+    true_boxes: NDArray[np.float64],
+    true_labels: Sequence[str],
+) -> dict[int, int]:
+    """Row of each of (N, 9) boxes -> row of the one of (M, 9) true boxes of its name that it overlaps most (IoU 0.25 at
+    least), where there is one left: each true box once, the best scores first."""
+    iou = bx.box_iou(torch.from_numpy(boxes), torch.from_numpy(true_boxes)).numpy()
+    names, free = np.array(true_labels, dtype=str), np.ones(len(true_boxes), dtype=bool)
+    found: dict[int, int] = {}
+    for row in np.argsort(-scores, kind="stable").tolist():
+        on = np.flatnonzero(free & (names == labels[row]) & (iou[row] >= MATCH_IOU))
+        if len(on):
+            found[row] = int(on[np.argmax(iou[row, on])])
+            free[found[row]] = False
+    return found

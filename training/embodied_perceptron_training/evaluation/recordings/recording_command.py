@@ -1,4 +1,5 @@
-"""``embodied-perceptron evaluate recording``: what is published about a recording, against labels made by hand."""
+"""``embodied-perceptron evaluate recording`` (what is published about a recording, against labels made by hand) and
+``mission-score`` (the final map of a simulated one, against the truth)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def recording(
     """
     from embodied_perceptron.apps.errors import CommandError
     from embodied_perceptron.config import PerceptronConfig, load_config
-    from embodied_perceptron_training.evaluation.recordings.final_map import draw_recording, with_weights
+    from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
 
     settings = PerceptronConfig() if config is None else load_config(config)
     if weights is not None or min_score is not None:
@@ -66,3 +67,25 @@ def recording(
         table.add_row(name, shown)
     Console().print(table)
     typer.echo(f"{out}: metrics.json, recording.md, objects.json" + (", pictures" if pictures else ""))
+
+
+def mission_score(
+    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+    objects: Annotated[Path, typer.Option(help="objects.json of the map.")],
+    occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
+) -> None:
+    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
+    import json
+
+    from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
+    from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
+    from embodied_perceptron_training.homes.recording import watch_recording
+
+    try:
+        trajectory = watch_recording(recording)
+        confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
+        figures = score_objects(trajectory, confirmed) | score_occupancy(trajectory, read_occupancy_npz(occupancy))
+    except (ValueError, OSError) as problem:
+        typer.secho(f"error: {problem}", fg="red", err=True)
+        raise typer.Exit(1) from problem
+    typer.echo(json.dumps({name: round(value, 3) for name, value in figures.items()}))

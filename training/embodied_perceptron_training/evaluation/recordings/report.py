@@ -1,4 +1,4 @@
-"""A recording evaluated: replayed or read, judged (:mod:`.recording_score`), and written down with pictures."""
+"""A recording evaluated: replayed or read, judged (:mod:`.score`), and written down with pictures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evaluate_recording(
 
     Args:
         recording: TUM folder or bag.
-        labels: file of :mod:`.recording_labels`, in the recording's world frame.
+        labels: file of :mod:`.labels`, in the recording's world frame.
         config: of the replay.
         objects: ``objects.json`` of an earlier direct replay instead of a new one.
         max_frames: replay no more.

@@ -1,4 +1,4 @@
-"""What a robot published about a recording against labels made by hand (:mod:`.recording_labels`).
+"""What a robot published about a recording against labels made by hand (:mod:`.labels`).
 
 A published box lies **on** a thing where their exact IoU is at least 0.25, sides shorter than 0.1 m counting as 0.1 m
 on both: labels read off pictures are not exact to the centimetre. Each named box is then one of

@@ -1,1 +1,1 @@
-"""Scenes in, figures out: the evaluations that drive the deployed perceptron, their commands and reports."""
+"""Scenes in, figures out: the evaluations that drive the deployed perceptron, and their reports."""

@@ -6,14 +6,11 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron_training.evaluation.runner.parallel import Workers, choose_workers, known_everywhere
-
-if TYPE_CHECKING:
-    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+from embodied_perceptron_training.evaluation.runner.parallel import Workers, choose_workers
 
 DataSet = Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")]
 Weights = Annotated[str, typer.Option(help="A shipped name, or a weights file.")]
@@ -39,14 +36,6 @@ class Common:
     scenes: int | None
     views: int
     workers: Workers
-
-    def spec(self, seed: int = 0, training: Path | None = None) -> SuiteSpec:
-        """For a suite's run."""
-        from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
-
-        data, weights = (known_everywhere(name, self.workers) for name in (self.data, self.weights))
-        trained = None if training is None else known_everywhere(training, self.workers)
-        return SuiteSpec(data, self.split, weights, self.scenes, self.views, seed, trained)
 
 
 def _common(

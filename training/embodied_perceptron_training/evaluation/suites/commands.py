@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
@@ -25,6 +23,15 @@ def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
     for suite in (pope, arkitscenerefer, openlex3d, robustness):
         app.command(suite.__name__)(with_common_options(suite))
+
+
+def suite_spec(common: Common, seed: int = 0, training: Path | None = None) -> SuiteSpec:
+    """For a suite's run."""
+    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+
+    data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
+    trained = None if training is None else known_everywhere(training, common.workers)
+    return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained)
 
 
 def pope(
@@ -43,7 +50,7 @@ def pope(
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
     from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
-    spec = common.spec(seed, training)
+    spec = suite_spec(common, seed, training)
     _suite(
         "pope",
         common,
@@ -70,7 +77,7 @@ def arkitscenerefer(
     _suite(
         "arkitscenerefer",
         common,
-        common.spec(seed),
+        suite_spec(common, seed),
         closed_loop.run_arkitscenerefer if answers is None and references is None else None,
         lambda: files.score_refer_files(references, answers),
         files.write_refer,
@@ -86,7 +93,7 @@ def openlex3d(
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
     from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
-    spec = common.spec()
+    spec = suite_spec(common)
     _suite(
         "openlex3d",
         common,
@@ -100,7 +107,7 @@ def openlex3d(
 def robustness(
     common: Common,
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
-    views: Annotated[int, typer.Option(min=1, help="Targets of each home and axis, each in a view of its own.")] = 4,
+    views: Annotated[int, typer.Option(min=1, help="Targets of each home and factor, each in a view of its own.")] = 4,
     levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     detector: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
@@ -109,21 +116,21 @@ def robustness(
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.suites import robustness as axes  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import robustness as sweeps  # torch loads only when needed
 
-    suite = common.spec()
+    suite = suite_spec(common)
 
-    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
+    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[sweeps.FactorResult]:
         file = "" if detector is None else known_everywhere(detector, workers)
-        return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
+        return sweeps.run_robustness(sweeps.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
 
-    done: list[SuiteRun[axes.AxisResult]] = []
+    done: list[SuiteRun[sweeps.FactorResult]] = []
     _suite("robustness", common, suite, run, dict, lambda _, result, folder: done.append(result))
     results, out = done[0].results, common.out
-    write_atomically(out / "curves.json", axes.curves_json(results).encode())
-    write_atomically(out / "metrics.png", axes.curves_png(results))
+    write_atomically(out / "curves.json", sweeps.curves_json(results).encode())
+    write_atomically(out / "metrics.png", sweeps.curves_png(results))
     tables = (out / "metrics.md").read_text(encoding="utf-8")
-    write_atomically(out / "metrics.md", (tables + axes.curves_markdown(results)).encode())
+    write_atomically(out / "metrics.md", (tables + sweeps.curves_markdown(results)).encode())
 
 
 def _suite(
@@ -135,6 +142,7 @@ def _suite(
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
 ) -> None:
     """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
+    from embodied_perceptron_training.evaluation.runner.progress import progress_bar
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
@@ -145,7 +153,7 @@ def _suite(
         if run is None:
             figures, facts = from_files()
         else:
-            with _progress(title, console) as show:
+            with progress_bar(title, console) as show:
                 done = run(spec, common.workers, show)
             figures, skipped = done.figures, done.skipped
             facts = {
@@ -167,11 +175,3 @@ def _suite(
     for name, reason in skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     console.print(f"tables and figures in {out}", markup=False)
-
-
-@contextmanager
-def _progress(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import Bounds, box_iou
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.results import SceneObject
+from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 
 _CARRIED = {"ontop": "on", "inside": "in"}  # name of the labels -> of the language
 RELATIONS = (*_CARRIED, "under")
@@ -40,7 +40,6 @@ STATES_OF: Mapping[str, tuple[str, str]] = {
 }
 STATES = (*_DOORS, *_CONTAINERS, *_CLOTH)
 MIN_SCORE = 0.5
-MATCH_IOU = 0.25
 _NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # nothing is put on these
 _FIXED = frozenset(("windowsill", "radiator", "counter", "mirror", "socket", "curtain", "blinds"))  # carried by walls
 _LEGGED = frozenset(
@@ -201,27 +200,11 @@ def _along(box: F64) -> float:
     return float(box[6] + (0.0 if box[3] >= box[4] else np.pi / 2))
 
 
-def matches_by_name(
-    boxes: F64, labels: Sequence[str], scores: F64, true_boxes: F64, true_labels: Sequence[str]
-) -> dict[int, int]:
-    """Row of each of (N, 9) boxes -> row of the one of (M, 9) true boxes of its name that it overlaps most (IoU 0.25 at
-    least), where there is one left: each true box once, the best scores first."""
-    iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(true_boxes)).numpy()
-    names, free = np.array(true_labels, dtype=str), np.ones(len(true_boxes), dtype=bool)
-    found: dict[int, int] = {}
-    for row in np.argsort(-scores, kind="stable").tolist():
-        on = np.flatnonzero(free & (names == labels[row]) & (iou[row] >= MATCH_IOU))
-        if len(on):
-            found[row] = int(on[np.argmax(iou[row, on])])
-            free[found[row]] = False
-    return found
-
-
 def matched_rows(objects: Sequence[SceneObject], boxes: F64, labels: Sequence[str]) -> dict[int, int]:
     """Row of a published object -> row of the true thing of its name that it lies on (IoU 0.25), each thing once."""
     mine = np.array([o.box for o in objects]).reshape(-1, 9)
     scores = np.array([o.score for o in objects], dtype=np.float64)
-    return matches_by_name(mine, [o.label for o in objects], scores, boxes, labels)
+    return match_by_name(mine, [o.label for o in objects], scores, boxes, labels)
 
 
 def renumbered(states: StateLabels, rows: Mapping[int, int]) -> StateLabels:

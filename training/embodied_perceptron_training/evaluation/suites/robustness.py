@@ -1,8 +1,8 @@
 """Robustness along one factor at a time, after BEHAVIOR Vision Suite (arXiv 2405.09546): articulation, lighting,
 visibility, zoom, pitch.
 
-Homes are built again from the seeds that a data set stores. For each home and axis some objects are targets, each in a
-view of its own; the view is rendered at equally spaced levels of the factor and nothing else moves. At each level the
+Homes are built again from the seeds that a data set stores. For each home and factor some objects are targets, each in
+a view of its own; the view is rendered at equally spaced levels of the factor and nothing else moves. At each level the
 average precision is taken over all views with the target as the only true box: predictions of its class that lie on
 another object of that class are ignored, all others that miss it are wrong. The area under the curve of AP over the
 factor and its worst point are the figures.
@@ -47,7 +47,7 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_e
 from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-from embodied_perceptron_training.homes.factor_sweeps import AXES, Axis, AxisFrame, axis_targets, axis_video
+from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
 
@@ -92,7 +92,7 @@ class System(Protocol):
         """Names that it can say."""
         ...
 
-    def predict(self, frame: AxisFrame) -> Predictions:
+    def predict(self, frame: FactorFrame) -> Predictions:
         """What is in the picture."""
         ...
 
@@ -110,7 +110,7 @@ class PerceptronSystem:
         """Classes of the network."""
         return frozenset(self._inference.classes)
 
-    def predict(self, frame: AxisFrame) -> Predictions:
+    def predict(self, frame: FactorFrame) -> Predictions:
         """Boxes of any score."""
         perceptron = scene_perceptron(self._inference, 1)
         perceptron.integrate(PosedFrame(_rgbd(frame), frame.view.T_world_camera))
@@ -134,13 +134,13 @@ class DetectorSystem:
         """Its names in the words of the homes."""
         return frozenset(self._canonical(name) for name in self._detector.vocabulary)
 
-    def predict(self, frame: AxisFrame) -> Predictions:
+    def predict(self, frame: FactorFrame) -> Predictions:
         """Boxes in pixels."""
         found, _ = self._detector.detect(_rgbd(frame))
         return Predictions(found.boxes_px, found.scores, tuple(self._canonical(label) for label in found.labels))
 
 
-def _rgbd(frame: AxisFrame) -> RgbdFrame:
+def _rgbd(frame: FactorFrame) -> RgbdFrame:
     view = frame.view
     return RgbdFrame(1, "camera", view.color, view.depth_m, view.intrinsics)
 
@@ -198,14 +198,14 @@ def curve_figures(ap: Sequence[float]) -> dict[str, float]:
 
 
 @dataclass
-class AxisResult:
-    """One home: what each system said, by (system, axis), then by level.
+class FactorResult:
+    """One home: what each system said, by (system, factor), then by level.
 
     Attributes:
         judged: pictures by level.
-        measured: the factor as the pictures show it, by axis, then by level.
-        views: how many targets were shown, by axis.
-        unasked: targets that a system has no name for, by (system, axis).
+        measured: the factor as the pictures show it, by factor, then by level.
+        views: how many targets were shown, by factor.
+        unasked: targets that a system has no name for, by (system, factor).
     """
 
     judged: dict[tuple[str, str], list[list[Judged]]] = field(default_factory=dict)
@@ -219,53 +219,53 @@ def evaluate_home(
     systems: Mapping[str, System],
     levels: int = DEFAULT_LEVELS,
     views: int = DEFAULT_VIEWS,
-    axes: Sequence[Axis] = AXES,
+    factors: Sequence[Factor] = FACTORS,
     camera: Intrinsics | None = None,
-) -> AxisResult:
-    """All axes of one home, the same targets and views for all systems and again at every call.
+) -> FactorResult:
+    """All factors of one home, the same targets and views for all systems and again at every call.
 
     A home may have fewer targets that can be shown (nothing with a joint, for example).
     """
     camera = rgbd_camera(_WIDTH, _HEIGHT) if camera is None else camera
-    result = AxisResult()
-    for axis in axes:
+    result = FactorResult()
+    for factor in factors:
         for name in systems:
-            result.judged[name, axis] = [[] for _ in range(levels)]
-        result.measured[axis] = [[] for _ in range(levels)]
-        for frames in _videos(home, axis, levels, views, camera, systems):
-            result.views[axis] += 1
+            result.judged[name, factor] = [[] for _ in range(levels)]
+        result.measured[factor] = [[] for _ in range(levels)]
+        for frames in _videos(home, factor, levels, views, camera, systems):
+            result.views[factor] += 1
             label = home.objects[frames[0].target_id].label
             for name, system in systems.items():
                 if label not in system.vocabulary:
-                    result.unasked[name, axis] += 1
+                    result.unasked[name, factor] += 1
                     continue
                 for level, frame in enumerate(frames):
-                    result.judged[name, axis][level].append(_judge_frame(home, frame, frames[-1], system))
+                    result.judged[name, factor][level].append(_judge_frame(home, frame, frames[-1], system))
             for level, frame in enumerate(frames):
-                result.measured[axis][level].append(frame.measured)
+                result.measured[factor][level].append(frame.measured)
     return result
 
 
 def _videos(
-    home: Home, axis: Axis, levels: int, views: int, camera: Intrinsics, systems: Mapping[str, System]
-) -> Iterator[list[AxisFrame]]:
+    home: Home, factor: Factor, levels: int, views: int, camera: Intrinsics, systems: Mapping[str, System]
+) -> Iterator[list[FactorFrame]]:
     known = frozenset[str]().union(*(system.vocabulary for system in systems.values())) - _UNASKED
-    targets = [number for number in axis_targets(home, axis) if home.objects[number].label in known]
+    targets = [number for number in factor_targets(home, factor) if home.objects[number].label in known]
     shown = 0
-    for number in np.random.default_rng([home.seed, 53, AXES.index(axis)]).permutation(targets).tolist():
+    for number in np.random.default_rng([home.seed, 53, FACTORS.index(factor)]).permutation(targets).tolist():
         if shown == views:
             return
         try:
-            frames = list(axis_video(home, axis, int(number), levels, camera))
+            frames = list(factor_sweep(home, factor, int(number), levels, camera))
         except HomeError:
             continue  # hidden from every free place
         least = min(f.target_pixels for f in frames)
-        if frames[-1].target_pixels >= _LEAST_PIXELS and (axis == "visibility" or least >= _HIDDEN_PIXELS):
+        if frames[-1].target_pixels >= _LEAST_PIXELS and (factor == "visibility" or least >= _HIDDEN_PIXELS):
             shown += 1
             yield frames
 
 
-def _judge_frame(home: Home, frame: AxisFrame, last: AxisFrame, system: System) -> Judged:
+def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, system: System) -> Judged:
     found = system.predict(frame)
     label = home.objects[frame.target_id].label
     if system.dimensions == 3:
@@ -287,7 +287,7 @@ def _judge_frame(home: Home, frame: AxisFrame, last: AxisFrame, system: System) 
     )
 
 
-def _box_px(frame: AxisFrame, number: int) -> F64 | None:
+def _box_px(frame: FactorFrame, number: int) -> F64 | None:
     rows, columns = np.nonzero(frame.view.instance == number + 1)
     if len(rows) == 0:
         return None
@@ -313,7 +313,7 @@ class RobustnessSpec:
     """What to run on; plain values, so that worker processes can be told.
 
     Attributes:
-        suite: data, split, weights, scenes; ``views`` is the number of targets of each home and axis.
+        suite: data, split, weights, scenes; ``views`` is the number of targets of each home and factor.
         levels: of each factor.
         detector, layout: an ONNX file to be scored beside the network; "" = none.
     """
@@ -343,7 +343,7 @@ def home_of(data: str, name: str) -> Home:
 class _RobustnessWork:
     spec: RobustnessSpec
 
-    def __call__(self, name: str) -> AxisResult:
+    def __call__(self, name: str) -> FactorResult:
         spec = self.spec
         systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.suite.weights))}
         if spec.detector:
@@ -352,19 +352,19 @@ class _RobustnessWork:
         return evaluate_home(home_of(spec.suite.data, name), systems, spec.levels, spec.suite.views)
 
 
-def curves(results: Sequence[AxisResult]) -> dict[str, list[float]]:
-    """AP in percent by level for ``<axis>`` and ``<system>/<axis>``; axes without any target are left out."""
+def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
+    """AP in percent by level for ``<factor>`` and ``<system>/<factor>``; factors without any target are left out."""
     found: dict[str, list[float]] = {}
-    for name, axis in dict.fromkeys(key for result in results for key in result.judged):
-        parts = [result.judged[name, axis] for result in results if (name, axis) in result.judged]
+    for name, factor in dict.fromkeys(key for result in results for key in result.judged):
+        parts = [result.judged[name, factor] for result in results if (name, factor) in result.judged]
         levels = [[j for part in parts for j in part[level]] for level in range(len(parts[0]))]
         if levels and levels[0]:
-            found[f"{name}/{axis}" if name else axis] = [level_ap(judged) for judged in levels]
+            found[f"{name}/{factor}" if name else factor] = [level_ap(judged) for judged in levels]
     return found
 
 
-def robustness_figures(results: Sequence[AxisResult]) -> dict[str, float]:
-    """``<axis>/{area,worst}`` in percent; of a detector under ``detector/``."""
+def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
+    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``."""
     return {
         f"{name}/{figure}": value for name, ap in curves(results).items() for figure, value in curve_figures(ap).items()
     }
@@ -372,20 +372,20 @@ def robustness_figures(results: Sequence[AxisResult]) -> dict[str, float]:
 
 def run_robustness(
     spec: RobustnessSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
-) -> SuiteRun[AxisResult]:
-    """Raises :class:`EvaluationError` where no home has a target of any axis."""
+) -> SuiteRun[FactorResult]:
+    """Raises :class:`EvaluationError` where no home has a target of any factor."""
     start = time.perf_counter()
     outcome = map_scenes(_RobustnessWork(spec), scene_names(spec.suite.plain), workers, progress)
     if not outcome.results:
         raise EvaluationError("no scene to score")
     figures = robustness_figures(outcome.results)
     if not figures:
-        raise EvaluationError("no home has anything to show on any axis")
+        raise EvaluationError("no home has anything to show on any factor")
     views = sum((r.views for r in outcome.results), Counter[str]())
-    notes: dict[str, object] = {f"views of {axis}": count for axis, count in sorted(views.items())}
+    notes: dict[str, object] = {f"views of {factor}": count for factor, count in sorted(views.items())}
     notes["levels"] = spec.levels
-    for (name, axis), count in sorted(sum((r.unasked for r in outcome.results), Counter[tuple[str, str]]()).items()):
-        notes[f"no name for {f'{name}/' if name else ''}{axis}"] = count
+    for (name, factor), count in sorted(sum((r.unasked for r in outcome.results), Counter[tuple[str, str]]()).items()):
+        notes[f"no name for {f'{name}/' if name else ''}{factor}"] = count
     return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
 
 
@@ -393,21 +393,21 @@ def run_robustness(
 # what it leaves
 
 
-def curves_json(results: Sequence[AxisResult]) -> str:
-    """``{"levels": [...], "ap": {axis: [...]}, "measured": {axis: [...]}}``; AP in percent."""
+def curves_json(results: Sequence[FactorResult]) -> str:
+    """``{"levels": [...], "ap": {factor: [...]}, "measured": {factor: [...]}}``; AP in percent."""
     ap = curves(results)
     count = len(next(iter(ap.values()), ()))
     measured = {}
-    for axis in AXES:
-        shown = [r.measured[axis] for r in results if r.views[axis]]
+    for factor in FACTORS:
+        shown = [r.measured[factor] for r in results if r.views[factor]]
         if shown:
-            measured[axis] = [float(np.mean([v for part in shown for v in part[level]])) for level in range(count)]
+            measured[factor] = [float(np.mean([v for part in shown for v in part[level]])) for level in range(count)]
     levels = np.linspace(0.0, 1.0, count).tolist()
     return json.dumps({"levels": levels, "ap": ap, "measured": measured}, indent=1) + "\n"
 
 
-def curves_markdown(results: Sequence[AxisResult]) -> str:
-    """A table: AP by axis and level."""
+def curves_markdown(results: Sequence[FactorResult]) -> str:
+    """A table: AP by factor and level."""
     ap = curves(results)
     count = len(next(iter(ap.values()), ()))
     levels = [f"{level:.2f}" for level in np.linspace(0.0, 1.0, count)]
@@ -426,23 +426,23 @@ _PLOT, _GAP = (260, 180), 50
 _LINE_COLORS = ((96, 168, 255), (255, 170, 60))
 
 
-def draw_curves(results: Sequence[AxisResult]) -> Image:
-    """(H, W, 3) uint8 RGB: AP over the factor, an axis beside the other; a line for each system."""
+def draw_curves(results: Sequence[FactorResult]) -> Image:
+    """(H, W, 3) uint8 RGB: AP over the factor, one factor beside the other; a line for each system."""
     ap = curves(results)
-    axes = [axis for axis in AXES if any(name.rpartition("/")[2] == axis for name in ap)]
+    factors = [factor for factor in FACTORS if any(name.rpartition("/")[2] == factor for name in ap)]
     width, height = _PLOT
-    image: Image = np.empty((height + 2 * _GAP, len(axes) * (width + _GAP) + _GAP, 3), np.uint8)
+    image: Image = np.empty((height + 2 * _GAP, len(factors) * (width + _GAP) + _GAP, 3), np.uint8)
     image[:] = SHADE
-    for k, axis in enumerate(axes):
+    for k, factor in enumerate(factors):
         left, bottom = _GAP + k * (width + _GAP), _GAP + height
         image[_GAP : bottom + 1, left : left + width] = 40
-        text(image, axis, left, _GAP - 12, INK, 0.55)
+        text(image, factor, left, _GAP - 12, INK, 0.55)
         for mark in (0, 50, 100):
             text(image, str(mark), left - 32, bottom - round(mark / 100 * height) + 5)
         text(image, "0", left - 4, bottom + 20)
         text(image, "1", left + width - 6, bottom + 20)
         for name, values in ap.items():
-            if name.rpartition("/")[2] != axis:
+            if name.rpartition("/")[2] != factor:
                 continue
             color = _LINE_COLORS[int("/" in name)]
             points = [
@@ -454,7 +454,7 @@ def draw_curves(results: Sequence[AxisResult]) -> Image:
     return image
 
 
-def curves_png(results: Sequence[AxisResult]) -> bytes:
+def curves_png(results: Sequence[FactorResult]) -> bytes:
     """The picture as a file. Raises ``OSError`` where it cannot be encoded."""
     done, data = cv2.imencode(".png", draw_curves(results)[..., ::-1])
     if not done:

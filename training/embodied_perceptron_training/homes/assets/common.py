@@ -77,18 +77,16 @@ def hinged_door(
     material: Material,
     handle: Material,
     hinge: str = "left",
-    thick: float = 0.018,
-    angle: float = 1.7,
 ) -> Part:
     """A front door of a cabinet: closed in the plane y = centre y, opening towards -y about a vertical edge."""
-    b = MeshBuilder()
+    b, thick = MeshBuilder(), 0.018
     b.box((width, thick, height), center, material)
     side = -1 if hinge == "left" else 1
     grip_x = center[0] - side * (width / 2 - 0.04)
     b.box((0.015, 0.025, min(0.14, height * 0.4)), (grip_x, center[1] - thick / 2 - 0.0125, center[2]), handle)
     origin = (center[0] + side * width / 2, center[1], center[2])
     axis = (0.0, 0.0, -1.0) if hinge == "left" else (0.0, 0.0, 1.0)
-    return part_from(b, name, Joint("revolute", axis, origin, angle))
+    return part_from(b, name, Joint("revolute", axis, origin, 1.7))
 
 
 def drawer(

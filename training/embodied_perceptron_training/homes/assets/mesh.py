@@ -343,14 +343,11 @@ class MeshBuilder:
         top_radius: float | None = None,
         axis: str = "z",
         segments: int = 12,
-        R: F64 | None = None,
         collide: bool = True,
     ) -> None:
         """A capped cylinder or cone about ``center``, along ``axis``."""
-        top = radius if top_radius is None else top_radius
         turn = {"z": np.eye(3), "x": rotation("y", np.pi / 2), "y": rotation("x", -np.pi / 2)}[axis]
-        turn = turn if R is None else R @ turn
-        profile = [(0.0, -height / 2), (radius, -height / 2), (top, height / 2), (0.0, height / 2)]
+        profile = _cone(radius, radius if top_radius is None else top_radius, height)
         self.lathe(profile, center, material, segments, turn, smooth=False, collide=collide)
 
     def rod(self, start: Any, end: Any, radius: float, material: Material, segments: int = 8) -> None:
@@ -364,7 +361,7 @@ class MeshBuilder:
         x = np.cross([0.0, 1.0, 0.0] if abs(z[1]) < 0.9 else [1.0, 0.0, 0.0], z)
         x /= np.linalg.norm(x)
         R = np.stack([x, np.cross(z, x), z], axis=1)
-        self.cylinder(radius, length, (a + b) / 2, material, segments=segments, R=R)
+        self.lathe(_cone(radius, radius, length), (a + b) / 2, material, segments, R, smooth=False)
 
     # -- swept shapes
 
@@ -395,6 +392,11 @@ class MeshBuilder:
         self._grid(points + normal * half, normal, uv, material, (0, 0, 0), None)
         back = (points - normal * half)[:, ::-1]
         self._grid(back, -normal[:, ::-1], uv[:, ::-1], material, (0, 0, 0), None, collide=False)
+
+
+def _cone(radius: float, top: float, height: float) -> list[tuple[float, float]]:
+    """Profile (radius, height) of a capped cylinder or cone about the origin."""
+    return [(0.0, -height / 2), (radius, -height / 2), (top, height / 2), (0.0, height / 2)]
 
 
 def _smooth_runs(profile: F64, smooth: bool) -> list[tuple[int, int]]:

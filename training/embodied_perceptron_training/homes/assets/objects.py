@@ -65,7 +65,7 @@ class Surface:
         half_m: half width (x) and half depth (y).
         clearance_m: free height above it.
         relation: "ontop", or "inside" for shelves within and containers.
-        accepts: kind of small things that belong there (keys of the tables in :mod:`building.furnishing`).
+        accepts: kind of small things that belong there (keys of the tables in ``building/furnishing.py``).
     """
 
     center_m: tuple[float, float, float]

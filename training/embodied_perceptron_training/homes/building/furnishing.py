@@ -151,7 +151,9 @@ def curtains(a: RoomArranger) -> None:
             shift = s * (float(high[0]) + (c_high[0] - c_low[0]) / 2 - 0.04)
             position = window.T_world_object[:3, :3] @ np.array([shift, 0.0, 0.0]) + window.T_world_object[:3, 3]
             top = min(a.room.height_m - 0.06, 2.35)
-            a.at_side(made, side, a.along(side, position), max(top - float(c_high[2]), 0.02), 0.03, "wall", zones=False)
+            a.at_side(
+                made, side, a.along(side, position), max(top - float(c_high[2]), 0.02), 0.03, "wall", check="contact"
+            )
 
 
 def ceiling_lights(a: RoomArranger) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
 
 F64 = NDArray[np.float64]
+Check = Literal["all", "contact", "none"]
 Zone = tuple[float, float, float, float, float, float]
 CONTACT_M = 0.002  # boxes that overlap by less only touch
 CELL_M = 0.05
@@ -117,16 +119,15 @@ class Placer:
         support: int | None = None,
         relation: str = "",
         mounted: str = "floor",
-        check: bool = True,
-        zones: bool = True,
+        check: Check = "all",
     ) -> PlacedObject | None:
         """Add the object, or return None when it does not fit there.
 
-        ``check=False`` adds it in any case (the shell); ``zones=False`` ignores ``keep_out`` (curtains).
+        ``check``: ``all``; ``contact`` ignores ``keep_out`` (curtains); ``none`` adds it in any case (the shell).
         """
         states = MappingProxyType(dict(joint_states or {}))
         pieces = Pieces.of(model.posed_pieces(states), T)
-        if check and not self._fits(pieces, room, mounted, zones):
+        if check != "none" and not self._fits(pieces, room, mounted, check == "all"):
             return None
         placed = PlacedObject(len(self.objects), model, T, room, states, support, relation, mounted)
         self.objects.append(placed)
@@ -134,7 +135,7 @@ class Placer:
         low, high = pieces.bounds() if len(pieces.center) else (np.full(3, np.inf), np.full(3, -np.inf))
         self._low.append(low)
         self._high.append(high)
-        if check and mounted == "floor" and high[2] > 0.03 and not self.passable(room):
+        if check != "none" and mounted == "floor" and high[2] > 0.03 and not self.passable(room):
             self.remove_last()
             return None
         return placed
@@ -270,13 +271,13 @@ class RoomArranger:
         z: float,
         gap: float = _WALL_GAP_M,
         mounted: str = "floor",
-        zones: bool = True,
+        check: Check = "all",
     ) -> PlacedObject | None:
         """Back to the wall ``side``, centred ``along`` metres from its lower end, base at height ``z``."""
         low, high = model.bounds()
         x, y = self._wall_place(side, along, float(high[1]) + gap, float(low[0] + high[0]) / 2)
         T = pose_at((x, y, z), SIDE_YAW[side])
-        return self.placer.put(model, T, self.room.index, mounted=mounted, zones=zones)
+        return self.placer.put(model, T, self.room.index, mounted=mounted, check=check)
 
     def _wall_place(self, side: Side, along: float, depth: float, shift: float = 0.0) -> tuple[float, float]:
         """World (x, y) of a point ``depth`` before the wall; ``shift`` runs along the local x of what stands there."""

@@ -30,7 +30,7 @@ def build_shell(rng: Rng, plan: FloorPlan, placer: Placer) -> None:
         T = pose_at((x, y, 0.0), 0.0 if wall.horizontal else np.pi / 2)
         # turned by 90 degrees, local +y points to smaller x
         front, back = (near, far) if wall.horizontal else (far, near)
-        placer.put(_wall_model(wall, plan.height_m, front, back), T, owner, mounted="wall", check=False)
+        placer.put(_wall_model(wall, plan.height_m, front, back), T, owner, mounted="wall", check="none")
         for opening in wall.openings:
             if opening.kind == "door":
                 _put_door(rng, wall, opening, placer)
@@ -79,7 +79,7 @@ def _slabs(rng: Rng, room: Room, placer: Placer) -> None:
     for category, z, material in (("floor", 0.0, floor), ("ceiling", room.height_m + _SLAB_M, white)):
         b = MeshBuilder()
         b.box((w, d, _SLAB_M), (0, 0, -_SLAB_M / 2), material)
-        placer.put(_plain(category, b), pose_at((cx, cy, z), 0.0), room.index, mounted="wall", check=False)
+        placer.put(_plain(category, b), pose_at((cx, cy, z), 0.0), room.index, mounted="wall", check="none")
 
 
 def _plain(category: str, b: MeshBuilder) -> ObjectModel:
@@ -155,11 +155,11 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
     yaw = SIDE_YAW[into]  # the leaf's front looks into the room that it opens into
     T = pose_at((x, y, 0.0), yaw)
     frame = structure.doorframe(rng, opening.width_m, opening.top_m, WALL_M)
-    placer.put(frame, T, opening.into, mounted="wall", check=False)
+    placer.put(frame, T, opening.into, mounted="wall", check="none")
     door = structure.door(rng, opening.width_m, opening.top_m)
     state = 0.0 if wall.outer else float(rng.choice([0.0, 1.0], p=[0.15, 0.85])) * float(rng.uniform(0.75, 1.0))
     leaf_T = T @ pose_at((0.0, -WALL_M / 2 + 0.03, 0.0), 0.0)
-    placer.put(door, leaf_T, opening.into, joint_states={"leaf": round(state, 3)}, mounted="wall", check=False)
+    placer.put(door, leaf_T, opening.into, joint_states={"leaf": round(state, 3)}, mounted="wall", check="none")
     reach = opening.width_m
     for room, sign in ((wall.above, 1.0), (wall.below, -1.0)):
         if room < 0:
@@ -211,7 +211,7 @@ def _put_slopes(plan: FloorPlan, placer: Placer) -> None:
         middle = np.array([0.0, -run / 2, knee + rise / 2]) + R @ np.array([0.0, 0.0, 0.02])
         b.box((x1 - x0 - 0.004, length, 0.03), middle, white, R)
         y, yaw = (y1 - 0.03, 0.0) if side == "N" else (y0 + 0.03, np.pi)
-        placer.put(_plain("ceiling", b), pose_at(((x0 + x1) / 2, y, 0.0), yaw), index, mounted="wall", check=False)
+        placer.put(_plain("ceiling", b), pose_at(((x0 + x1) / 2, y, 0.0), yaw), index, mounted="wall", check="none")
 
 
 def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer: Placer) -> None:
@@ -221,7 +221,7 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
     inward = 1.0 if side in ("S", "W") else -1.0
     x, y = wall.point(opening.center_m)
     model = structure.window(rng, opening.width_m, opening.top_m - opening.bottom_m, WALL_M)
-    placer.put(model, pose_at((x, y, opening.bottom_m), yaw), room.index, mounted="wall", check=False)
+    placer.put(model, pose_at((x, y, opening.bottom_m), yaw), room.index, mounted="wall", check="none")
     a = wall.point(opening.center_m - opening.width_m / 2 + 0.08, 0.0)
     b = wall.point(opening.center_m + opening.width_m / 2 - 0.08, inward * 0.3)
     zone = (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]), opening.bottom_m + 0.06, opening.top_m)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron_training.evaluation.recordings.label_command import label
-from embodied_perceptron_training.evaluation.recordings.recording_command import recording
+from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
     PROCESSES,
     VIEWS,
@@ -37,8 +37,6 @@ from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
 
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
-
-
 evaluate_app.command("referring")(referring)
 evaluate_app.command("recording")(recording)
 evaluate_app.command("grand")(grand)
@@ -96,11 +94,15 @@ def calibrate_score(
         Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
     ] = None,
 ) -> None:
-    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps. And how often
-    what is published with a score is right."""
-    from embodied_perceptron_training.evaluation.runner.report import run_calibration  # torch loads only when needed
+    """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
+    published with a score is right."""
+    from embodied_perceptron_training.evaluation.calibration.report import (
+        run_calibration,  # torch loads only when needed
+    )
+    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
-    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision, out)
+    spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
+    figures = run_calibration(spec, write, every, workers, precision, out)
     if out is not None:
         write_metrics(figures, out)
 
@@ -119,11 +121,16 @@ def calibrate_scores(
     workers: Processes = PROCESSES,
     out: MetricsFolder = None,
 ) -> None:
-    """What scores are worth once the map and the things around are asked: probabilities that name and box are right.
+    """Confidence calibration: probabilities that name and box are right, from score, map and context.
     Before ``calibrate``."""
-    from embodied_perceptron_training.evaluation.runner.report import run_reliability  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.calibration.report import (
+        run_confidence_fit,  # torch loads only when needed
+    )
+    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
-    figures = run_reliability([data, *(also or ())], weights, split, write, scenes, views, workers)
+    folders = [data, *(also or ())]
+    specs = [EvaluationSpec(str(folder), split, weights, ("detection",), scenes, views) for folder in folders]
+    figures = run_confidence_fit(specs, write, workers)
     if out is not None:
         write_metrics(figures, out)
 
@@ -178,24 +185,17 @@ def _task_command(task: str) -> Callable[..., None]:
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
         pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
     ) -> None:
-        from embodied_perceptron_training.evaluation.runner.report import run_evaluation  # torch loads only when needed
-
-        command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-        known = [known_everywhere(name, common.workers) for name in (data, common.weights)]
-        run_evaluation(
-            task,
-            Path(known[0]),
-            out,
-            common.split,
-            known[1],
-            common.scenes,
-            common.views,
-            common.workers,
-            turn_seed,
-            command,
-            prompts,
-            pictures,
+        from embodied_perceptron_training.evaluation.runner.evaluate import (  # torch loads only when needed
+            ALL_TASKS,
+            EvaluationSpec,
         )
+        from embodied_perceptron_training.evaluation.runner.report import run_evaluation
+
+        folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
+        tasks = ALL_TASKS if task == "all" else (task,)
+        spec = EvaluationSpec(folder, common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
+        command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+        run_evaluation(task, spec, out, common.workers, command, pictures)
 
     run.__doc__ = _HELP[task]
     return with_common_options(run)
@@ -212,3 +212,4 @@ def register(app: typer.Typer) -> None:
     app.add_typer(evaluate_app, name="evaluate")
     app.command("label")(label)
     app.command("results")(results)
+    app.command("mission-score", hidden=True)(mission_score)

@@ -1,0 +1,279 @@
+"""``--preset paper``: what was published, and nothing beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from support.small_networks import small_config, small_network, small_scene
+from support.toy_task import ToyTask
+from typer.testing import CliRunner
+
+from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.nn.network import CandidateVoxels
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.homes.building.home import HomeSpec
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+from embodied_perceptron_training.training import session, train_command, trainer
+from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
+from embodied_perceptron_training.training.criteria import DECOUPLED
+from embodied_perceptron_training.training.description import losses
+from embodied_perceptron_training.training.losses import same
+from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
+from embodied_perceptron_training.training.scene_pass import VoxelAnswers
+from embodied_perceptron_training.training.tasks import build_task, motion_range, task_config
+from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+
+@pytest.mark.parametrize(
+    ("task", "epochs", "batch", "rate", "decay"),
+    [
+        ("continuous-detection", 96, 1, 2e-4, 1e-4),
+        ("detection", 120, 4, 1e-3, 1e-4),
+        ("monocular-detection", 24, 8, 2e-4, 1e-4),
+        ("occupancy", 24, 1, 1e-4, 0.01),
+        ("continuous-occupancy", 24, 1, 1e-4, 0.01),
+    ],
+)
+def test_schedules_are_the_published_ones(task: str, epochs: int, batch: int, rate: float, decay: float) -> None:
+    run = TrainingRun.of({}, task=task, preset="paper")
+    steps = run.optimisation
+    assert (run.schedule.epochs, steps.batch, steps.learning_rate, steps.weight_decay) == (epochs, batch, rate, decay)
+    assert run.data.repeat == 1  # a pass is a pass: 24 epochs are 24 windows of each scene
+    assert run.total_steps(samples=80, processes=8) == epochs * 80 / (8 * batch)
+    assert (run.losses.detection, run.losses.occupancy, run.losses.grounding) == (1.0, 1.0, 1.0)
+
+
+def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TrainingRun.of({}, task="detection", preset="paper", steps=1, workers=0, validations=0)
+    assert run.learning_rate(8) == 1e-3
+    assert run.learning_rate(2) == pytest.approx(2.5e-4)
+    own = TrainingRun.of({}, task="detection", preset="paper", learning_rate=3e-4)
+    assert own.learning_rate(1) == own.learning_rate(8) == 3e-4
+    assert TrainingRun.of({}, task="detection").learning_rate(1) == 2e-3  # tiny: as it stands
+    said: list[str] = []
+    monkeypatch.setattr(trainer.Progress, "say", lambda _, text: said.append(text))
+    mine = Trainer(ToyTask(), run, RunFolder(tmp_path, pictures=False), quiet=True)
+    mine.run()
+    assert said[-1] == "learning rate 0.000125 for 4 samples a step: 0.001 is for 32"
+    assert {group["lr"] for group in mine.optimizer.param_groups} == {1.25e-4}
+
+
+def test_boxes_are_trained_on_the_four_corner_distances_alone() -> None:
+    paper = TrainingRun.of({}, task="detection", preset="paper")
+    assert detection_criterion(paper).corner_weights == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
+    assert detection_criterion(paper).iou_weight == 0.0
+    grounding = TrainingRun.of({}, task="grounding", preset="paper")
+    assert voxel_criterion(grounding).iou_weight == 0.0
+    assert voxel_criterion(grounding).contrastive_weight == 1.0
+    tiny = TrainingRun.of({}, task="multi")
+    assert detection_criterion(tiny).iou_weight == 1.0
+    asked = TrainingRun.of({"w_iou": "0.5", "w_contrastive": "0.25"}, task="grounding", preset="paper")
+    assert (detection_criterion(asked).iou_weight, voxel_criterion(asked).contrastive_weight) == (0.5, 0.25)
+
+
+def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
+    """The gradient of the term alone moves both sides of the alignment; without its weight there is no such term."""
+    config = small_config("grounding", preset="paper")
+    network = small_network(config)
+    assert network.grounding is not None
+    g = torch.Generator().manual_seed(1)
+    candidates = CandidateVoxels(
+        torch.rand(2, 20, 16, generator=g), torch.rand(2, 20, 3, generator=g), torch.zeros(2, 20, dtype=torch.bool)
+    )
+    tokens, pad = torch.rand(2, 5, 12, generator=g), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    out = network.ground(candidates, tokens, pad)
+    box = torch.tensor([[0.5, 0.5, 0.5, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0]])
+    named = [torch.tensor([False, True, False, False, False]), torch.tensor([True, False, False, False, False])]
+    answers = VoxelAnswers(out, candidates.points_m, candidates.pad, [box, box], named, tokens, pad)
+    passed = SimpleNamespace(
+        network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
+    )
+    run = TrainingRun.of({}, task="grounding", preset="paper")
+    terms = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
+    assert set(terms) == {"class", "box", "contrastive", "selection"}
+    terms["contrastive"].backward()
+    alignment = network.grounding.head.alignment
+    for side in (alignment.query, alignment.token):
+        assert float(side[0].weight.grad.abs().sum()) > 0
+    without = dataclasses.replace(voxel_criterion(run), contrastive_weight=0.0)
+    assert "contrastive" not in VoxelObjective(without)(passed, same)  # type: ignore[arg-type]
+    dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
+    with pytest.raises(ValueError, match="only the projected alignment"):
+        dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# samples
+
+
+def test_scenes_are_moved_as_published() -> None:
+    """All of it for detection, nothing for occupancy, neither turned nor mirrored for sentences."""
+    found = {}
+    for task in ("detection", "continuous-detection", "monocular-detection", "occupancy", "grounding"):
+        run = TrainingRun.of({}, task=task, preset="paper")
+        found[task] = motion_range(run, task_config(run, 4))
+    for task in ("detection", "continuous-detection", "monocular-detection"):
+        moved = found[task]
+        assert moved is not None
+        assert (moved.yaw_rad, moved.scale, moved.shift_sigma_m, moved.mirror) == (0.0873, 0.1, 0.1, 0.5)
+        assert (moved.shift_m, moved.floor_m, moved.quarter_turns) == (0.0, 0.0, False)
+    assert found["occupancy"] is None
+    still = found["grounding"]
+    assert still is not None
+    rng = np.random.default_rng(0)
+    drawn = [still.draw(rng) for _ in range(50)]
+    assert {(m.yaw_rad, m.mirrored) for m in drawn} == {(0.0, False)}
+    assert min(m.scale for m in drawn) < 0.93
+    assert max(m.scale for m in drawn) > 1.07
+    tiny = TrainingRun.of({}, task="occupancy")
+    assert motion_range(tiny, task_config(tiny, 4)) is MOTIONS["aligned"]
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("homes")
+    generate(folder, (40,), HomeSampleSpec(views=6, width=96, height=72, home=HomeSpec(1)), "train")
+    return folder
+
+
+def maker_of(homes: Path, config: NetworkConfig, spec: WindowSpec, views: int = 6) -> tuple[SampleMaker, SceneCache]:
+    cache = SceneCache(EmbodiedScanDataset(homes, "train"), homes / ".prepared", Preparation(views=views))
+    return SampleMaker(config, ("chair", "table", "bed", "door"), spec, cache, colors=True), cache
+
+
+def test_a_mirrored_monocular_scene_has_a_mirrored_image(homes: Path) -> None:
+    """What a camera shows of a place stays: the mirrored image, read at the mirrored pixel."""
+    config = small_config("detection", modality="rgbd", preset="paper")
+    mirror = MotionRange(yaw_rad=0.0, mirror=1.0, scale=0.0, shift_m=0.0, floor_m=0.0)
+    specs = [WindowSpec(math.inf, mirror, "one", flip_images=flip) for flip in (False, True)]
+    (plain, cache), (mirrored, _) = (maker_of(homes, config, spec) for spec in specs)
+    scene = cache[0]
+    before, after = (m.make(scene, np.random.default_rng(3)) for m in (plain, mirrored))
+    assert torch.equal(before.boxes, after.boxes)
+    assert torch.equal(before.coords, after.coords)
+    width = before.image_size[1]
+    points = torch.cat([before.feats[:, :3].double(), torch.ones(len(before.feats), 1)], 1)
+    pixels = [(points @ s.projections[0].T) for s in (before, after)]
+    u, v = (p[:, 0] / p[:, 2] for p in pixels)
+    torch.testing.assert_close(v, width - 1 - u)
+    torch.testing.assert_close(pixels[0][:, 1:], pixels[1][:, 1:])
+    assert before.colors is not None
+    assert after.colors is not None
+    assert torch.equal(after.colors, before.colors.flip(2))
+    assert torch.equal(after.depth_mm, before.depth_mm.flip(2))
+    assert not torch.equal(after.colors, before.colors)
+
+
+def test_views_are_drawn_from_all_of_a_scan(homes: Path) -> None:
+    """Each time others, in their order; a map of the first ones of them in the continuous task."""
+    config = small_config("detection", modality="rgbd", preset="paper")
+    drawn: dict[str, set[tuple[int, ...]]] = {"all": set(), "prefix": set(), "one": set()}
+    for choice, wanted in (("all", 3), ("prefix", 4), ("one", 1)):
+        maker, _ = maker_of(homes, config, WindowSpec(math.inf, None, choice, random_views=wanted))  # type: ignore[arg-type]
+        for seed in range(60):
+            views = maker._choose_views(6, np.random.default_rng(seed))
+            assert views == sorted(set(views))
+            drawn[choice].add(tuple(views))
+    assert {len(v) for v in drawn["all"]} == {3}
+    assert {v for views in drawn["all"] for v in views} == set(range(6))
+    assert {len(v) for v in drawn["prefix"]} == {1, 2, 3, 4}
+    assert drawn["one"] == {(i,) for i in range(6)}
+    maker, cache = maker_of(homes, config, WindowSpec(math.inf, None, "all", random_views=3))
+    sample = maker.make(cache[0], np.random.default_rng(0))
+    assert len(sample.projections) == len(sample.depth_mm) == 3
+
+
+def test_numbers_of_views_are_the_published_ones(homes: Path) -> None:
+    expected = {
+        "detection": (20, 50),
+        "continuous-detection": (10, 50),
+        "occupancy": (10, 20),
+        "grounding": (20, 50),
+        "monocular-detection": (1, 50),
+    }
+    for task, (views, val_views) in expected.items():
+        samples = TrainingRun.of({}, task=task, preset="paper").samples
+        assert (samples.views, samples.val_views, samples.random_views) == (views, val_views, "on")
+    assert TrainingRun.of({}, task="detection", preset="paper", views=5).samples.val_views == 0  # of both
+    own = TrainingRun.of({}, task="detection").samples
+    assert (own.views, own.val_views, own.random_views) == (0, 0, "off")
+
+
+def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
+    for task in ("detection", "images"):
+        with pytest.raises(ValueError, match="no package has ImageNet weights of resnet50 as preset paper uses it"):
+            build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# train --print-run
+
+
+def printed(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command("train")(train_command.train)
+    app.command("nothing")(lambda: None)
+    result = CliRunner().invoke(app, ["train", "--print-run", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.output)
+
+
+def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "build_task", lambda run: pytest.fail("builds a task"))
+    found = printed("--preset", "paper", "--task", "detection")
+    assert found["losses"] == {
+        "class": 1.0, "center": 1.0, "box/center": 0.2, "box/size": 0.2, "box/rotation": 0.2, "box/all": 0.4,
+    }  # fmt: skip
+    assert found["augmentation"] == {
+        "rotation_rad": 0.0873, "scale": [0.9, 1.1], "translation_sigma_m": 0.1, "flip": True,
+    }  # fmt: skip
+    keys = ("learning_rate", "weight_decay", "epochs", "batch_per_gpu", "views", "random_views", "site_size_m")
+    assert [found[k] for k in keys] == [1e-3, 1e-4, 120.0, 4, 20, True, 0.01]
+    assert found["image_encoder"] == {"name": "resnet50", "pretrained": False, "trainable": True}
+    assert found["text_encoder"] is None
+    occupancy = printed("--preset", "paper", "--task", "occupancy")
+    assert (occupancy["augmentation"], occupancy["site_size_m"], occupancy["views"]) == (None, 0.0025, 10)
+    assert occupancy["losses"] == {f"occupancy/{k}": 1.0 for k in ("cross_entropy", "semantic", "geometric")}
+    grounding = printed("--preset", "paper", "--task", "grounding")
+    assert (grounding["augmentation"]["rotation_rad"], grounding["augmentation"]["flip"]) == (0.0, False)
+    assert grounding["losses"]["grounding/contrastive"] == 1.0
+    assert not any("iou" in name for name in grounding["losses"])
+    assert grounding["text_encoder"] == {"name": "roberta-base", "trainable": False}
+    tiny = printed("--task", "multi", "--steps", "7")
+    assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)
+    assert tiny["losses"]["iou"] == 1.0
+    with pytest.raises(CommandError, match="--task must be given"):
+        printed("--preset", "paper")
+    with pytest.raises(CommandError, match="describes tasks over scenes"):
+        printed("--preset", "paper", "--task", "boxes")
+
+
+@pytest.mark.parametrize("task", ["multi", "occupancy", "grounding"])
+def test_printed_losses_are_those_of_a_step(task: str) -> None:
+    """By name: what a criterion gives, its corner distances summed as ``box``."""
+    run = TrainingRun.of({}, task=task)
+    config = task_config(run, 4)
+    named = {name.split("/")[0] if name.startswith("box/") else name for name in losses(run, config)}
+    expected = {"class", "center", "box", "iou", "object"} if config.detection is not None else set()
+    if config.occupancy is not None:
+        expected |= {f"occupancy/{k}" for k in ("cross_entropy", "semantic", "geometric")}
+    if config.grounding is not None:
+        expected |= {"grounding/named", "grounding/others"}
+    assert named == expected

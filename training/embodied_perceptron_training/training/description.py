@@ -1,0 +1,104 @@
+"""What a training would do, as plain values, from what the training itself reads: ``train --print-run``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron_training.training.augment import MotionRange
+from embodied_perceptron_training.training.criteria import DECOUPLED, OccupancyCriterion
+from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.tasks import TASK_KINDS, motion_range, task_config
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+CORNER_TERMS = ("center", "size", "rotation", "all")
+
+
+def describe(run: TrainingRun) -> dict[str, Any]:
+    """One JSON object; no data are read and no network is built.
+
+    ``learning_rate`` is that of ``reference_batch`` samples a step, where the run has one. ``augmentation`` is None
+    where scenes stay as they are. Raises ``ValueError`` for tasks that are not over scenes.
+    """
+    if run.task not in TASK_KINDS:
+        raise ValueError(f"--print-run describes tasks over scenes ({', '.join(TASK_KINDS)}), got {run.task!r}")
+    config = task_config(run, len(DETECTION_CLASSES))
+    steps = run.optimisation
+    return {
+        "task": run.task,
+        "preset": run.network.preset,
+        "learning_rate": steps.learning_rate,
+        "reference_batch": steps.reference_batch,
+        "weight_decay": steps.weight_decay,
+        "epochs": run.schedule.epochs or None,
+        "steps": run.schedule.steps or None,
+        "windows_per_epoch": run.data.repeat,
+        "batch_per_gpu": steps.batch,
+        "views": run.samples.views or TASK_KINDS[run.task].views,
+        "random_views": run.samples.random_views == "on",
+        "val_views": run.samples.val_views or run.samples.views or TASK_KINDS[run.task].views,
+        "augmentation": _augmentation(motion_range(run, config)),
+        "site_size_m": config.voxel_size_m,
+        "losses": losses(run, config),
+        "image_encoder": _image_encoder(run, config),
+        "text_encoder": _text_encoder(config),
+    }
+
+
+def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
+    """Name of each term -> its weight in the sum that is minimised; corner distances one by one."""
+    found: dict[str, float] = {}
+    if config.detection is not None:
+        boxes, weight = detection_criterion(run), run.losses.detection
+        terms = {"class": 1.0, "center": 1.0, **_corners("box", boxes.corner_weights), "iou": boxes.iou_weight}
+        if config.detection.presence:
+            terms["presence"] = 1.0
+        if config.detection.pruning == "object":
+            terms["object"] = 1.0
+        found |= _weighted("", terms, weight)
+    if config.occupancy is not None:
+        cells = OccupancyCriterion()
+        terms = {"cross_entropy": 1.0, "semantic": cells.semantic, "geometric": cells.geometric}
+        found |= _weighted("occupancy/", terms, run.losses.occupancy)
+    if config.grounding is not None and config.grounding.queries == "voxels":
+        words = voxel_criterion(run)
+        terms = {"class": words.class_weight, **_corners("box", DECOUPLED, words.box_weight)}
+        terms |= {"iou": words.iou_weight, "contrastive": words.contrastive_weight, "selection": 1.0}
+        found |= _weighted("grounding/", terms, run.losses.grounding)
+    elif config.grounding is not None:
+        found |= _weighted("grounding/", {"named": 1.0, "others": 1.0}, run.losses.grounding)
+    return found
+
+
+def _corners(name: str, weights: tuple[float, float, float, float], factor: float = 1.0) -> dict[str, float]:
+    return {f"{name}/{term}": factor * weight for term, weight in zip(CORNER_TERMS, weights, strict=True)}
+
+
+def _weighted(prefix: str, terms: dict[str, float], weight: float) -> dict[str, float]:
+    """Without terms that count nothing."""
+    return {prefix + name: weight * value for name, value in terms.items() if weight * value}
+
+
+def _augmentation(motion: MotionRange | None) -> dict[str, Any] | None:
+    if motion is None:
+        return None
+    return {
+        "rotation_rad": motion.yaw_rad,
+        "scale": [1.0 - motion.scale, 1.0 + motion.scale],
+        "translation_sigma_m": motion.shift_sigma_m,
+        "flip": motion.mirror > 0,
+    }
+
+
+def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | None:
+    if not config.uses_images:
+        return None
+    return {"name": config.image.encoder, "pretrained": bool(run.network.images), "trainable": not run.network.images}
+
+
+def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:
+    """Its token features are kept with the scenes: it stays as it is."""
+    if config.grounding is None:
+        return None
+    return {"name": config.grounding.text_encoder, "trainable": False}

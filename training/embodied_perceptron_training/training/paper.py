@@ -1,0 +1,83 @@
+"""How EmbodiedScan (CVPR 2024, with its appendix) trains, in one table: what ``--preset paper`` starts from.
+
+Rates are for 8 GPUs with ``batch`` samples each; other numbers of samples per step scale them in proportion, unless a
+learning rate is given. Tasks that the paper does not have (``multi``, ``images``, ``boxes``) take what is nearest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_perceptron_training.training.augment import MotionRange
+
+GPUS = 8
+_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
+# sentences name sides of things from where they are seen: neither turned nor mirrored
+_UNTURNED = dataclasses.replace(_MOTION, yaw_rad=0.0, mirror=0.0)
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """One task's training.
+
+    Attributes:
+        learning_rate, weight_decay: of AdamW.
+        epochs: passes over the scenes.
+        batch: samples on each GPU.
+        schedule: ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``.
+        warmup_steps: of the learning rate.
+        views: of a sample, drawn at random from all of a scan's; val_views: of a validation, evenly spread.
+        motion: augmentation of the whole scene; None = it stays where it is.
+    """
+
+    learning_rate: float
+    epochs: float
+    batch: int
+    weight_decay: float = 1e-4
+    schedule: str = "step"
+    warmup_steps: int = 0
+    motion: MotionRange | None = _MOTION
+    views: int = 20
+    val_views: int = 50
+
+
+_DETECTION = PaperTask(1e-3, 120.0, 4)
+_OCCUPANCY = PaperTask(
+    1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500, motion=None, views=10, val_views=20
+)
+PAPER: Mapping[str, PaperTask] = {
+    "detection": _DETECTION,
+    "continuous-detection": PaperTask(2e-4, 96.0, 1, views=10),
+    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1),
+    "occupancy": _OCCUPANCY,
+    "continuous-occupancy": _OCCUPANCY,
+    "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4, motion=_UNTURNED),
+    "multi": PaperTask(5e-4, 12.0, 1, motion=_UNTURNED),
+    "images": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
+    "boxes": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
+}
+
+
+def paper_defaults(task: str) -> dict[str, Any]:
+    """Flat names of :class:`~embodied_perceptron_training.training.training_run.TrainingRun` and their values."""
+    known = PAPER[task]
+    found: dict[str, Any] = {
+        "learning_rate": known.learning_rate,
+        "weight_decay": known.weight_decay,
+        "epochs": known.epochs,
+        "batch": known.batch,
+        "reference_batch": GPUS * known.batch,
+        "schedule": known.schedule,
+        "warmup_steps": known.warmup_steps,
+        "ema_decay": 0.0,
+    }
+    if task in ("images", "boxes"):
+        return found
+    found |= {"views": known.views, "val_views": known.val_views, "random_views": "on"}
+    found |= {"repeat": 1, "w_iou": 0.0}  # a pass is a pass; corner distances are the whole loss of boxes
+    if task != "multi":  # one network, one loss
+        found |= {"w_occupancy": 1.0, "w_grounding": 1.0}
+    return {**found, "w_contrastive": 1.0} if task in ("grounding", "multi") else found
