@@ -21,6 +21,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.outputs import OutputPose
 from embodied_perceptron_ros.node.queries import (
     MAX_MESSAGE_CHARACTERS,
     Answer,
@@ -96,7 +97,9 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     chairs = (SceneObject(n, "chair", 0.9, np.array([n, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0])) for n in range(1, 13))
     perceptron = Perceptron()
     perceptron._known = QueryContext(tuple(chairs))
+    pose = OutputPose("odom", None)
     node = SimpleNamespace(
+        _pose_of=lambda query: pose,
         _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
         _transforms=None,
         _stamp_ns=lambda: 1,
@@ -106,7 +109,9 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
         _way_to=lambda grounding: (None, float("nan")),
     )
     query = parse_query(message)
-    answer = Answer(query, GroundingInterface._ask(node, query))
+    answer = GroundingInterface._ask(node, query)
+    assert answer.pose is pose
+    node._pose_of = lambda query: pytest.fail("the pose is looked up once a query")
     assert len(GroundingInterface._message(node, answer)[0].candidates) == count
 
 
@@ -135,12 +140,12 @@ class Harness:
         )
         self.worker.start()
 
-    def ask(self, query: Query) -> Grounding:
+    def ask(self, query: Query) -> Answer:
         self.asked(query)
         self.gate.wait(10)
         if self.error:
             raise self.error
-        return query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason)
+        return Answer(query, query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason))
 
     def deliver(self, answer: Answer) -> None:
         with self.changed:

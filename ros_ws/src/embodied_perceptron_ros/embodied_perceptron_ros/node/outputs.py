@@ -41,10 +41,10 @@ from embodied_perceptron_ros.conversion.objects import MarkerKey, object_markers
 from embodied_perceptron_ros.conversion.values import make_image
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.node.transforms import TransformSource
 
 _TOLD_S = 5.0  # how long diagnostics repeat a problem of an output
-_LOGGED_S = 10.0  # between two log lines of one problem
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -173,7 +173,7 @@ class Outputs:
                 QoSProfile(**profile),
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
-        self._logged: dict[str, float] = {}
+        self._log = ThrottledLog(node.get_logger(), every_s=10.0)
         self._grid: OccupancyGrid | None = None  # as listeners have it, updates included
         self._grid_limit = Limiter()
         self._shown: set[MarkerKey] = set()
@@ -202,14 +202,12 @@ class Outputs:
     def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
-        pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
-        )
+        pose = self._pose_in(parameters.output_frame, perception)
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
             message = f"nothing is published in output_frame {parameters.output_frame!r}: {pose}"
             self._health.problem("transforms", WARN, message)
-            self._log_now_and_then("output_frame", message)
+            self._log.warning("output_frame", message)
             return
         self._health.clear_problem("transforms")
         place = (stamp_ns, pose.frame_id, pose.T_out_world)
@@ -256,14 +254,12 @@ class Outputs:
 
     def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
         frame = parameters.base_frame
-        pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.T_world_map
-        )
+        pose = self._pose_in(frame, perception)
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
             message = f"no obstacles: base_frame {frame!r} is not known: {pose}"
             self._health.problem("transforms", WARN, message, "base_frame", hold_s=_TOLD_S)
-            self._log_now_and_then("base_frame", message)
+            self._log.warning("base_frame", message)
             return
         T_base_world = np.eye(4) if pose.T_out_world is None else pose.T_out_world
         obstacles = find_obstacles(
@@ -276,13 +272,6 @@ class Outputs:
         )
         self._send("obstacles", obstacles_to_cloud(obstacles, perception.stamp_ns, pose.frame_id, T_base_world))
 
-    def _log_now_and_then(self, key: str, message: str) -> None:
-        """At most one line per key in a while."""
-        now_s = time.monotonic()
-        if now_s - self._logged.get(key, float("-inf")) > _LOGGED_S:
-            self._logged[key] = now_s
-            self._node.get_logger().warning(message)
-
     def publish_held(self, perception: Perception, everything: bool = False) -> None:
         """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
@@ -291,9 +280,7 @@ class Outputs:
             and self._heard("voxels")
             and self._voxels_limit.due(parameters.voxels_hz, everything)
         ):
-            pose = find_output_pose(
-                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
-            )
+            pose = self._pose_in(parameters.output_frame, perception)
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
@@ -306,9 +293,9 @@ class Outputs:
             self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
 
-    def _output_pose(self, perception: Perception) -> OutputPose | str:
-        names = self._parameters().fusion_frame, self._parameters().output_frame
-        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.T_world_map)
+    def _pose_in(self, frame_id: str, perception: Perception) -> OutputPose | str:
+        fusion_frame = self._parameters().fusion_frame
+        return find_output_pose(self._transforms, fusion_frame, frame_id, perception.stamp_ns, perception.T_world_map)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)

@@ -46,6 +46,7 @@ from embodied_perceptron_ros.node.parameters import (
     unused_overrides,
 )
 from embodied_perceptron_ros.node.threads import BackgroundThread, GivenUpError, await_in_executor, run_in_executor
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.players.processes import ros_environment
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ _FAREWELL_S = 0.1
 _GIVE_UP_S = 1.0  # for the callback at work when a configuration is given up
 _PROGRESS_S = 0.25  # between diagnostics while the node starts
 _STARTING_S = 3.0  # so long after the start they are frequent in any state
-_LOGGED_S = 5.0  # between log lines then
 _SUCCESS, _FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
@@ -79,7 +79,7 @@ class PerceptionNode(LifecycleNode):
         self._service_change_state.callback_group.add_entity(self._service_change_state)
         self._parameters_now: NodeParameters | None = None
         self._state = "unconfigured"
-        self._logged_s = float("-inf")
+        self.log = ThrottledLog(self.get_logger())
         self._map: ConfiguredMap | None = None
         self._live: LiveParts | None = None
         declare_parameters(self)
@@ -154,10 +154,7 @@ class PerceptionNode(LifecycleNode):
     def _report(self, doing: str) -> None:
         """Tell what the configuration is at, by diagnostics and now and then by the log."""
         self.health.problem("node", OK, f"configuring: {doing}", "configuring")
-        now_s = time.monotonic()
-        if now_s - self._logged_s > _LOGGED_S:
-            self._logged_s = now_s
-            self.get_logger().info(f"configuring: {doing}")
+        self.log.info("configuring", f"configuring: {doing}")
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Open the ears: cameras and queries; begin perceiving."""
@@ -264,7 +261,7 @@ class PerceptionNode(LifecycleNode):
         self.get_logger().warning(f"the clock went back by {-jump.delta.nanoseconds / 1e9:.3f} s")
         if self._map is not None:
             self._map.transforms.clear()
-            self._map.fusion.wake()
+            self._map.inbox.wake()
 
     def _on_set_parameters(self, changes: list[Parameter[Any]]) -> SetParametersResult:
         if self._read_back.is_writing:
@@ -279,7 +276,7 @@ class PerceptionNode(LifecycleNode):
     def _publish_diagnostics(self) -> None:
         counts, areas = FrameCounts(), {}
         if self._map is not None:
-            counts, areas = self._map.fusion.counts, self._map.diagnostics()
+            counts, areas = self._map.inbox.counts, self._map.diagnostics()
         now_ns = self.get_clock().now().nanoseconds
         self._diagnostics.publish(self.health.diagnostics(now_ns, self._state, counts, areas))
 

@@ -6,13 +6,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from embodied_perceptron.apps.checks import Severity, check_depth
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 
 _IDLE_S = 0.25
 _TOLD_S = 10.0  # how long diagnostics repeat what a perception had to say
@@ -31,7 +31,7 @@ class PerceptionWorker:
         self,
         perceptron: Perceptron,
         health: Health,
-        logger: Any,
+        log: ThrottledLog,
         *,
         publish: Callable[[Perception, bool], None],
         publish_held: Callable[[Perception], None],
@@ -40,7 +40,7 @@ class PerceptionWorker:
     ) -> None:
         self._perceptron = perceptron
         self._health = health
-        self._logger = logger
+        self._log = log
         self._publish = publish
         self._publish_held = publish_held
         self._new_listeners = new_listeners
@@ -48,7 +48,6 @@ class PerceptionWorker:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._latest: Perception | None = None
-        self._told_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -84,7 +83,7 @@ class PerceptionWorker:
                 trace = traceback.format_exc()
                 message = f"internal error while perceiving: {trace.strip().splitlines()[-1]}"
                 self._health.problem("node", ERROR, message, "perception", hold_s=30.0)
-                self._logger.error(trace)
+                self._log.error("internal error", trace)
                 self._stopping.wait(1.0)
 
     def _perceive(self) -> None:
@@ -109,10 +108,7 @@ class PerceptionWorker:
         self._health.count("frames_with_implausible_depth")
         message = f"camera {frame.camera!r}: {wrong[0].message}: {wrong[0].remedy}"
         self._health.problem("frames", ERROR, message, f"depth of {frame.camera}")
-        now_s = time.monotonic()
-        if now_s - self._told_s > _TOLD_S:
-            self._told_s = now_s
-            self._logger.error(message)
+        self._log.error(f"depth of {frame.camera}", message, every_s=_TOLD_S)
 
     def _serve_listeners(self) -> None:
         if self._latest is None:

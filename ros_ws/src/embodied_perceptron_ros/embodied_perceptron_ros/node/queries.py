@@ -116,10 +116,11 @@ class Answer:
 
     query: Query
     grounding: Grounding
+    pose: Any = None  # where the answer goes, as whoever answered found it; None = nobody asked
 
 
 Deliver = Callable[[Answer], None]
-Ask = Callable[[Query], Grounding]
+Ask = Callable[[Query], Answer]
 Begin = Callable[[], None]
 
 
@@ -164,7 +165,7 @@ class QueryWorker:
             self._queue.clear()
             self._standing.clear()
         for query, deliver, _ in waiting:
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
 
     @property
     def status(self) -> dict[str, int]:
@@ -202,13 +203,13 @@ class QueryWorker:
                 self._condition.notify()
         if problem:
             self._health.count("queries_refused")
-            self._finish(query, invalid(query, problem), deliver)
+            self._finish(Answer(query, invalid(query, problem)), deliver)
         return query
 
     def refuse(self, query: Query, reason: str, deliver: Deliver) -> None:
         """Answer a query INVALID at once: it could not be read."""
         self._health.count("queries_received")
-        self._finish(self._named(query), invalid(query, reason), deliver)
+        self._finish(Answer(self._named(query), invalid(query, reason)), deliver)
 
     def _named(self, query: Query) -> Query:
         """With an id."""
@@ -241,53 +242,55 @@ class QueryWorker:
             with self._condition:
                 known = self._standing.pop(query.id, None)
             reason = "cancelled" if known else f"no standing query has the id {query.id!r}"
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
             return
         with self._condition:
             others = [key for key in self._standing if key != query.id]
         if query.standing and len(others) >= self._max_standing:
             reason = f"too many standing queries ({self._max_standing}): cancel one first"
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
             return
-        grounding = self._safely_ask(query)
+        answer = self._safely_ask(query)
+        grounding = answer.grounding
         # a standing query that cannot be understood now never will: it does not stand
         if query.standing and grounding.status != GroundingStatus.INVALID:
             with self._condition:
-                self._standing[query.id] = Answer(query, grounding)
+                self._standing[query.id] = answer
         elif query.standing:
-            query = dataclasses.replace(query, standing=False)
-        self._finish(query, grounding, deliver)
+            answer = dataclasses.replace(answer, query=dataclasses.replace(query, standing=False))
+        self._finish(answer, deliver)
 
     def _answer_standing(self) -> None:
         with self._condition:
             standing = list(self._standing.values())
         for earlier in standing:
             query = dataclasses.replace(earlier.query, arrived_s=time.monotonic())
-            grounding = self._safely_ask(query)
+            answer = self._safely_ask(query)
             with self._condition:
                 if query.id not in self._standing or self._stopping:
                     continue
-                self._standing[query.id] = Answer(query, grounding)
-            if answer_key(grounding) != answer_key(earlier.grounding):
-                self._finish(query, grounding, self._deliver_standing)
+                self._standing[query.id] = answer
+            if answer_key(answer.grounding) != answer_key(earlier.grounding):
+                self._finish(answer, self._deliver_standing)
 
-    def _safely_ask(self, query: Query) -> Grounding:
+    def _safely_ask(self, query: Query) -> Answer:
         try:
             return self._ask(query)
         except Exception as error:  # a query must be answered whatever happens
             self._health.count("internal_errors")
             self._health.problem("queries", ERROR, f"internal error: {error!r}", hold_s=30.0)
             self._logger.error(f"query {query.id!r} failed:\n{traceback.format_exc()}")
-            return invalid(query, f"internal error: {type(error).__name__}: {error}")
+            return Answer(query, invalid(query, f"internal error: {type(error).__name__}: {error}"))
 
-    def _finish(self, query: Query, grounding: Grounding, deliver: Deliver) -> None:
+    def _finish(self, answer: Answer, deliver: Deliver) -> None:
+        grounding = answer.grounding
         self._health.latency("query", grounding.latency_ms)
         self._health.count(f"queries_{grounding.status.name.lower()}")
         try:
-            deliver(Answer(query, grounding))
+            deliver(answer)
         except Exception:  # one asker's end must not stop the others' answers
             self._health.count("internal_errors")
-            self._logger.error(f"answer to {query.id!r} could not be delivered:\n{traceback.format_exc()}")
+            self._logger.error(f"answer to {answer.query.id!r} could not be delivered:\n{traceback.format_exc()}")
 
 
 def invalid(query: Query, reason: str) -> Grounding:

@@ -35,7 +35,7 @@ def open_web_viewer(node: Any, configured: Any) -> WebViewer:
 
 def health_lines(node: Any, configured: Any) -> list[HealthLine]:
     """The node's counts, and every problem that lasts."""
-    counts = configured.fusion.counts
+    counts = configured.inbox.counts
     frames = f"{counts.fused} frames fused, {sum(counts.dropped.values())} dropped, {counts.pending} on their way"
     return [HealthLine("ok", "node", frames), *problem_lines(node.health.problems())]
 

@@ -20,9 +20,10 @@ from embodied_perceptron.visualization.web import WebViewer
 from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
+from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
-from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions
 from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
@@ -62,18 +63,32 @@ class ConfiguredMap:
 
     def __init__(self, node: Any, perceptron: Perceptron) -> None:
         parameters = node.parameters
-        self.inbox = Inbox(on_arrival=lambda: self.fusion.wake())
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
         with ExitStack() as parts:
             self.transforms: TransformSource = make_transform_source(
                 node,
-                lambda: self.fusion.transforms_changed(),
+                lambda: self.inbox.transforms_changed(),
                 max_gap_s=parameters.config.assembler.max_pose_gap_s,
             )
             parts.callback(self.transforms.close)
-            self.fusion = self._make_fusion(node)
-            camera_frame = self.fusion.camera_frame
+            self.inbox = FrameInbox(
+                parameters.cameras,
+                parameters.config.assembler,
+                CameraPoses(self.transforms, parameters.fusion_frame),
+                node.health,
+                node.log,
+                max_backlog=lambda: node.parameters.max_backlog,
+            )
+            self.fusion = FusionWorker(
+                self.perceptron,
+                self.inbox,
+                node.health,
+                node.log,
+                now_ns=node.now_ns,
+                reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
+            )
+            camera_frame = self.inbox.camera_frame
             self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters, camera_frame)
             parts.callback(self.outputs.close)
             self.services = MapServices(
@@ -92,23 +107,6 @@ class ConfiguredMap:
             self.fusion.start()
             parts.callback(self.fusion.stop)
             self._parts = parts.pop_all()
-
-    def _make_fusion(self, node: Any) -> FusionWorker:
-        parameters = node.parameters
-        return FusionWorker(
-            self.perceptron,
-            self.inbox,
-            self.transforms,
-            node.health,
-            node.get_logger(),
-            assembler_config=parameters.config.assembler,
-            fusion_frame=parameters.fusion_frame,
-            rectified={camera.name: camera.rectified for camera in parameters.cameras},
-            now_ns=node.now_ns,
-            max_backlog=lambda: node.parameters.max_backlog,
-            reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
-            inf_is_unknown=[camera.name for camera in parameters.cameras if camera.inf_depth == "unknown"],
-        )
 
     def diagnostics(self) -> dict[str, dict[str, Any]]:
         """Values by area."""
@@ -133,7 +131,7 @@ class LiveParts:
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
-            node.get_logger(),
+            node.log,
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
@@ -188,8 +186,8 @@ class LiveParts:
             node.health,
             limits=limits_from_options(options),
             class_names=options.classes or COCO_CLASSES,
-            camera_frame=self._configured.fusion.camera_frame,
-            camera_model=self._configured.fusion.camera_model,
+            camera_frame=self._configured.inbox.camera_frame,
+            camera_model=self._configured.inbox.camera_model,
         )
         parts.callback(inputs.close)
 
@@ -202,7 +200,7 @@ class LiveParts:
             topic=node.parameters.keyframe_path_topic,
             child_frame=node.parameters.keyframe_path_child,
             fusion_frame=node.parameters.fusion_frame,
-            camera_frame=self._configured.fusion.camera_frame,
+            camera_frame=self._configured.inbox.camera_frame,
             on_corrected=on_corrected,
         )
 
