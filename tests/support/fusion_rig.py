@@ -21,6 +21,7 @@ from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.parameters import CameraParameters
 from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 MS = 1_000_000
 
@@ -91,6 +92,7 @@ class Rig:
             self.inbox,
             self.health,
             self.log,
+            Watchdog(self.health, self.log),
             now_ns=now_ns,
             reset_on_time_jump=lambda: self.reset_on_jump,
         )

@@ -468,8 +468,16 @@ class _CameraQueue:
     def _belongs_to_dropped(self, stream: str, image: _PendingFrame) -> bool:
         """Whether the other image of this frame was dropped, so that the frame is explained already.
 
-        What came long before is another frame, whose stamp was of the future then.
+        What came long before is another frame, whose stamp was of the future then. Of an image that came twice the first
+        still waits: this one is its partner, and the next of this stamp the copy's.
         """
+        if any(
+            not waiting.paired
+            and waiting.missing == stream
+            and abs(waiting.stamp_ns - image.stamp_ns) * 4 <= self._tolerance_ns
+            for waiting in self._waiting
+        ):
+            return False
         orphaned = self._orphaned[stream]
         for other in orphaned:
             stamp_ns, arrived_ns = other

@@ -32,6 +32,8 @@ from embodied_perceptron_ros.node.queries import (
     invalid,
     parse_query,
 )
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.ros
 BOX = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])
@@ -135,6 +137,7 @@ class Harness:
             self.deliver,
             self.health,
             logging.getLogger("test"),
+            Watchdog(self.health, ThrottledLog(logging.getLogger("test"))),
             queue_size=limits.get("queue_size", 8),
             max_standing=limits.get("max_standing", 2),
         )

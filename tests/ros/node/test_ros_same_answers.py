@@ -31,6 +31,8 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.ros
 SENTENCES = (
@@ -88,9 +90,11 @@ class Asker:
             default_top_k=None, fusion_frame="odom", output_frame="odom", viewpoint_frame="", query_queue_size=100,
             max_standing_queries=2, max_queries_hz=1000.0, robot_radius_m=0.25,
         )  # fmt: skip
+        health = Health("test")
         self.interface = GroundingInterface(
-            self.node, perceptron_with_names(), SimpleNamespace(), Health("test"), lambda: parameters, lambda name: ""
-        )
+            self.node, perceptron_with_names(), SimpleNamespace(), health, lambda: parameters, lambda name: "",
+            Watchdog(health, ThrottledLog(self.node.get_logger())),
+        )  # fmt: skip
         self.interface.open()
         self.executor = MultiThreadedExecutor(2, context=self.context)
         self.executor.add_node(self.node)

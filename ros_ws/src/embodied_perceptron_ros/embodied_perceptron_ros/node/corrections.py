@@ -24,6 +24,7 @@ from embodied_perceptron.sensors.poses import Found
 from embodied_perceptron_ros.conversion.values import pose_to_matrix, stamp_to_ns
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 from embodied_perceptron_ros.node.transforms import TransformSource
+from embodied_perceptron_ros.node.watchdog import SERVICE_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 Poses = dict[tuple[str, int], NDArray[np.float64]]
 _HOLD_S = 10.0
@@ -92,7 +93,9 @@ class KeyframeCorrections:
         fusion_frame: str,
         camera_frame: Callable[[str], str],
         on_corrected: Callable[[], None],
+        watchdog: Watchdog,
     ) -> None:
+        self._watchdog = watchdog
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
@@ -120,7 +123,7 @@ class KeyframeCorrections:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        self._thread.join()
+        self._thread.join(STOP_LIMIT_S)
 
     def _on_path(self, path: Path) -> None:
         with self._condition:
@@ -137,7 +140,10 @@ class KeyframeCorrections:
                     return
                 path, self._waiting = self._waiting, None
             try:
-                self._correct(path)
+                with self._watchdog.watch("correction", SERVICE_LIMIT_S):
+                    self._correct(path)
+            except TookTooLongError:  # the watchdog has told of it
+                continue
             except ValueError as error:
                 self._health.count("corrections_refused")
                 self._health.problem("map", WARN, f"corrected keyframes refused: {error}", "corrections", _HOLD_S)

@@ -45,6 +45,7 @@ from embodied_perceptron_ros.node.transforms import TransformSource
 
 OVERLOAD = "overload"  # ready, but fusion could not keep up
 INTERNAL_ERROR = "internal_error"
+TOOK_TOO_LONG = "took_too_long"  # fusion of it was given up
 OUT_OF_REACH = "out_of_reach"  # further from the map's origin than a map can hold
 UNDECODED_S = 1.0  # messages that wait for longer, while a map is saved, say, give way to newer ones of their kind
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)

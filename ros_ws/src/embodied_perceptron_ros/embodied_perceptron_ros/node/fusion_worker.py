@@ -14,9 +14,10 @@ from embodied_perceptron.results import FusionReport
 from embodied_perceptron.scene.map_frame import MapLimitError
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.synchronizer import TimeJump
-from embodied_perceptron_ros.node.frame_inbox import INTERNAL_ERROR, OUT_OF_REACH, FrameInbox
+from embodied_perceptron_ros.node.frame_inbox import INTERNAL_ERROR, OUT_OF_REACH, TOOK_TOO_LONG, FrameInbox
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import FUSION_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 _IDLE_S, _WAITING_S = 0.25, 0.02
 _HOLD_S = 5.0  # how long diagnostics repeat that a camera is out of reach
@@ -38,6 +39,7 @@ class FusionWorker:
         inbox: FrameInbox,
         health: Health,
         log: ThrottledLog,
+        watchdog: Watchdog,
         *,
         now_ns: Callable[[], int],
         reset_on_time_jump: Callable[[], bool],
@@ -46,6 +48,7 @@ class FusionWorker:
         self._inbox = inbox
         self._health = health
         self._log = log
+        self._watchdog = watchdog
         self._now_ns = now_ns
         self._reset_on_time_jump = reset_on_time_jump
         self._last_reset_s = float("-inf")
@@ -64,13 +67,16 @@ class FusionWorker:
         self._stopping = True
         self._inbox.wake()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
         while not self._stopping:
             self._inbox.wait(_IDLE_S, _WAITING_S)
             try:
-                self._step()
+                with self._watchdog.watch("fusion", FUSION_LIMIT_S):
+                    self._step()
+            except TookTooLongError:
+                self._inbox.refuse(TOOK_TOO_LONG, f"it was not fused within {FUSION_LIMIT_S:g} s")
             except Exception:  # the thread must survive whatever one step meets; it is reported, and the next goes on
                 self._health.count("internal_errors")
                 trace = traceback.format_exc()

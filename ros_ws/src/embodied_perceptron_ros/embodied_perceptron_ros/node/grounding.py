@@ -37,6 +37,7 @@ from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, Quer
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.node.transforms import TransformSource
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 _BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
@@ -87,8 +88,10 @@ class GroundingInterface:
         health: Health,
         parameters: Callable[[], NodeParameters],
         camera_frame: Callable[[str], str],
+        watchdog: Watchdog,
     ) -> None:
         """``camera_frame``: optical frame of a camera by its name."""
+        self._watchdog = watchdog
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
@@ -126,6 +129,7 @@ class GroundingInterface:
             self._publish_answer,
             self._health,
             self._node.get_logger(),
+            self._watchdog,
             queue_size=parameters.query_queue_size,
             max_standing=parameters.max_standing_queries,
         )

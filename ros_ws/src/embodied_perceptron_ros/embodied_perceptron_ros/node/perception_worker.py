@@ -13,6 +13,7 @@ from embodied_perceptron.results import Perception
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import PERCEPTION_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 _IDLE_S = 0.25
 _TOLD_S = 10.0  # how long diagnostics repeat what a perception had to say
@@ -32,6 +33,7 @@ class PerceptionWorker:
         perceptron: Perceptron,
         health: Health,
         log: ThrottledLog,
+        watchdog: Watchdog,
         *,
         publish: Callable[[Perception, bool], None],
         publish_held: Callable[[Perception], None],
@@ -41,6 +43,7 @@ class PerceptionWorker:
         self._perceptron = perceptron
         self._health = health
         self._log = log
+        self._watchdog = watchdog
         self._publish = publish
         self._publish_held = publish_held
         self._new_listeners = new_listeners
@@ -59,7 +62,7 @@ class PerceptionWorker:
         self._stopping.set()
         self._changed.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_LIMIT_S)
 
     def map_changed(self) -> None:
         """There is something new to perceive."""
@@ -77,7 +80,10 @@ class PerceptionWorker:
                     return
                 next_s = time.monotonic() + 1.0 / self._rate_hz()
                 self._changed.clear()
-                self._perceive()
+                with self._watchdog.watch("perception", PERCEPTION_LIMIT_S):
+                    self._perceive()
+            except TookTooLongError:  # the watchdog has told of it; the next frame gives another chance
+                continue
             except Exception:  # reported; the next frame gives another chance
                 self._health.count("internal_errors")
                 trace = traceback.format_exc()
@@ -89,6 +95,8 @@ class PerceptionWorker:
     def _perceive(self) -> None:
         start = time.perf_counter()
         perception = self._perceptron.perceive()
+        if self._stopping.is_set():
+            return
         self._health.latency("perception", (time.perf_counter() - start) * 1e3)
         self._health.stages("perception", perception.stage_ms)
         self._health.tick("perception")

@@ -14,12 +14,14 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron_ros.node.health import ERROR, Health
+from embodied_perceptron_ros.node.watchdog import ANSWER_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 MAX_MESSAGE_CHARACTERS = 8_192  # of the JSON form; longer messages are answered without being read
 MAX_ID_CHARACTERS = 128
@@ -133,12 +135,21 @@ class QueryWorker:
     """
 
     def __init__(
-        self, ask: Ask, deliver_standing: Deliver, health: Health, logger: Any, *, queue_size: int, max_standing: int
+        self,
+        ask: Ask,
+        deliver_standing: Deliver,
+        health: Health,
+        logger: Any,
+        watchdog: Watchdog,
+        *,
+        queue_size: int,
+        max_standing: int,
     ) -> None:
         self._ask = ask
         self._deliver_standing = deliver_standing
         self._health = health
         self._logger = logger
+        self._watchdog = watchdog
         self._queue_size = queue_size
         self._max_standing = max_standing
         self._queue: deque[tuple[Query, Deliver, Begin]] = deque()
@@ -147,7 +158,10 @@ class QueryWorker:
         self._map_changed = False
         self._stopping = False
         self._made_ids = 0
-        self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name="queries", daemon=True)
 
     def start(self) -> None:
         """Begin answering."""
@@ -159,7 +173,7 @@ class QueryWorker:
             self._stopping = True
             self._condition.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_LIMIT_S)
         with self._condition:
             waiting = list(self._queue)
             self._queue.clear()
@@ -224,17 +238,47 @@ class QueryWorker:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not (self._queue or self._map_changed or self._stopping):
+                while not (self._queue or self._map_changed or self._stopping or self._is_given_up):
                     self._condition.wait()
-                if self._stopping:
+                if self._stopping or self._is_given_up:
                     return
                 job = self._queue.popleft() if self._queue else None
                 if job is None:
                     self._map_changed = False
-            if job is not None:
-                self._answer(*job)
-            else:
-                self._answer_standing()
+            try:
+                if job is not None:
+                    self._answer_in_time(*job)
+                else:
+                    self._answer_standing()
+            except TookTooLongError:  # the asker was told, and another thread goes on
+                return
+
+    @property
+    def _is_given_up(self) -> bool:
+        return threading.current_thread() is not self._thread
+
+    def _go_on_without(self) -> None:
+        """What waits is answered by a new thread: the one at work may come back late, or never."""
+        with self._condition:
+            if not self._stopping:
+                self._thread = self._new_thread()
+                self._thread.start()
+
+    def _answer_in_time(self, query: Query, deliver: Deliver, begin: Begin) -> None:
+        """Answer; whoever waits is told when it takes too long. Either this or the other is delivered."""
+        once = threading.Lock()
+
+        def deliver_once(answer: Answer) -> None:
+            if once.acquire(blocking=False):
+                deliver(answer)
+
+        def give_up(words: str) -> None:
+            self._go_on_without()
+            if once.acquire(blocking=False):
+                self._finish(Answer(query, invalid(query, words)), deliver)
+
+        with self._watchdog.watch("the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", give_up):
+            self._answer(query, deliver_once, begin)
 
     def _answer(self, query: Query, deliver: Deliver, begin: Begin) -> None:
         begin()
@@ -255,6 +299,8 @@ class QueryWorker:
         # a standing query that cannot be understood now never will: it does not stand
         if query.standing and grounding.status != GroundingStatus.INVALID:
             with self._condition:
+                if self._is_given_up:
+                    return
                 self._standing[query.id] = answer
         elif query.standing:
             answer = dataclasses.replace(answer, query=dataclasses.replace(query, standing=False))
@@ -265,13 +311,27 @@ class QueryWorker:
             standing = list(self._standing.values())
         for earlier in standing:
             query = dataclasses.replace(earlier.query, arrived_s=time.monotonic())
-            answer = self._safely_ask(query)
+            with self._watchdog.watch(
+                "the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", partial(self._end_standing, query)
+            ):
+                answer = self._safely_ask(query)
             with self._condition:
+                if self._is_given_up:
+                    return
                 if query.id not in self._standing or self._stopping:
                     continue
                 self._standing[query.id] = answer
             if answer_key(answer.grounding) != answer_key(earlier.grounding):
                 self._finish(answer, self._deliver_standing)
+
+    def _end_standing(self, query: Query, words: str) -> None:
+        """A standing query that takes too long would do so again."""
+        with self._condition:
+            self._standing.pop(query.id, None)
+            self._map_changed = bool(self._standing)  # the others are asked again
+        self._go_on_without()
+        query = dataclasses.replace(query, standing=False)
+        self._finish(Answer(query, invalid(query, words)), self._deliver_standing)
 
     def _safely_ask(self, query: Query) -> Answer:
         try:

@@ -31,6 +31,7 @@ from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
 from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+from embodied_perceptron_ros.node.watchdog import Watchdog
 from embodied_perceptron_ros.node.web import open_web_viewer
 
 
@@ -65,7 +66,9 @@ class ConfiguredMap:
         parameters = node.parameters
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
+        self.watchdog = Watchdog(node.health, node.log)
         with ExitStack() as parts:
+            parts.callback(self.watchdog.stop)
             self.transforms: TransformSource = make_transform_source(
                 node,
                 lambda: self.inbox.transforms_changed(),
@@ -85,6 +88,7 @@ class ConfiguredMap:
                 self.inbox,
                 node.health,
                 node.log,
+                self.watchdog,
                 now_ns=node.now_ns,
                 reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
             )
@@ -98,10 +102,17 @@ class ConfiguredMap:
                 parameters.fusion_frame,
                 lambda: self.on_map_replaced(),
                 MapFolder(parameters.map_folder),
+                self.watchdog,
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
-                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, camera_frame
+                node,
+                self.perceptron,
+                self.transforms,
+                node.health,
+                lambda: node.parameters,
+                camera_frame,
+                self.watchdog,
             )
             parts.callback(self.grounding.destroy)
             self.fusion.start()
@@ -132,6 +143,7 @@ class LiveParts:
             configured.perceptron,
             node.health,
             node.log,
+            configured.watchdog,
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
@@ -202,6 +214,7 @@ class LiveParts:
             fusion_frame=node.parameters.fusion_frame,
             camera_frame=self._configured.inbox.camera_frame,
             on_corrected=on_corrected,
+            watchdog=self._configured.watchdog,
         )
 
     def _disconnect(self) -> None:
