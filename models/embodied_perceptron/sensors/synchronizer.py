@@ -468,8 +468,8 @@ class _CameraQueue:
     def _belongs_to_dropped(self, stream: str, image: _PendingFrame) -> bool:
         """Whether the other image of this frame was dropped, so that the frame is explained already.
 
-        What came long before is another frame, whose stamp was of the future then. Of an image that came twice the first
-        still waits: this one is its partner, and the next of this stamp the copy's.
+        What came long before is another frame, whose stamp was of the future then. Of an image that came twice the
+        first still waits: this one is its partner, and the next of this stamp the copy's.
         """
         if any(
             not waiting.paired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from types import SimpleNamespace
 
@@ -115,6 +116,9 @@ class Publisher:
 
 class Publishers(dict):
     """Stands in for the node: publishers by topic."""
+
+    def get_logger(self):
+        return logging.getLogger("outputs")
 
     def create_lifecycle_publisher(self, kind, topic, qos, **_) -> Publisher:
         return self.setdefault(topic, Publisher())

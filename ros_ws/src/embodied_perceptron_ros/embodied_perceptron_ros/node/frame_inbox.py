@@ -383,10 +383,21 @@ class FrameInbox:
         if received.kind == "info":
             self._synchronizer.add_camera_info(camera, stamp_ns, self._calibration(received), now_ns)
         elif received.kind == "color":
-            self._poses.frames[camera] = received.message.header.frame_id
+            self._name_frame(camera, received.message.header.frame_id)
             self._synchronizer.add_color(camera, stamp_ns, self._color(received), now_ns, received.sent_ns)
         else:
             self._synchronizer.add_depth(camera, stamp_ns, self._depth(received), now_ns)
+
+    def _name_frame(self, camera: str, frame: str) -> None:
+        """Of two cameras that name one frame, one is fused where the other is."""
+        if self._poses.frames.get(camera) == frame:
+            return
+        self._poses.frames[camera] = frame
+        there = sorted(name for name, other in self._poses.frames.items() if other == frame and frame)
+        if len(there) > 1:
+            words = f"cameras {', '.join(there)} all name the frame {frame!r}: all but one are fused in the wrong place"
+            self._health.problem("frames", WARN, words, f"frame {frame}")
+            self._log.warning(f"frame {frame}", words)
 
     def _color(self, received: Received) -> Any:
         try:

@@ -23,6 +23,7 @@ from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagno
 from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
+from embodied_perceptron_ros.node.health import ERROR
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions
 from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
@@ -33,6 +34,8 @@ from embodied_perceptron_ros.node.transforms import TransformSource, make_transf
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
 from embodied_perceptron_ros.node.watchdog import Watchdog
 from embodied_perceptron_ros.node.web import open_web_viewer
+
+_RIVALS_HOLD_S = 5.0
 
 
 def prepare(
@@ -64,6 +67,7 @@ class ConfiguredMap:
 
     def __init__(self, node: Any, perceptron: Perceptron) -> None:
         parameters = node.parameters
+        self._health = node.health
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
         self.watchdog = Watchdog(node.health, node.log)
@@ -123,6 +127,8 @@ class ConfiguredMap:
         """Values by area."""
         refused = {f"refused.{link}": count for link, count in self.transforms.refused.items()}
         transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
+        for child, words in self.transforms.rivals.items():
+            self._health.problem("transforms", ERROR, words, f"rivals {child}", hold_s=_RIVALS_HOLD_S)
         areas = {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
         lift = self.perceptron.lift
         return areas if lift is None else {**areas, "lift": lift_diagnostics(lift.statistics(), lift.busy_s)}
@@ -168,8 +174,8 @@ class LiveParts:
                 parts.callback(self._correct_keyframes(node, perception.map_changed).close)
             if configured.perceptron.lift is not None:
                 self._lift(node, parts)
-            cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
-            parts.callback(cameras.close)
+            self.cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
+            parts.callback(self.cameras.close)
             language.start()
             self._bind(node, parts)
             self._parts = parts.pop_all()
