@@ -69,12 +69,15 @@ def perceive_command(
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
+        LOG_LEVELS,
         camera_topics,
         check_config,
         detection_topics,
         node_parameters,
+        parse_choice,
         parse_overrides,
         split_pair,
+        without_none,
     )
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
     from embodied_perceptron_ros.players.processes import module_command
@@ -88,7 +91,9 @@ def perceive_command(
         for text in parameter or []:
             name, value = split_pair(text, "--parameter")
             overrides |= parse_overrides(f"{name}: {value}")
-        file_values = check_config(config or DEFAULT_CONFIG)
+        file_values = check_config(config or DEFAULT_CONFIG, namespace)
+        log_level = parse_choice(log_level, "log level", LOG_LEVELS)
+        given = without_none({"viewer": viewer, "device": device, "map_file": map_file, "classes": classes})
         cameras = camera or file_values.get("cameras", ["camera"])
         values = node_parameters(
             camera or [],
@@ -96,7 +101,11 @@ def perceive_command(
             output_frame,
             sim_time,
             overrides,
-            **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file, "classes": classes},
+            weights=weights,
+            viewer=given["viewer"],
+            device=given["device"],
+            map_file=given["map_file"],
+            classes=given["classes"],
             topics={
                 **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
                 **detection_topics(cameras, detections_topic),

@@ -159,10 +159,8 @@ class LiveParts:
         with ExitStack() as parts:
             parts.callback(lambda: language.stop(wait=not node.is_ending))
             if node.parameters.viewer:
-                if node.parameters.viewer == "web":
-                    self._viewer = open_web_viewer(node, configured)
-                else:
-                    self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                self._viewer = self._open_viewer(node, configured)
+            if self._viewer is not None:
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
@@ -179,6 +177,17 @@ class LiveParts:
             language.start()
             self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    @staticmethod
+    def _open_viewer(node: Any, configured: ConfiguredMap) -> LiveViewer | WebViewer | None:
+        """A viewer that cannot be opened keeps no robot from perceiving."""
+        if node.parameters.viewer == "web":
+            return open_web_viewer(node, configured)
+        try:
+            return LiveViewer(node.parameters.viewer_file, node.get_logger())
+        except Exception as error:
+            node.get_logger().error(f"there is no viewer: {error}")
+            return None
 
     @staticmethod
     def _bind(node: Any, parts: ExitStack) -> None:
