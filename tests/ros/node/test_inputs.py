@@ -19,10 +19,10 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CameraInfo
 from support.fusion_rig import Rig, camera_parameters
-from support.ros_live import MAPPING_CAMERA, OPTICAL, own_domain, turned, wait_until
+from support.ros_live import MAPPING_CAMERA, OPTICAL, own_domain, scene_depth, turned, wait_until
 from tf2_msgs.msg import TFMessage
 
-from embodied_perceptron_ros.conversion.values import make_camera_info, make_transform_stamped
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.inputs import SILENT_S, CameraSubscriptions, Silence
 from embodied_perceptron_ros.node.perception_node import PerceptionNode, WaitingClock
@@ -292,3 +292,22 @@ def test_a_publisher_that_was_started_again_is_no_rival(graph):
         assert source.rivals == {}
     finally:
         source.close()
+
+
+@pytest.mark.parametrize(("colour_changes", "depth_changes"), [(True, False), (False, False), (True, True)])
+def test_depth_that_stands_still_while_colour_goes_on_is_told_of(colour_changes, depth_changes):
+    """A robot at rest in a simulation without noise sees the same twice: that is no fault."""
+    rig = Rig()
+    rig.backlog = 100
+    try:
+        for i in range(40):
+            rig.stamp_ns += 67 * 1_000_000
+            depth = scene_depth(1.5 + (0.001 * i if depth_changes else 0.0))
+            pixels = np.full((60, 80, 3), 90 + (i if colour_changes else 0), np.uint8)
+            image = make_image(pixels, "rgb8", 0, OPTICAL)
+            rig.frame(depth=depth, color={"data": image.data})
+            rig.wait(fused=i + 1)
+        told = [words for _, area, words in rig.health.problems() if "depth is the same" in words]
+        assert bool(told) is (colour_changes and not depth_changes)
+    finally:
+        rig.worker.stop()

@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("diagnostic_msgs")
 
+from support.ros_live import wait_until
+
 from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
@@ -319,3 +321,41 @@ def test_a_rate_limit_allows_a_burst_and_then_its_rate() -> None:
     assert sum(limit.allows(2.0) for _ in range(100)) == 6
     now[0] += 1000.0  # rest does not make the burst larger
     assert sum(limit.allows(2.0) for _ in range(100)) == 10
+
+
+def test_a_jump_of_the_localisation_is_told_to_whoever_asked_for_standing_answers(harness):
+    """The object is the same, and lies elsewhere in ``map``; noise of its place is no news."""
+    place = np.eye(4)
+    harness.grounding = found(3)
+
+    def ask(query: Query) -> Answer:
+        return Answer(query, harness.grounding, OutputPose("map", place.copy()))
+
+    harness.worker._ask = ask
+    harness.worker.submit(Query("chair", id="s", standing=True), harness.deliver)
+    harness.wait_for(1)
+    place[0, 3] = 0.1
+    harness.worker.map_changed()
+    harness.worker.submit(Query("chair", id="probe"), harness.deliver)
+    wait_until(lambda: not harness.worker._map_changed)
+    assert [a.query.id for a in harness.wait_for(2)] == ["s", "probe"]
+    place[0, 3] = 5.0
+    harness.worker.map_changed()
+    told = harness.wait_for(3)[2]
+    assert (told.query.id, told.pose.T_out_world[0, 3]) == ("s", 5.0)
+
+
+def test_a_correction_of_the_map_moves_the_place_that_a_standing_query_was_asked_from(harness):
+    seen: list[np.ndarray] = []
+    harness.asked = lambda query: seen.append(query.viewpoint)
+    harness.worker.submit(Query("chair", id="s", standing=True, viewpoint=np.eye(4)), harness.deliver)
+    harness.wait_for(1)
+    motion = np.eye(4)
+    motion[:3, 3] = 2.0, 1.0, 0.0
+    harness.worker.move_viewpoints(motion)
+    harness.worker.map_changed()
+    wait_until(lambda: len(seen) == 2)
+    harness.worker.map_changed()
+    wait_until(lambda: len(seen) == 3)
+    for viewpoint in seen[1:]:
+        np.testing.assert_array_equal(viewpoint[:3, 3], (2.0, 1.0, 0.0))

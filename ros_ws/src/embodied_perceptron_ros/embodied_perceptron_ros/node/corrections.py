@@ -78,7 +78,7 @@ class KeyframeCorrections:
         topic: of the path.
         child_frame: whose poses they are; empty = each camera's optical frame.
         camera_frame: optical frame of a camera by its name, or empty.
-        on_corrected: called after the map was changed.
+        on_corrected: called after the map was changed, with the (4, 4) motion of its newest part.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class KeyframeCorrections:
         child_frame: str,
         fusion_frame: str,
         camera_frame: Callable[[str], str],
-        on_corrected: Callable[[], None],
+        on_corrected: Callable[[NDArray[np.float64]], None],
         watchdog: Watchdog,
     ) -> None:
         self._watchdog = watchdog
@@ -160,7 +160,7 @@ class KeyframeCorrections:
             return
         correction = self._perceptron.correct_keyframes(poses)
         self._health.count("keyframes_corrected", correction.corrected)
-        self._on_corrected()
+        self._on_corrected(correction.motions[-1])
 
     def _T_child_camera(self, camera: str, stamp_ns: int) -> NDArray[np.float64]:  # noqa: N802 - frames in names
         if not self._child_frame:

@@ -49,6 +49,8 @@ TOOK_TOO_LONG = "took_too_long"  # fusion of it was given up
 OUT_OF_REACH = "out_of_reach"  # further from the map's origin than a map can hold
 UNDECODED_S = 1.0  # messages that wait for longer, while a map is saved, say, give way to newer ones of their kind
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
+_SAMPLED = 16  # every such pixel tells whether an image is the one before
+_FROZEN_FRAMES, _FROZEN_S = 10, 2.0  # depth that is the same for so many other colour images, and so long
 _HOLD_S = 5.0  # how long diagnostics repeat a missing pose
 
 
@@ -228,6 +230,9 @@ class FrameInbox:
         self._at_work: PosedFrame | None = None
         self._jumps: list[TimeJump] = []
         self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
+        self._depths: dict[
+            str, tuple[bytes, bytes, int, int]
+        ] = {}  # by camera: depth, colour, since, changes of colour
         self._waiting_for_pose = False
         self._counts = FrameCounts()
 
@@ -317,6 +322,7 @@ class FrameInbox:
         if self._ready:
             self._late = max(self._late - 1, 0)
             self._at_work = self._ready.take()
+            self._look_for_frozen_depth(self._at_work)
         return self._at_work
 
     def take_jumps(self) -> list[TimeJump]:
@@ -387,6 +393,24 @@ class FrameInbox:
             self._synchronizer.add_color(camera, stamp_ns, self._color(received), now_ns, received.sent_ns)
         else:
             self._synchronizer.add_depth(camera, stamp_ns, self._depth(received), now_ns)
+
+    def _look_for_frozen_depth(self, posed: PosedFrame) -> None:
+        """The same depth image again and again while the colour image changes: it is mapped wherever the robot goes."""
+        frame = posed.frame
+        looks = frame.depth_m[::_SAMPLED, ::_SAMPLED].tobytes(), frame.color[::_SAMPLED, ::_SAMPLED].tobytes()
+        depth, color, since_ns, count = self._depths.get(frame.camera, (b"", b"", 0, 0))
+        key = f"frozen depth of {frame.camera}"
+        if looks[0] != depth:
+            self._depths[frame.camera] = (*looks, frame.stamp_ns, 0)
+            self._health.clear_problem("frames", key)
+            return
+        count += looks[1] != color
+        self._depths[frame.camera] = (*looks, since_ns, count)
+        frozen_s = (frame.stamp_ns - since_ns) / 1e9
+        if count >= _FROZEN_FRAMES and frozen_s >= _FROZEN_S:
+            words = f"camera {frame.camera!r}: depth is the same for {frozen_s:.1f} s while colour goes on: it hangs"
+            self._health.problem("frames", ERROR, words, key)
+            self._log.error(key, words, every_s=30.0)
 
     def _name_frame(self, camera: str, frame: str) -> None:
         """Of two cameras that name one frame, one is fused where the other is."""

@@ -64,6 +64,10 @@ def find_viewpoint(
     return answer.T
 
 
+def _goal_id(goal: Any) -> str:
+    return bytes(goal.goal_id.uuid).hex()
+
+
 def _burst_qos() -> QoSProfile:
     return QoSProfile(depth=_QUEUE_DEPTH, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
 
@@ -102,6 +106,7 @@ class GroundingInterface:
         self._rate = RateLimit(_BURST)
         self._log = ThrottledLog(node.get_logger(), every_s=1.0)
         self._shown: set[MarkerKey] = set()
+        self._goals: dict[str, Callable[[], None]] = {}  # what ends each that waits, by id; of the executor's thread
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
         self._subscription: Any = None
@@ -115,7 +120,7 @@ class GroundingInterface:
             "~/ground",
             self._execute_goal,
             goal_callback=lambda _: GoalResponse.REJECT if self._worker is None else GoalResponse.ACCEPT,
-            cancel_callback=lambda _: CancelResponse.ACCEPT,
+            cancel_callback=self._cancel_goal,
             callback_group=ReentrantCallbackGroup(),
         )
         self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
@@ -157,6 +162,11 @@ class GroundingInterface:
         """Standing queries are asked again."""
         if self._worker is not None:
             self._worker.map_changed()
+
+    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+        """The map was corrected by ``motion`` (4, 4)."""
+        if self._worker is not None:
+            self._worker.move_viewpoints(motion)
 
     @property
     def status(self) -> dict[str, int]:
@@ -306,23 +316,37 @@ class GroundingInterface:
 
         def deliver(answer: Answer) -> None:
             with self._publish_lock:
+                if done.done():  # cancelled
+                    return
                 message, markers = self._message(answer)
                 self._markers.publish(markers)
-            done.set_result(message)
+                done.set_result(message)
 
+        if query.id:
+            self._goals[query.id] = lambda: deliver(Answer(query, invalid(query, "cancelled")))
         if self._within_rate():
             self._submit(query, deliver, begin)
         else:
             deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
+    def _cancel_goal(self, goal: Any) -> CancelResponse:
+        """Its asker hears at once; what is being thought about it is thought to the end for nobody."""
+        give_up = self._goals.get(_goal_id(goal))
+        if give_up is not None:
+            give_up()
+        return CancelResponse.ACCEPT
+
     async def _execute_goal(self, goal: Any) -> Ground.Result:
         request = goal.request
-        query_id = bytes(goal.goal_id.uuid).hex()
+        query_id = _goal_id(goal)
         query = Query(request.text, request.top_k or None, frame_id=request.frame_id, id=query_id)
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
         done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
-        await await_in_executor(self._node, done)
+        try:
+            await await_in_executor(self._node, done)
+        finally:
+            self._goals.pop(query_id, None)
         result = done.result()
         if goal.is_cancel_requested:
             goal.canceled()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
-from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -45,6 +46,7 @@ from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.node.transforms import TransformSource
 
 _TOLD_S = 5.0  # how long diagnostics repeat a problem of an output
+_UNKNOWN = -1  # of an OccupancyGrid
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -223,7 +225,7 @@ class Outputs:
             self._send("box_markers", markers)
         if perception.semantic.classes != self._labels or everything:
             self._labels = perception.semantic.classes
-            self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
+            self._send("label_info", make_label_info(self._names_of_boxes(), stamp_ns, pose.frame_id))
         if perception.grid.cells.size or self._grid is not None:  # before there is one Nav2 would resize its costmap
             self._publish_grid(perception.grid, place, parameters.grid_full_s, everything)
         if self._heard("obstacles"):
@@ -233,6 +235,12 @@ class Outputs:
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
 
+    def _names_of_boxes(self) -> tuple[str, ...]:
+        """The cells' classes by their numbers; under a list of names also the one of boxes that belong to none."""
+        classes = self._labels or ()
+        listed = bool(self._parameters().config.network.classes)
+        return (*classes, UNNAMED) if listed and UNNAMED not in classes else classes
+
     def _publish_grid(
         self,
         grid: OccupancyGrid2d,
@@ -241,7 +249,12 @@ class Outputs:
         everything: bool,
     ) -> None:
         """The whole grid, or what changed where somebody listens to updates and has a whole one of the same place."""
-        message = grid_to_message(grid, *place, padded=full_s > 0)
+        if grid.cells.size:
+            message = grid_to_message(grid, *place, padded=full_s > 0)
+        else:  # the map is empty again: nothing is known of where it was
+            assert self._grid is not None
+            message = OccupancyGrid(header=self._grid.header, info=self._grid.info)
+            message.data = array("b", [_UNKNOWN]) * (message.info.width * message.info.height)
         update = None
         if self._grid is not None and full_s > 0 and self._heard("occupancy_grid_updates") and not everything:
             update = grid_update(self._grid, message)

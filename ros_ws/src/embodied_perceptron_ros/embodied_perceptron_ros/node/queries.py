@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.sensors.poses import seconds_to_ns
@@ -29,6 +32,7 @@ _FIELDS: dict[str, type] = {
     **{"id": str, "text": str, "top_k": int, "standing": bool, "cancel": bool},
     **{"frame_id": str, "frame": str, "stamp": float},
 }
+_MOVED_M = 0.5  # what was answered and lies further from there now is told again
 _LATEST_STAMP_S = 2**31  # of builtin_interfaces/Time
 
 
@@ -200,6 +204,14 @@ class QueryWorker:
                 self._map_changed = True
                 self._condition.notify()
 
+    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+        """The map moved by ``motion`` (4, 4): so did the places from which standing queries were asked."""
+        with self._condition:
+            for query_id, answer in self._standing.items():
+                if answer.query.viewpoint is not None:
+                    query = dataclasses.replace(answer.query, viewpoint=motion @ answer.query.viewpoint)
+                    self._standing[query_id] = dataclasses.replace(answer, query=query)
+
     def submit(self, query: Query, deliver: Deliver, begin: Begin = lambda: None) -> Query:
         """Queue a query; ``deliver`` gets its terminal answer exactly once, perhaps before this returns.
 
@@ -320,8 +332,10 @@ class QueryWorker:
                     return
                 if query.id not in self._standing or self._stopping:
                     continue
-                self._standing[query.id] = answer
-            if answer_key(answer.grounding) != answer_key(earlier.grounding):
+                # a correction may have moved the viewpoint meanwhile
+                query = dataclasses.replace(query, viewpoint=self._standing[query.id].query.viewpoint)
+                self._standing[query.id] = dataclasses.replace(answer, query=query)
+            if answer_key(answer.grounding) != answer_key(earlier.grounding) or has_moved(earlier, answer):
                 self._finish(answer, self._deliver_standing)
 
     def _end_standing(self, query: Query, words: str) -> None:
@@ -367,3 +381,15 @@ def answer_key(grounding: Grounding) -> tuple[Any, ...]:
     if grounding.status == GroundingStatus.AMBIGUOUS:
         return grounding.status, frozenset(c.id for c in grounding.candidates)
     return grounding.status, tuple(c.id for c in grounding.candidates[:1])
+
+
+def has_moved(before: Answer, now: Answer) -> bool:
+    """Whether what was answered lies elsewhere now in the frame of the answers: a localisation jumped, or a loop was
+    closed. Objects that move a little are the map's noise."""
+    places = []
+    for answer in (before, now):
+        if not answer.grounding.candidates or answer.pose is None:
+            return False
+        center_m, T = answer.grounding.candidates[0].box[:3], answer.pose.T_out_world
+        places.append(center_m if T is None else T[:3, :3] @ center_m + T[:3, 3])
+    return bool(np.linalg.norm(places[1] - places[0]) > _MOVED_M)

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.coco import COCO_CLASSES
@@ -169,7 +172,12 @@ class LiveParts:
             configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
             parts.callback(self._disconnect)
             if node.parameters.keyframe_path_topic:
-                parts.callback(self._correct_keyframes(node, perception.map_changed).close)
+
+                def on_corrected(motion: NDArray[np.float64]) -> None:
+                    configured.grounding.move_viewpoints(motion)
+                    perception.map_changed()
+
+                parts.callback(self._correct_keyframes(node, on_corrected).close)
             if configured.perceptron.lift is not None:
                 self._lift(node, parts)
             self.cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
@@ -218,7 +226,7 @@ class LiveParts:
         )
         parts.callback(inputs.close)
 
-    def _correct_keyframes(self, node: Any, on_corrected: Callable[[], None]) -> KeyframeCorrections:
+    def _correct_keyframes(self, node: Any, on_corrected: Callable[[NDArray[np.float64]], None]) -> KeyframeCorrections:
         return KeyframeCorrections(
             node,
             self._configured.perceptron,
