@@ -9,7 +9,8 @@
     ros2 launch embodied_perceptron perceive.launch.py detections_topic:=/yolo/detections
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
-What is asked for and not there (packages, files, presets) is named before anything starts.
+What is asked for and not there (packages, files, presets, arguments) is named before anything starts. ``none`` is the
+same as empty in every argument but ``weights``, where it means without a network.
 
 Without a ROS installation, ``embodied-perceptron perceive`` does the same with the same YAML.
 """
