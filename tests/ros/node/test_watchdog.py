@@ -132,6 +132,31 @@ def test_a_question_that_never_ends_is_answered_and_so_are_those_after_it(monkey
         worker.stop("over")
 
 
+def test_an_answer_whose_delivery_never_ends_is_given_up_too(monkeypatch, watchdog, health):
+    """Whoever asked hears of it, although the lock of all deliveries was held."""
+    monkeypatch.setattr(queries, "ANSWER_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(queries, "STOP_LIMIT_S", 0.1)
+    lock, got = threading.Lock(), []
+
+    def deliver(answer: Answer) -> None:
+        with lock:
+            if answer.query.text == "hang" and answer.grounding.status != GroundingStatus.INVALID:
+                endless_loop()
+            got.append(answer)
+
+    worker = asker(lambda query: Answer(query, Grounding(query.text, GroundingStatus.FOUND)), health, watchdog)
+    try:
+        worker.submit(Query("hang"), deliver)
+        worker.submit(Query("after"), deliver)
+        wait_until(lambda: len(got) == 2, 10, str(got))
+        assert {a.query.text: a.grounding.status for a in got} == {
+            "hang": GroundingStatus.INVALID,
+            "after": GroundingStatus.FOUND,
+        }
+    finally:
+        worker.stop("over")
+
+
 def test_a_standing_question_that_takes_too_long_stands_no_more(monkeypatch, watchdog, health):
     monkeypatch.setattr(queries, "ANSWER_LIMIT_S", LIMIT_S)
     hang = threading.Event()

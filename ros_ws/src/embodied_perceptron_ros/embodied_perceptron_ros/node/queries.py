@@ -278,19 +278,27 @@ class QueryWorker:
 
     def _answer_in_time(self, query: Query, deliver: Deliver, begin: Begin) -> None:
         """Answer; whoever waits is told when it takes too long. Either this or the other is delivered."""
-        once = threading.Lock()
+        once, delivered = threading.Lock(), threading.Event()
 
         def deliver_once(answer: Answer) -> None:
             if once.acquire(blocking=False):
                 deliver(answer)
+                delivered.set()
 
         def give_up(words: str) -> None:
             self._go_on_without()
             if once.acquire(blocking=False):
                 self._finish(Answer(query, invalid(query, words)), deliver)
+                delivered.set()
 
-        with self._watchdog.watch("the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", give_up):
-            self._answer(query, deliver_once, begin)
+        watch = self._watchdog.watch("the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", give_up)
+        try:
+            with watch:
+                self._answer(query, deliver_once, begin)
+        except TookTooLongError:
+            if once.locked() and not delivered.wait(STOP_LIMIT_S):  # there is one, which could not be delivered
+                self._finish(Answer(query, invalid(query, watch.words())), deliver)
+            raise
 
     def _answer(self, query: Query, deliver: Deliver, begin: Begin) -> None:
         begin()

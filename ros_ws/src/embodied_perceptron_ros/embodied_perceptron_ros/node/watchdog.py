@@ -26,6 +26,7 @@ ANSWER_LIMIT_S = 30.0
 SERVICE_LIMIT_S = 300.0  # a large map on a slow disk
 STOP_LIMIT_S = 10.0  # so long the end of a thread is waited for: it may be stuck
 _HOLD_S = 60.0  # how long diagnostics tell of a stage that was given up
+_TOLD_S = 1.0  # so long the error waits for whoever waits to be told first
 _OWN = "embodied_perceptron"  # packages whose code is worth naming
 
 
@@ -89,7 +90,7 @@ class Watchdog:
     ) -> Watch:
         """``with watchdog.watch("perception", 60.0):`` runs the block for ``limit_s`` at most.
 
-        ``on_overdue`` is called once, from the watchdog's thread, with what there is to say; then
+        ``on_overdue`` is called once, from a thread of its own, with what there is to say; then
         :class:`TookTooLongError` is raised in the block. ``detail`` tells what the stage is about.
         """
         return Watch(self, stage, limit_s, detail, on_overdue)
@@ -133,13 +134,19 @@ class Watchdog:
                 self._health.problem("node", ERROR, words, f"overdue {watch.stage}")
                 self._log.error(f"overdue {watch.stage}", words, every_s=1.0)
         for watch in overdue:
-            try:
-                watch.on_overdue(watch.words())
-            except Exception:  # the fault of one who waits must not end the looking
-                self._log.error("overdue callback", traceback.format_exc())
+            # in a thread of its own: it may need a lock that the stage holds until the error is raised in it
+            told = threading.Thread(target=self._tell, args=(watch,), name="overdue", daemon=True)
+            told.start()
+            told.join(_TOLD_S)
             with self._lock:
                 if watch in self._stages:
                     _raise_in(watch.thread_id, TookTooLongError)
+
+    def _tell(self, watch: Watch) -> None:
+        try:
+            watch.on_overdue(watch.words())
+        except Exception:
+            self._log.error("overdue callback", traceback.format_exc())
 
 
 def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
