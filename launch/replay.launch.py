@@ -26,7 +26,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.players.launch_options import check_extras, parse_flag, player_command
+from embodied_perceptron_ros.players.launch_options import check_extras, check_typed, parse_flag, player_command
 
 ARGUMENTS = (
     # name, default (None = has to be given), meaning
@@ -39,6 +39,7 @@ ARGUMENTS = (
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The actions, once the arguments have values."""
+    check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     executable, arguments = player_command(Path(values["source"]).expanduser(), float(values["rate"]), clock=True)
     check_extras(context.launch_configurations, get_package_prefix)

@@ -28,7 +28,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
 from embodied_perceptron_ros.demo.simulated import ask_for_recording, render_command
-from embodied_perceptron_ros.players.launch_options import check_extras
+from embodied_perceptron_ros.players.launch_options import check_extras, check_typed
 
 ARGUMENTS = (
     # name, default, meaning
@@ -42,6 +42,7 @@ ARGUMENTS = (
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Render (nothing to do where the recording is whole), then replay."""
+    check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     check_extras(context.launch_configurations, get_package_prefix)
     seed = int(values["seed"])

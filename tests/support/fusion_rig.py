@@ -16,9 +16,12 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
+from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox, Received
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.inputs import Inbox, Received
+from embodied_perceptron_ros.node.parameters import CameraParameters
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 MS = 1_000_000
 
@@ -50,6 +53,12 @@ class Transforms:
         pass
 
 
+def camera_parameters(name: str, inf_depth: str = "free", rectified: bool = False) -> CameraParameters:
+    """A camera with topics of its own."""
+    topics = (f"/{name}/color", f"/{name}/depth", f"/{name}/info")
+    return CameraParameters(name, *topics, "raw", "raw", inf_depth, rectified)
+
+
 class Rig:
     """A worker with one camera, and a clock of frames."""
 
@@ -69,20 +78,23 @@ class Rig:
         self.perceptron = Perceptron(self.config)
         self.reset_on_jump = True
         self.backlog = 3
-        self.inbox = Inbox(on_arrival=lambda: self.worker.wake())
+        self.log = ThrottledLog(logger or logging.getLogger("test"))
+        self.inbox = FrameInbox(
+            [camera_parameters(name, "unknown" if name in inf_is_unknown else "free") for name in cameras],
+            SynchronizerConfig(max_pose_wait_s=max_pose_wait_s, max_pair_wait_s=0.15),
+            CameraPoses(self.transforms, "odom"),
+            self.health,
+            self.log,
+            max_backlog=lambda: self.backlog,
+        )
         self.worker = FusionWorker(
             self.perceptron,
             self.inbox,
-            self.transforms,
             self.health,
-            logger or logging.getLogger("test"),
-            assembler_config=SynchronizerConfig(max_pose_wait_s=max_pose_wait_s, max_pair_wait_s=0.15),
-            fusion_frame="odom",
-            rectified=dict.fromkeys(cameras, False),
+            self.log,
+            Watchdog(self.health, self.log),
             now_ns=now_ns,
-            max_backlog=lambda: self.backlog,
             reset_on_time_jump=lambda: self.reset_on_jump,
-            inf_is_unknown=inf_is_unknown,
         )
         self.worker.start()
         self.stamp_ns = 100_000 * MS
@@ -119,10 +131,10 @@ class Rig:
 
     def wait(self, fused: int | None = None, **dropped: int) -> None:
         def settled() -> bool:
-            counts = self.worker.counts
+            counts = self.inbox.counts
             return (fused is None or counts.fused == fused) and counts.dropped == dropped and counts.pending == 0
 
-        wait_until(settled, 20, f"fused={fused} dropped={dropped}, got {self.worker.counts}")
+        wait_until(settled, 20, f"fused={fused} dropped={dropped}, got {self.inbox.counts}")
 
     def why(self, reason: str) -> str:
         return self.health._last_drop[reason]

@@ -59,7 +59,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(path: Path, arguments: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The actions that a launch file describes for ``arguments`` (``name:=value``); its own defaults for the others."""
+    """The actions that a launch file describes for ``arguments``, typed as ``name:=value``; its own defaults for the
+    others."""
     install(monkeypatch)
     spec = importlib.util.spec_from_file_location(path.name.split(".")[0] + "_described", path)
     assert spec is not None
@@ -68,6 +69,7 @@ def start(path: Path, arguments: Mapping[str, str], monkeypatch: pytest.MonkeyPa
     spec.loader.exec_module(module)
     values = {name: default for name, default, _ in module.ARGUMENTS if default is not None}
     context = SimpleNamespace(launch_configurations={**values, **arguments}, environment={})
+    context.argv = [f"{name}:={value}" for name, value in arguments.items()]
     actions: Callable[[Any], list[Any]] = module.start
     return actions(context)
 

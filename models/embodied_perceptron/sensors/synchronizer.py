@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -144,14 +144,17 @@ class RgbdSynchronizer:
         cameras: Iterable[str] | None = None,
         *,
         jump_s: float = 1.0,
+        on_drop: Callable[[Drop], None] | None = None,
     ) -> None:
-        """``cameras``: the accepted names (any other raises ``KeyError``); None = whatever comes."""
+        """``cameras``: the accepted names (any other raises ``KeyError``); None = whatever comes. ``on_drop``: told
+        every drop as it happens, instead of :meth:`take_drops`."""
         self._config = config
         self._poses = poses
         self._open = cameras is None
         self._jump_ns = seconds_to_ns(jump_s)
         self._max_bytes = int(config.queue_mib * 2**20)
         self._drops: deque[Drop] = deque(maxlen=_MAX_KEPT_DROPS)
+        self._on_drop = self._drops.append if on_drop is None else on_drop
         self._jumps: deque[TimeJump] = deque(maxlen=_MAX_KEPT_DROPS)
         self._moved: dict[tuple[str, str], tuple[int, int]] = {}  # streams that went back lately: shift, when
         self._now_ns: int | None = None
@@ -224,7 +227,7 @@ class RgbdSynchronizer:
         return self._cameras[name]
 
     def _new_camera(self, name: str) -> _CameraQueue:
-        return _CameraQueue(name, self._config, self._jump_ns, self._drops)
+        return _CameraQueue(name, self._config, self._jump_ns, self._on_drop)
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"unknown camera {name!r}; known: {', '.join(sorted(self._cameras))}")
@@ -253,8 +256,13 @@ class RgbdSynchronizer:
         self._moved.clear()
         return True
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of the images that wait, of all cameras."""
+        return sum(camera.waiting_bytes for camera in self._cameras.values())
+
     def _bound_memory(self) -> None:
-        waiting_bytes = sum(camera.waiting_bytes for camera in self._cameras.values())
+        waiting_bytes = self.waiting_bytes
         while waiting_bytes > self._max_bytes:
             largest = max(self._cameras.values(), key=lambda camera: camera.waiting_bytes)
             before = largest.waiting_bytes
@@ -312,13 +320,13 @@ class _PendingFrame:
 class _CameraQueue:
     """Pending frames of one camera, sorted by stamp; the rules are those of :class:`RgbdSynchronizer`."""
 
-    def __init__(self, name: str, config: SynchronizerConfig, jump_ns: int, drops: deque[Drop]) -> None:
+    def __init__(self, name: str, config: SynchronizerConfig, jump_ns: int, on_drop: Callable[[Drop], None]) -> None:
         self.name = name
         self.judges = {"color": StampJudge(jump_ns), "depth": StampJudge(jump_ns)}
         self.late = 0
         self._calibrations = _CalibrationHistory(seconds_to_ns(config.pair_tolerance_s))
         self._stats = SynchronizerStats()
-        self._drops = drops
+        self._on_drop = on_drop
         self._waiting: list[_PendingFrame] = []
         self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # until the next ones tell
         self._newest: dict[str, int] = {}
@@ -393,7 +401,7 @@ class _CameraQueue:
 
     def _drop(self, drop: Drop) -> None:
         self._stats.dropped[drop.reason] += 1
-        self._drops.append(drop)
+        self._on_drop(drop)
 
     def _drop_pending(self, pending: _PendingFrame, drop: Drop) -> None:
         self._drop(drop)
@@ -460,8 +468,16 @@ class _CameraQueue:
     def _belongs_to_dropped(self, stream: str, image: _PendingFrame) -> bool:
         """Whether the other image of this frame was dropped, so that the frame is explained already.
 
-        What came long before is another frame, whose stamp was of the future then.
+        What came long before is another frame, whose stamp was of the future then. Of an image that came twice the
+        first still waits: this one is its partner, and the next of this stamp the copy's.
         """
+        if any(
+            not waiting.paired
+            and waiting.missing == stream
+            and abs(waiting.stamp_ns - image.stamp_ns) * 4 <= self._tolerance_ns
+            for waiting in self._waiting
+        ):
+            return False
         orphaned = self._orphaned[stream]
         for other in orphaned:
             stamp_ns, arrived_ns = other

@@ -14,12 +14,13 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs")
 
-from support.fusion_rig import MS, Rig
+from support.fusion_rig import MS, Rig, camera_parameters
 from support.ros_live import OPTICAL
 
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.inputs import Inbox, Received
+from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox, Received
 
 pytestmark = pytest.mark.ros
 
@@ -55,10 +56,10 @@ def test_at_200_hz_every_frame_is_fused_or_counted() -> None:
             rig.frame(100_000 * MS + 5 * MS * i)
             time.sleep(0.0005)
         deadline = time.monotonic() + 60
-        while rig.worker.counts.received < 200 or rig.worker.counts.pending:
-            assert time.monotonic() < deadline, rig.worker.counts
+        while rig.inbox.counts.received < 200 or rig.inbox.counts.pending:
+            assert time.monotonic() < deadline, rig.inbox.counts
             time.sleep(0.02)
-        counts = rig.worker.counts
+        counts = rig.inbox.counts
         assert counts.received == 200 == counts.fused + sum(counts.dropped.values())
         assert set(counts.dropped) <= {"overload", "queue_full"}
         assert counts.fused > 3
@@ -69,14 +70,20 @@ def test_at_200_hz_every_frame_is_fused_or_counted() -> None:
 def test_an_inbox_nobody_empties_stays_within_its_memory() -> None:
     """A worker that hangs (saving to a slow disk, say) at 200 Hz."""
     now = [0.0]
-    inbox = Inbox(seconds=1.0, mib=1.0, clock=lambda: now[0])
+    rig = Rig()
+    rig.worker.stop()
+    config = SynchronizerConfig(queue_mib=1.0)
+    poses = CameraPoses(rig.transforms, "odom")
+    cameras = [camera_parameters("camera")]
+    inbox = FrameInbox(cameras, config, poses, rig.health, rig.log, lambda: 3, clock=lambda: now[0])
     image = make_image(np.zeros((120, 160, 3), np.uint8), "rgb8", 1, OPTICAL)  # 56 KiB
     for _ in range(1000):
         now[0] += 0.005
         inbox.put(Received("color", "camera", image, 0))
-    kept = inbox.take_all()
+    kept = inbox._undecoded.take_all()
     assert sum(len(r.message.data) for r in kept) <= 2**20
-    assert len(kept) + inbox.overflowed["color"] == 1000
+    inbox.settle()
+    assert len(kept) + inbox.counts.dropped["queue_full"] == 1000
 
 
 def test_a_map_goes_on_after_a_save_that_failed(tmp_path: Path) -> None:

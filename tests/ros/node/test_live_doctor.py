@@ -18,8 +18,9 @@ pytest.importorskip("tf2_msgs.msg")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
 from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
+from rclpy.context import Context  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
-from rclpy.qos import QoSProfile, ReliabilityPolicy  # noqa: E402
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from support import small_recording  # noqa: E402
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
@@ -80,6 +81,45 @@ def test_qos_mismatch_names_both_sides() -> None:
     fits = live_doctor.check_qos("/color", [endpoint("driver", RELIABLE)], [endpoint("perception", BEST_EFFORT)])
     assert only(fits).severity == Severity.OK
     assert live_doctor.check_qos("/color", [endpoint("driver")], []) == []
+
+
+def test_a_node_that_subscribes_in_two_ways_hears_by_either() -> None:
+    """Calibration is asked for latched and not: a driver that fits one of them is heard."""
+    latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    both = [endpoint("perception", BEST_EFFORT), endpoint("perception", latched)]
+    for driver in (endpoint("driver", BEST_EFFORT), endpoint("driver", latched)):
+        assert only(live_doctor.check_qos("/info", [driver], both)).severity == Severity.OK
+    other = only(live_doctor.check_qos("/info", [endpoint("driver")], [endpoint("rviz", latched)]))
+    assert "qos_overrides" not in other.remedy, "that is a parameter of this node alone"
+    assert "make rviz ask for less" in other.remedy
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("unconfigured", "ros2 lifecycle set /robot1/perception configure, then activate"),
+        ("inactive", "ros2 lifecycle set /robot1/perception activate"),
+        ("configuring", "wait"),
+        ("finalized", "start it again"),
+    ],
+)
+def test_the_remedy_fits_the_state_and_names_the_node(state: str, remedy: str) -> None:
+    assert only(live_doctor.check_node(NodeStatus(state=state), "/robot1/perception")).remedy.startswith(remedy)
+
+
+def test_two_nodes_of_one_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        context = Context()
+        rclpy.init(context=context, domain_id=domain)
+        nodes = [rclpy.create_node("perception", namespace="robot1", context=context) for _ in range(2)]
+        try:
+            findings = examine_graph(duration_s=0.5, namespace="robot1")
+        finally:
+            for node in nodes:
+                node.destroy_node()
+            rclpy.shutdown(context=context)
+    assert "there are 2 nodes /robot1/perception" in found(findings, "node")
 
 
 @pytest.mark.parametrize(

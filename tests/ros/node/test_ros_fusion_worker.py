@@ -28,7 +28,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.fusion_worker import INTERNAL_ERROR, OVERLOAD, ReadyFrames
+from embodied_perceptron_ros.node.frame_inbox import INTERNAL_ERROR, OVERLOAD, ReadyFrames
 
 pytestmark = pytest.mark.ros
 
@@ -112,10 +112,10 @@ def test_frames_are_fused(rig):
     for i in range(5):
         rig.frame()
         rig.wait(fused=i + 1)
-    counts = rig.worker.counts
+    counts = rig.inbox.counts
     assert (counts.received, counts.fused, counts.pending, counts.dropped) == (5, 5, 0, Counter())
     assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
-    assert rig.worker.camera_frame("camera") == OPTICAL
+    assert rig.inbox.camera_frame("camera") == OPTICAL
     assert rig.worker.map_statistics["voxels"] > 100
 
 
@@ -157,10 +157,10 @@ def test_depth_of_another_frame_is_not_registered(rig):
 @pytest.mark.parametrize("value", [0.0, np.nan, -np.inf])
 def test_depth_without_a_valid_pixel_is_not_fused(rig, value):
     rig.frame(depth=np.full((60, 80), value, np.float32))
-    wait_until(lambda: sum(rig.worker.counts.dropped.values()) == 1)
-    assert rig.worker.counts.fused == 0
+    wait_until(lambda: sum(rig.inbox.counts.dropped.values()) == 1)
+    assert rig.inbox.counts.fused == 0
     rig.frame()
-    wait_until(lambda: rig.worker.counts.fused == 1)
+    wait_until(lambda: rig.inbox.counts.fused == 1)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4320, 7680)])
@@ -185,9 +185,9 @@ def test_late_transform_is_waited_for_and_wakes_the_worker(rig):
     rig.transforms.early = True
     rig.frame()
     time.sleep(0.05)
-    assert rig.worker.counts.fused == 0
+    assert rig.inbox.counts.fused == 0
     rig.transforms.early = False
-    rig.worker.transforms_changed()
+    rig.inbox.transforms_changed()
     rig.wait(fused=1)
 
 
@@ -202,9 +202,9 @@ def test_stamps_that_do_not_advance(rig, offset_ms, reason):
     stamp_ns = rig.frame()
     rig.wait(fused=1)
     rig.frame(stamp_ns=stamp_ns + offset_ms * MS)
-    wait_until(lambda: rig.worker.counts.dropped[reason] >= 1)
+    wait_until(lambda: rig.inbox.counts.dropped[reason] >= 1)
     rig.frame()
-    wait_until(lambda: rig.worker.counts.fused == 2)
+    wait_until(lambda: rig.inbox.counts.fused == 2)
 
 
 def test_calibration_may_change_in_the_middle(rig):
@@ -228,12 +228,12 @@ def test_a_loop_of_the_recording_keeps_the_map_or_resets_it(rig, reset):
     rig.stamp_ns = 1_000 * MS
     for _ in range(4):
         rig.frame()
-    wait_until(lambda: rig.worker.counts.fused == 7)
+    wait_until(lambda: rig.inbox.counts.fused == 7)
     assert rig.health.counted("time_jumps") >= 1
     after = rig.perceptron.statistics()
     assert (after.frames_fused == 4) is reset
     assert (after.voxels > voxels * 1.5) is not reset
-    assert rig.worker.counts.dropped == {}
+    assert rig.inbox.counts.dropped == {}
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -253,22 +253,20 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
 
         monkeypatch.setattr(rig.perceptron, "integrate", slow)
         rig.frame()
-        wait_until(lambda: not rig.inbox._waiting)
+        wait_until(lambda: not len(rig.inbox._undecoded))
         for _ in range(6):  # while the first is being fused
             rig.frame()
         permits.release(len(cameras))
-        wait_until(lambda: len(rig.worker._ready) >= 5 * len(cameras))
+        wait_until(lambda: len(rig.inbox._ready) >= 5 * len(cameras))
         rig.stamp_ns = 1_000 * MS
         for _ in range(20):
             rig.frame()
         permits.release(1000)
-        wait_until(
-            lambda: rig.worker.counts.pending == 0 and len(fused) >= 20 * len(cameras), 20, str(rig.worker.counts)
-        )
+        wait_until(lambda: rig.inbox.counts.pending == 0 and len(fused) >= 20 * len(cameras), 20, str(rig.inbox.counts))
         for camera in cameras:
             mine = [stamp for name, stamp in fused if name == camera]
             assert mine[-20:] == [1_000 * MS + (i + 1) * 33 * MS for i in range(20)]
-        assert set(rig.worker.counts.dropped) == {"time_jump"}
+        assert set(rig.inbox.counts.dropped) == {"time_jump"}
         assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
     finally:
         rig.worker.stop()
@@ -291,10 +289,10 @@ def test_no_message_loses_the_map(rig, reset, what):
         rig.frame(stamp_ns=rig.stamp_ns, color={"header": ahead})
     for _ in range(5):
         rig.frame()
-    wait_until(lambda: rig.worker.counts.fused == 17, 20, str(rig.worker.counts))
+    wait_until(lambda: rig.inbox.counts.fused == 17, 20, str(rig.inbox.counts))
     assert rig.perceptron.statistics().frames_fused == 17, "nothing was reset"
     lost = {"both": {"odd_stamp": 1}, "color": {"odd_stamp": 1, "no_pair": 1}, "clock set back": {}}[what]
-    assert rig.worker.counts.dropped == lost
+    assert rig.inbox.counts.dropped == lost
     assert (rig.health.counted("time_jumps") > 0) is (what == "clock set back")
 
 
@@ -305,10 +303,10 @@ def test_a_burst_of_frames_that_waited_for_one_transform_is_no_overload(rig):
     rig.transforms.early = True
     for _ in range(9):
         rig.frame()
-    wait_until(lambda: rig.worker.counts.pending == 9)
+    wait_until(lambda: rig.inbox.counts.pending == 9)
     time.sleep(0.03)
     rig.transforms.early = False
-    rig.worker.transforms_changed()
+    rig.inbox.transforms_changed()
     rig.wait(fused=10)
 
 
@@ -325,8 +323,8 @@ def test_depth_of_plus_inf_frees_the_view_unless_the_driver_means_invalid(means_
         for _ in range(30):
             rig.frame(depth=np.full((60, 80), np.inf, np.float32))
             time.sleep(0.01)
-        wait_until(lambda: rig.worker.counts.pending == 0)
-        assert rig.worker.counts.fused == (2 if means_invalid else 32)
+        wait_until(lambda: rig.inbox.counts.pending == 0)
+        assert rig.inbox.counts.fused == (2 if means_invalid else 32)
         left = rig.perceptron.statistics().voxels
         assert left == voxels if means_invalid else left < 0.1 * voxels  # all but the border of the view
     finally:
@@ -347,14 +345,14 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
         monkeypatch.setattr(rig.perceptron, "integrate", broken)
         rig.frame()
         rig.wait(fused=0, bad_frame=1, **{INTERNAL_ERROR: 1})
-        rig.worker._logged.clear()
+        rig.log.forget()
         rig.stamp_ns = 1_000 * MS  # and the lines of a jump, kept and reset
         monkeypatch.setattr(rig.perceptron, "integrate", whole)
         for reset, stamp_ns in ((False, 1_000 * MS), (True, 1)):
             rig.reset_on_jump, rig.stamp_ns = reset, stamp_ns if not reset else 90_000 * MS
             for _ in range(3):
                 rig.frame()
-        wait_until(lambda: rig.worker.counts.fused >= 3)
+        wait_until(lambda: rig.inbox.counts.fused >= 3)
         assert rig.worker._thread.is_alive()
         assert rig.health.counted("internal_errors") == 1
     finally:
@@ -404,7 +402,7 @@ def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
     release.set()
     rig.wait(fused=3, **{OVERLOAD: 6})
     assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
-    assert rig.worker.counts.received == 9
+    assert rig.inbox.counts.received == 9
 
 
 @pytest.mark.parametrize("cameras", [("front", "rear"), ("a", "b", "c", "d", "e")])
@@ -426,8 +424,8 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
         rig.frame()
         sent = len(cameras) * (rounds + 1)
         # The worker tells what it counted once per turn: it may be in the last one while it tells of the one before.
-        wait_until(lambda: rig.worker.counts.received == sent and rig.worker.counts.pending == 0, 20, f"{fused}")
-        counts = rig.worker.counts
+        wait_until(lambda: rig.inbox.counts.received == sent and rig.inbox.counts.pending == 0, 20, f"{fused}")
+        counts = rig.inbox.counts
     finally:
         rig.worker.stop()
     assert set(fused) == set(cameras)
@@ -437,7 +435,7 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
 
 
 def settled(rig: Rig) -> int:
-    counts = rig.worker.counts
+    counts = rig.inbox.counts
     return counts.fused + sum(counts.dropped.values())
 
 
@@ -464,13 +462,13 @@ def test_late_transforms_lose_nothing_at_any_rate(hz, late_s, least):
             transforms.newest_ns = clock[0] - int(late_s * 1e9)
             if k < 2 * hz:
                 sent.append(rig.frame(stamp_ns=clock[0]))
-            rig.worker.transforms_changed()
+            rig.inbox.transforms_changed()
             # the clock stands until the worker has done what there is to do
-            wait_until(lambda: rig.worker.counts.received == len(sent), 20, "taken from the inbox")
+            wait_until(lambda: rig.inbox.counts.received == len(sent), 20, "taken from the inbox")
             due = sum(stamp <= clock[0] - int(min(late_s, 0.51) * 1e9) for stamp in sent)
             wait_until(lambda due=due: settled(rig) >= due, 20, "fused or dropped")
-        wait_until(lambda: rig.worker.counts.pending == 0, 20, "settled")
-        counts = rig.worker.counts
+        wait_until(lambda: rig.inbox.counts.pending == 0, 20, "settled")
+        counts = rig.inbox.counts
         assert counts.fused >= least * len(sent)
         assert counts.dropped == ({} if least else {"pose_timeout": len(sent)})
     finally:

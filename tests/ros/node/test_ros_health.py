@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -19,12 +20,25 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
+from support.fusion_rig import Rig, camera_parameters
 
+from embodied_perceptron.config import SynchronizerConfig
+from embodied_perceptron.sensors.poses import Disconnected
+from embodied_perceptron.sensors.synchronizer import DropReason
+from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox, Received
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, Rate, Series, read_diagnostics
-from embodied_perceptron_ros.node.inputs import CameraSubscriptions, DeliveryCount, Inbox, Received
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions, DeliveryCount
 from embodied_perceptron_ros.node.parameters import CameraParameters
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 
 pytestmark = pytest.mark.ros
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    rig.worker.stop()
 
 
 def areas_of(health: Health, state: str = "active", counts: FrameCounts | None = None, **areas):
@@ -122,47 +136,90 @@ def test_only_the_named_node_is_read():
 # ----------------------------------------------------------------------------------------------------------- inbox
 
 
-def test_inbox_keeps_order_and_drops_what_waits_too_long():
-    arrivals, now_s = [], [0.0]
-    inbox = Inbox(seconds=1.0, on_arrival=lambda: arrivals.append(1), clock=lambda: now_s[0])
+def make_inbox(mib: float = 512.0, clock=time.monotonic, cameras=("front", "rear")) -> FrameInbox:
+    """An inbox without transforms, that nobody empties."""
+    log = ThrottledLog(logging.getLogger("inbox"))
+    there = [camera_parameters(name) for name in cameras]
+    poses = CameraPoses(SimpleNamespace(lookup=lambda *_: Disconnected("odom", "camera")), "odom")
+    return FrameInbox(there, SynchronizerConfig(queue_mib=mib), poses, Health("inbox"), log, lambda: 3, clock)
+
+
+def message(number: int, size: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(header=Header(stamp=Time(sec=number + 1)), data=bytes(size), number=number)
+
+
+def test_undecoded_messages_keep_their_order_and_those_that_wait_too_long_are_dropped():
+    now_s = [0.0]
+    inbox = make_inbox(clock=lambda: now_s[0])
     for i in range(90):  # as much as comes within a second, whatever the rate
         now_s[0] = i / 89
-        inbox.put(Received("color", "front", i, 0))
-    assert inbox.overflowed == {}
-    inbox.put(Received("depth", "front", -1, 0))
+        inbox.put(Received("color", "front", message(i), 0))
+    inbox.settle()
+    assert inbox.counts.dropped == {}
+    inbox.put(Received("depth", "front", message(-1), 0))
     now_s[0] = 1.5
-    inbox.put(Received("color", "front", 90, 0))
-    inbox.put(Received("color", "rear", 100, 0))
-    taken = inbox.take_all()
-    assert [r.message for r in taken if r.kind == "color"] == [*range(45, 91), 100]
-    assert [r.message for r in taken if r.kind == "depth"] == [-1]
-    assert inbox.overflowed == {"color": 45}
-    assert len(arrivals) == 93
-    assert inbox.take_all() == []
+    inbox.put(Received("color", "front", message(90), 0))
+    inbox.put(Received("color", "rear", message(100), 0))
+    taken = inbox._undecoded.take_all()
+    assert [r.message.number for r in taken if r.kind == "color"] == [*range(45, 91), 100]
+    assert [r.message.number for r in taken if r.kind == "depth"] == [-1]
+    inbox.settle()
+    assert (inbox.counts.received, inbox.counts.dropped) == (45, {DropReason.QUEUE_FULL: 45})
+    assert "nobody decoded" in inbox._health._last_drop[DropReason.QUEUE_FULL]
+    assert inbox._undecoded.take_all() == []
 
 
-def test_inbox_is_bounded_by_memory():
-    inbox = Inbox(seconds=9.0, mib=1.0)
+def test_undecoded_messages_are_bounded_by_memory():
+    inbox = make_inbox(mib=1.0)
     for i in range(20):
         for kind in ("color", "depth"):
-            inbox.put(Received(kind, "front", SimpleNamespace(data=bytes(100_000), number=i), 0))
-    taken = inbox.take_all()
+            inbox.put(Received(kind, "front", message(i, 100_000), 0))
+    taken = inbox._undecoded.take_all()
     assert [(r.kind, r.message.number) for r in taken] == [(k, i) for i in range(15, 20) for k in ("color", "depth")]
-    assert inbox.overflowed == {"color": 15, "depth": 15}
-    inbox.put(Received("color", "front", SimpleNamespace(data=bytes(2_000_000), number=0), 0))
-    assert len(inbox.take_all()) == 1, "one picture finds room, however large"
+    inbox.settle()
+    assert inbox.counts.dropped == {DropReason.QUEUE_FULL: 15}, "a frame is counted once"
+    inbox.put(Received("color", "front", message(0, 2_000_000), 0))
+    assert len(inbox._undecoded.take_all()) == 1, "one picture finds room, however large"
+
+
+def test_one_bound_of_memory_holds_for_all_that_waits(rig):
+    """Frames that wait for their pose leave that much less room to messages, and ready ones are the first to go."""
+    rig.worker.stop()
+    frame_bytes = 80 * 60 * (3 + 4)
+    rig.inbox._max_bytes = 10 * frame_bytes
+    rig.backlog, rig.transforms.early = 100, True
+    for _ in range(6):
+        rig.frame()
+    assert rig.inbox.take(0) is None
+    rig.inbox.settle()
+    for _ in range(9):
+        rig.frame()
+    assert rig.inbox._undecoded.nbytes <= 4 * frame_bytes
+    assert rig.inbox.counts.pending == 6
+    rig.transforms.early = False
+    assert rig.inbox.take(0) is not None
+    rig.inbox.settle()
+    assert len(rig.inbox._ready) <= 9
+    lost = rig.inbox.counts.dropped
+    assert set(lost) == {DropReason.QUEUE_FULL}
+    assert rig.inbox.counts.received == 15
 
 
 def test_messages_that_were_sent_and_never_came_are_counted():
     delivery = DeliveryCount()
     assert [delivery.missed(b"a", n) for n in (7, 8, 11, 9, 12)] == [0, 0, 2, 0, 0]
     assert delivery.missed(b"b", 1) == 0  # another sender counts for itself
-    inbox = Inbox()
-    inbox.miss("front", "color", 5)
-    assert inbox.frames_lost == 0  # five depth images wait for their partners
-    inbox.miss("front", "depth", 3)
-    inbox.miss("back", "depth", 4)
-    assert inbox.frames_lost == 3
+    inbox = make_inbox()
+    inbox.miss("front", "color", 5, 1)
+    assert lost(inbox) == 0  # five depth images wait for their partners
+    inbox.miss("front", "depth", 3, 2)
+    inbox.miss("rear", "depth", 4, 3)
+    assert lost(inbox) == 3
+
+
+def lost(inbox: FrameInbox) -> int:
+    inbox.settle()
+    return inbox.counts.dropped[DropReason.LOST]
 
 
 def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
@@ -172,7 +229,7 @@ def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
     node = rclpy.create_node("burst", context=context)
     topics = ("/burst/color", "/burst/depth", "/burst/info")
     camera = CameraParameters("front", *topics, "raw", "raw", inf_depth="far", rectified=True)
-    inbox = Inbox()
+    inbox = make_inbox(cameras=("front",))
     subscriptions = CameraSubscriptions(node, (camera,), inbox, Health("burst"))
     publishers = [node.create_publisher(Image, f"/burst/{kind}", 10) for kind in ("color", "depth")]
     executor = SingleThreadedExecutor(context=context)
@@ -186,7 +243,7 @@ def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
         received, end_s = [], time.monotonic() + seconds
         while time.monotonic() < end_s and len(received) < wanted:
             executor.spin_once(timeout_sec=0.1)
-            received += inbox.take_all()
+            received += inbox._undecoded.take_all()
         return received
 
     try:
@@ -198,12 +255,12 @@ def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
                 break
         assert len(found) == 2
         listen(0.5, 10**6)
-        before = inbox.frames_lost
+        before = lost(inbox)
         for stamp_s in range(2, 32):
             send(stamp_s)
         received = listen(2.0, 60)
-        assert sum(r.kind == "color" for r in received) + inbox.frames_lost - before == 30
-        assert inbox.frames_lost > before
+        assert sum(r.kind == "color" for r in received) + lost(inbox) - before == 30
+        assert lost(inbox) > before
     finally:
         subscriptions.close()
         node.destroy_node()

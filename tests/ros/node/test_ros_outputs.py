@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from nav_msgs.msg import OccupancyGrid
 from sensor_msgs.msg import PointField
 from support.ros_live import MAPPING_CAMERA, T_ODOM_CAMERA, scene_depth, turned
 
-from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig, VolumeConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import OccupancyGrid2d
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -115,6 +116,9 @@ class Publisher:
 
 class Publishers(dict):
     """Stands in for the node: publishers by topic."""
+
+    def get_logger(self):
+        return logging.getLogger("outputs")
 
     def create_lifecycle_publisher(self, kind, topic, qos, **_) -> Publisher:
         return self.setdefault(topic, Publisher())
@@ -303,7 +307,7 @@ def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
 
 
 def test_no_grid_is_latched_before_there_is_one(tree):
-    """An empty one would resize a costmap to nothing; after a reset it tells that the map is empty."""
+    """An empty one would resize a costmap to nothing; after a reset the same place is all unknown."""
     robot = Robot()
     outputs, _ = outputs_of(robot, tree)
     seen, empty = seen_scene(), Perceptron(PerceptronConfig()).perceive()
@@ -311,7 +315,24 @@ def test_no_grid_is_latched_before_there_is_one(tree):
     assert robot["~/occupancy_grid"].sent == []
     outputs.publish(seen)
     outputs.publish(empty)
-    assert [message.info.width > 0 for message in robot["~/occupancy_grid"].sent] == [True, False]
+    before, after = robot["~/occupancy_grid"].sent
+    assert after.info == before.info
+    assert set(before.data) != {-1}
+    assert len(after.data) == len(before.data)
+    assert set(after.data) == {-1}
+
+
+@pytest.mark.parametrize(("listed", "named"), [(("chair",), True), ((), False)])
+def test_under_a_list_of_names_the_one_for_the_rest_is_among_the_labels(tree, listed, named):
+    robot = Robot()
+    config = PerceptronConfig(network=NetworkOptions(classes=listed))
+    outputs, _ = outputs_of(robot, tree, config=config)
+    seen = seen_scene()
+    classes = tuple("chair" if name == "object" else name for name in seen.semantic.classes)
+    cells = dataclasses.replace(seen.semantic, classes=classes)
+    outputs.publish(dataclasses.replace(seen, semantic=cells))
+    names = [c.class_name for c in robot["~/label_info"].sent[0].class_map]
+    assert names == [*classes, *(["object"] if named else [])]
 
 
 class StaticLayer:

@@ -15,12 +15,15 @@ import pytest
 
 pytest.importorskip("diagnostic_msgs")
 
+from support.ros_live import wait_until
+
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.outputs import OutputPose
 from embodied_perceptron_ros.node.queries import (
     MAX_MESSAGE_CHARACTERS,
     Answer,
@@ -31,6 +34,8 @@ from embodied_perceptron_ros.node.queries import (
     invalid,
     parse_query,
 )
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.ros
 BOX = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])
@@ -96,7 +101,9 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     chairs = (SceneObject(n, "chair", 0.9, np.array([n, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0])) for n in range(1, 13))
     perceptron = Perceptron()
     perceptron.map.published = PublishedScene(tuple(chairs))
+    pose = OutputPose("odom", None)
     node = SimpleNamespace(
+        _pose_of=lambda query: pose,
         _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
         _transforms=None,
         _stamp_ns=lambda: 1,
@@ -106,7 +113,9 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
         _way_to=lambda grounding: (None, float("nan")),
     )
     query = parse_query(message)
-    answer = Answer(query, GroundingInterface._ask(node, query))
+    answer = GroundingInterface._ask(node, query)
+    assert answer.pose is pose
+    node._pose_of = lambda query: pytest.fail("the pose is looked up once a query")
     assert len(GroundingInterface._message(node, answer)[0].candidates) == count
 
 
@@ -130,17 +139,18 @@ class Harness:
             self.deliver,
             self.health,
             logging.getLogger("test"),
+            Watchdog(self.health, ThrottledLog(logging.getLogger("test"))),
             queue_size=limits.get("queue_size", 8),
             max_standing=limits.get("max_standing", 2),
         )
         self.worker.start()
 
-    def ask(self, query: Query) -> Grounding:
+    def ask(self, query: Query) -> Answer:
         self.asked(query)
         self.gate.wait(10)
         if self.error:
             raise self.error
-        return query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason)
+        return Answer(query, query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason))
 
     def deliver(self, answer: Answer) -> None:
         with self.changed:
@@ -311,3 +321,41 @@ def test_a_rate_limit_allows_a_burst_and_then_its_rate() -> None:
     assert sum(limit.allows(2.0) for _ in range(100)) == 6
     now[0] += 1000.0  # rest does not make the burst larger
     assert sum(limit.allows(2.0) for _ in range(100)) == 10
+
+
+def test_a_jump_of_the_localisation_is_told_to_whoever_asked_for_standing_answers(harness):
+    """The object is the same, and lies elsewhere in ``map``; noise of its place is no news."""
+    place = np.eye(4)
+    harness.grounding = found(3)
+
+    def ask(query: Query) -> Answer:
+        return Answer(query, harness.grounding, OutputPose("map", place.copy()))
+
+    harness.worker._ask = ask
+    harness.worker.submit(Query("chair", id="s", standing=True), harness.deliver)
+    harness.wait_for(1)
+    place[0, 3] = 0.1
+    harness.worker.map_changed()
+    harness.worker.submit(Query("chair", id="probe"), harness.deliver)
+    wait_until(lambda: not harness.worker._map_changed)
+    assert [a.query.id for a in harness.wait_for(2)] == ["s", "probe"]
+    place[0, 3] = 5.0
+    harness.worker.map_changed()
+    told = harness.wait_for(3)[2]
+    assert (told.query.id, told.pose.T_out_world[0, 3]) == ("s", 5.0)
+
+
+def test_a_correction_of_the_map_moves_the_place_that_a_standing_query_was_asked_from(harness):
+    seen: list[np.ndarray] = []
+    harness.asked = lambda query: seen.append(query.viewpoint)
+    harness.worker.submit(Query("chair", id="s", standing=True, viewpoint=np.eye(4)), harness.deliver)
+    harness.wait_for(1)
+    motion = np.eye(4)
+    motion[:3, 3] = 2.0, 1.0, 0.0
+    harness.worker.move_viewpoints(motion)
+    harness.worker.map_changed()
+    wait_until(lambda: len(seen) == 2)
+    harness.worker.map_changed()
+    wait_until(lambda: len(seen) == 3)
+    for viewpoint in seen[1:]:
+        np.testing.assert_array_equal(viewpoint[:3, 3], (2.0, 1.0, 0.0))

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
 import rclpy
+from action_msgs.msg import GoalStatus
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask
@@ -31,6 +32,8 @@ from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 pytestmark = pytest.mark.ros
 SENTENCES = (
@@ -88,9 +91,11 @@ class Asker:
             default_top_k=None, fusion_frame="odom", output_frame="odom", viewpoint_frame="", query_queue_size=100,
             max_standing_queries=2, max_queries_hz=1000.0, robot_radius_m=0.25,
         )  # fmt: skip
+        health = Health("test")
         self.interface = GroundingInterface(
-            self.node, perceptron_with_names(), SimpleNamespace(), Health("test"), lambda: parameters, lambda name: ""
-        )
+            self.node, perceptron_with_names(), SimpleNamespace(), health, lambda: parameters, lambda name: "",
+            Watchdog(health, ThrottledLog(self.node.get_logger())),
+        )  # fmt: skip
         self.interface.open()
         self.executor = MultiThreadedExecutor(2, context=self.context)
         self.executor.add_node(self.node)
@@ -159,3 +164,30 @@ def test_a_replay_answers_as_a_file_of_scenes() -> None:
 @pytest.mark.parametrize("way", [over_topic, over_service, over_action])
 def test_every_way_over_ros_answers_as_a_file_of_scenes(asker, way) -> None:
     assert way(asker.peer) == from_a_file()
+
+
+def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:
+    """Whatever its answer is still waiting for; the next goal is answered."""
+    free = threading.Event()
+    whole = asker.interface._worker._ask
+    monkeypatch.setattr(asker.interface._worker, "_ask", lambda query: free.wait(30) and whole(query))
+    client = ActionClient(asker.peer.node, Ground, "/perception/ground")
+    assert client.wait_for_server(timeout_sec=20)
+    try:
+        goals = [client.send_goal_async(Ground.Goal(text="the chair")) for _ in range(3)]
+        wait_until(lambda: all(goal.done() for goal in goals))
+        results = [goal.result().get_result_async() for goal in goals]
+        for goal in goals[:2]:  # the first is being answered, the second waits
+            cancel = goal.result().cancel_goal_async()
+            wait_until(cancel.done)
+            assert len(cancel.result().goals_canceling) == 1
+        wait_until(lambda: all(result.done() for result in results[:2]), 10, "ended before they are answered")
+        assert [result.result().status for result in results[:2]] == [GoalStatus.STATUS_CANCELED] * 2
+        assert not results[2].done()
+        free.set()
+        wait_until(results[2].done)
+        assert results[2].result().status == GoalStatus.STATUS_SUCCEEDED
+        assert asker.interface._health.counted("internal_errors") == 0
+    finally:
+        free.set()
+        client.destroy()

@@ -69,12 +69,15 @@ def perceive_command(
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
+        LOG_LEVELS,
         camera_topics,
         check_config,
         detection_topics,
         node_parameters,
+        parse_choice,
         parse_overrides,
         split_pair,
+        without_none,
     )
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
     from embodied_perceptron_ros.players.processes import module_command
@@ -88,7 +91,9 @@ def perceive_command(
         for text in parameter or []:
             name, value = split_pair(text, "--parameter")
             overrides |= parse_overrides(f"{name}: {value}")
-        file_values = check_config(config or DEFAULT_CONFIG)
+        file_values = check_config(config or DEFAULT_CONFIG, namespace)
+        log_level = parse_choice(log_level, "log level", LOG_LEVELS)
+        given = without_none({"viewer": viewer, "device": device, "map_file": map_file, "classes": classes})
         cameras = camera or file_values.get("cameras", ["camera"])
         values = node_parameters(
             camera or [],
@@ -96,7 +101,11 @@ def perceive_command(
             output_frame,
             sim_time,
             overrides,
-            **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file, "classes": classes},
+            weights=weights,
+            viewer=given["viewer"],
+            device=given["device"],
+            map_file=given["map_file"],
+            classes=given["classes"],
             topics={
                 **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
                 **detection_topics(cameras, detections_topic),
@@ -176,7 +185,7 @@ def ask_command(
     namespace: Annotated[str, typer.Option(help="Namespace of the node, as it was given to perceive.")] = "",
     frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
     top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="The whole answer as JSON.")] = False,
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""

@@ -24,6 +24,7 @@ from embodied_perceptron.sensors.poses import Found
 from embodied_perceptron_ros.conversion.values import pose_to_matrix, stamp_to_ns
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 from embodied_perceptron_ros.node.transforms import TransformSource
+from embodied_perceptron_ros.node.watchdog import SERVICE_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 Poses = dict[tuple[str, int], NDArray[np.float64]]
 _HOLD_S = 10.0
@@ -77,7 +78,7 @@ class KeyframeCorrections:
         topic: of the path.
         child_frame: whose poses they are; empty = each camera's optical frame.
         camera_frame: optical frame of a camera by its name, or empty.
-        on_corrected: called after the map was changed.
+        on_corrected: called after the map was changed, with the (4, 4) motion of its newest part.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class KeyframeCorrections:
         child_frame: str,
         fusion_frame: str,
         camera_frame: Callable[[str], str],
-        on_corrected: Callable[[], None],
+        on_corrected: Callable[[NDArray[np.float64]], None],
+        watchdog: Watchdog,
     ) -> None:
+        self._watchdog = watchdog
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
@@ -120,7 +123,7 @@ class KeyframeCorrections:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        self._thread.join()
+        self._thread.join(STOP_LIMIT_S)
 
     def _on_path(self, path: Path) -> None:
         with self._condition:
@@ -137,7 +140,10 @@ class KeyframeCorrections:
                     return
                 path, self._waiting = self._waiting, None
             try:
-                self._correct(path)
+                with self._watchdog.watch("correction", SERVICE_LIMIT_S):
+                    self._correct(path)
+            except TookTooLongError:  # the watchdog has told of it
+                continue
             except ValueError as error:
                 self._health.count("corrections_refused")
                 self._health.problem("map", WARN, f"corrected keyframes refused: {error}", "corrections", _HOLD_S)
@@ -154,7 +160,7 @@ class KeyframeCorrections:
             return
         correction = self._perceptron.correct_keyframes(poses)
         self._health.count("keyframes_corrected", correction.corrected)
-        self._on_corrected()
+        self._on_corrected(correction.motions[-1])
 
     def _T_child_camera(self, camera: str, stamp_ns: int) -> NDArray[np.float64]:  # noqa: N802 - frames in names
         if not self._child_frame:

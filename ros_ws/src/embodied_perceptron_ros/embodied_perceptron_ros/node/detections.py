@@ -7,7 +7,6 @@ undistorted picture, and gives what can be used to the perceptron. Everything el
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from embodied_perceptron_ros.conversion.detections import count_serialized, dete
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 from embodied_perceptron_ros.node.parameters import CameraParameters
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 
 NO_CALIBRATION = "camera_not_calibrated"
 FLOOD = "too_many_in_message"
@@ -35,7 +35,7 @@ UNREADABLE = "unreadable"
 OVERLOAD = "overload"
 MAX_IN_MESSAGE = 1000  # more are no detections, and reading them would hold everything else up
 _MAX_WAITING = 64
-_LOG_EVERY_S = 5.0
+_HOLD_S = 5.0  # how long diagnostics repeat a drop
 
 
 class DetectionInputs:
@@ -73,7 +73,7 @@ class DetectionInputs:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
-        self._logged: dict[str, float] = {}
+        self._log = ThrottledLog(node.get_logger())
         self._of_topic: OrderedDict[str, list[str]] = OrderedDict()
         for camera in cameras:
             if camera.detections_topic:
@@ -129,7 +129,7 @@ class DetectionInputs:
                     self._health.count("internal_errors")
                     trace = traceback.format_exc()
                     self._health.problem("lift", ERROR, f"internal error: {trace.splitlines()[-1]}", hold_s=30.0)
-                    self._log("internal error", trace)
+                    self._log.error("internal error", trace)
 
     def _take(self, topic: str, data: bytes) -> None:
         count = _count(data)
@@ -169,14 +169,8 @@ class DetectionInputs:
     def _drop(self, reason: str, count: int, detail: str) -> None:
         if self._perceptron.lift is not None:
             self._perceptron.lift.count_drops(Counter({reason: max(1, count)}))
-        self._health.problem("lift", WARN, detail, reason, hold_s=_LOG_EVERY_S)
-        self._log(reason, f"detections dropped: {reason}: {detail}")
-
-    def _log(self, key: str, text: str) -> None:
-        now_s = time.monotonic()
-        if now_s - self._logged.get(key, float("-inf")) >= _LOG_EVERY_S:
-            self._logged[key] = now_s
-            self._node.get_logger().warning(text)
+        self._health.problem("lift", WARN, detail, reason, hold_s=_HOLD_S)
+        self._log.warning(reason, f"detections dropped: {reason}: {detail}")
 
 
 def _count(data: bytes) -> int:

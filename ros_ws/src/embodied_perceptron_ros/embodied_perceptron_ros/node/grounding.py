@@ -31,15 +31,16 @@ from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.outputs import find_output_pose
+from embodied_perceptron_ros.node.outputs import OutputPose, find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, RateLimit, invalid, parse_query
 from embodied_perceptron_ros.node.threads import await_in_executor
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.node.transforms import TransformSource
+from embodied_perceptron_ros.node.watchdog import Watchdog
 
 _BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
-_LOGGED_S = 1.0  # between two log lines of questions that are none
 _INACTIVE = "the node is not active"
 
 
@@ -61,6 +62,10 @@ def find_viewpoint(
     if not isinstance(answer, Found):
         raise ViewpointError(f"the viewpoint {frame_id!r} is not known: {answer}")
     return answer.T
+
+
+def _goal_id(goal: Any) -> str:
+    return bytes(goal.goal_id.uuid).hex()
 
 
 def _burst_qos() -> QoSProfile:
@@ -87,8 +92,10 @@ class GroundingInterface:
         health: Health,
         parameters: Callable[[], NodeParameters],
         camera_frame: Callable[[str], str],
+        watchdog: Watchdog,
     ) -> None:
         """``camera_frame``: optical frame of a camera by its name."""
+        self._watchdog = watchdog
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
@@ -97,7 +104,9 @@ class GroundingInterface:
         self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
         self._rate = RateLimit(_BURST)
+        self._log = ThrottledLog(node.get_logger(), every_s=1.0)
         self._shown: set[MarkerKey] = set()
+        self._goals: dict[str, Callable[[], None]] = {}  # what ends each that waits, by id; of the executor's thread
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
         self._subscription: Any = None
@@ -111,7 +120,7 @@ class GroundingInterface:
             "~/ground",
             self._execute_goal,
             goal_callback=lambda _: GoalResponse.REJECT if self._worker is None else GoalResponse.ACCEPT,
-            cancel_callback=lambda _: CancelResponse.ACCEPT,
+            cancel_callback=self._cancel_goal,
             callback_group=ReentrantCallbackGroup(),
         )
         self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
@@ -125,6 +134,7 @@ class GroundingInterface:
             self._publish_answer,
             self._health,
             self._node.get_logger(),
+            self._watchdog,
             queue_size=parameters.query_queue_size,
             max_standing=parameters.max_standing_queries,
         )
@@ -153,6 +163,11 @@ class GroundingInterface:
         if self._worker is not None:
             self._worker.map_changed()
 
+    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+        """The map was corrected by ``motion`` (4, 4)."""
+        if self._worker is not None:
+            self._worker.move_viewpoints(motion)
+
     @property
     def status(self) -> dict[str, int]:
         """Counts for diagnostics."""
@@ -177,13 +192,26 @@ class GroundingInterface:
         self._submit(Query(text), deliver)
         return done.result()
 
-    def _ask(self, query: Query) -> Grounding:
+    def _ask(self, query: Query) -> Answer:
+        parameters = self._parameters()
+        pose = self._pose_of(query)
+        if isinstance(pose, str):
+            frame_id = query.frame_id or parameters.output_frame
+            refused = invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
+            return Answer(query, refused, self._unmoved())
+        asked = dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k)
+        return Answer(query, self._perceptron.ground(asked), pose)
+
+    def _pose_of(self, query: Query) -> OutputPose | str:
+        """Where the answer to a query goes, or why it cannot go there."""
         parameters = self._parameters()
         frame_id = query.frame_id or parameters.output_frame
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns())
-        if isinstance(pose, str):
-            return invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
-        return self._perceptron.ground(dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k))
+        T_fusion_map = self._perceptron.T_world_map
+        return find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns(), T_fusion_map)
+
+    def _unmoved(self) -> OutputPose:
+        """In the fusion frame: of what names no place, where the frame that was asked for has none."""
+        return OutputPose(self._parameters().fusion_frame, self._perceptron.T_world_map)
 
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
@@ -233,17 +261,11 @@ class GroundingInterface:
     # ---- answering
 
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
-        parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
-        frame_id = query.frame_id or parameters.output_frame
-        T_fusion_map = self._perceptron.T_world_map
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, T_fusion_map)
-        grounding = answer.grounding
-        if isinstance(pose, str):
-            if grounding.candidates:  # the transform went away between asking and answering
-                grounding = invalid(query, pose)
-            frame_id, T = parameters.fusion_frame, T_fusion_map
-        else:
-            frame_id, T = pose.frame_id, pose.T_out_world
+        query, grounding, stamp_ns = answer.query, answer.grounding, self._stamp_ns()
+        pose = answer.pose or self._pose_of(query)
+        if isinstance(pose, str):  # of a query that was refused before anybody looked
+            pose = self._unmoved()
+        frame_id, T = pose.frame_id, pose.T_out_world
         way = self._way_to(grounding)
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
@@ -294,23 +316,37 @@ class GroundingInterface:
 
         def deliver(answer: Answer) -> None:
             with self._publish_lock:
+                if done.done():  # cancelled
+                    return
                 message, markers = self._message(answer)
                 self._markers.publish(markers)
-            done.set_result(message)
+                done.set_result(message)
 
+        if query.id:
+            self._goals[query.id] = lambda: deliver(Answer(query, invalid(query, "cancelled")))
         if self._within_rate():
             self._submit(query, deliver, begin)
         else:
             deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
+    def _cancel_goal(self, goal: Any) -> CancelResponse:
+        """Its asker hears at once; what is being thought about it is thought to the end for nobody."""
+        give_up = self._goals.get(_goal_id(goal))
+        if give_up is not None:
+            give_up()
+        return CancelResponse.ACCEPT
+
     async def _execute_goal(self, goal: Any) -> Ground.Result:
         request = goal.request
-        query_id = bytes(goal.goal_id.uuid).hex()
+        query_id = _goal_id(goal)
         query = Query(request.text, request.top_k or None, frame_id=request.frame_id, id=query_id)
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
         done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
-        await await_in_executor(self._node, done)
+        try:
+            await await_in_executor(self._node, done)
+        finally:
+            self._goals.pop(query_id, None)
         result = done.result()
         if goal.is_cancel_requested:
             goal.canceled()
@@ -327,6 +363,5 @@ class GroundingInterface:
         await await_in_executor(self._node, done)
         response.result = done.result()
         if response.result.status == GroundingResult.INVALID:
-            reason = f"ask refused: {response.result.reason}"
-            self._node.get_logger().warning(reason, throttle_duration_sec=_LOGGED_S)
+            self._log.warning("ask refused", f"ask refused: {response.result.reason}")
         return response

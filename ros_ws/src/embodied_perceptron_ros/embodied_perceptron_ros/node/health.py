@@ -164,16 +164,20 @@ class Health:
     def diagnostics(
         self, now_ns: int, state: str, frames: FrameCounts, areas: Mapping[str, Mapping[str, Any]]
     ) -> DiagnosticArray:
-        """The message: frames, latency, then one status per area (``map``, ``transforms``, ``queries`` ...)."""
+        """The message: frames (with the values of that area), latency, then one status per area (``map``,
+        ``transforms``, ``queries`` ...)."""
         with self._lock:
-            statuses = [self._frames_status(state, frames), self._latency_status()]
+            inputs = areas.get("frames", {})
+            statuses = [self._frames_status(state, frames, inputs), self._latency_status()]
             node_values = {"state": state, "memory_mib": round(resident_mib(), 1), **self._counts}
             for area, values in {"node": node_values, **areas}.items():
+                if area == "frames":
+                    continue
                 level, message = self._worst(area)
                 statuses.append(self._status(area, level, message, values))
         return DiagnosticArray(header=Header(stamp=Time(nanoseconds=now_ns).to_msg()), status=statuses)
 
-    def _frames_status(self, state: str, frames: FrameCounts) -> DiagnosticStatus:
+    def _frames_status(self, state: str, frames: FrameCounts, inputs: Mapping[str, Any]) -> DiagnosticStatus:
         fresh = frames.dropped - self._last_dropped
         self._last_dropped = Counter(frames.dropped)
         rates = {f"{what}_hz": round(rate.take(), 3) for what, rate in sorted(self._rates.items())}
@@ -185,6 +189,7 @@ class Health:
             **{f"frames_dropped.{reason}": n for reason, n in sorted(frames.dropped.items())},
             **{f"last_drop.{reason}": detail for reason, detail in sorted(self._last_drop.items())},
             **rates,
+            **inputs,
         }
         level, message = self._worst("frames")
         if state != "active":

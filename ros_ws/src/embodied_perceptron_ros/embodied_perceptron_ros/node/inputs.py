@@ -1,122 +1,27 @@
-"""Camera topics -> a bounded inbox. Callbacks only hand over; decoding and everything after it is the worker's."""
+"""Camera topics -> the inbox. Callbacks only hand over; decoding and everything after it is the fusing thread's."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
-from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
 
-from embodied_perceptron_ros.conversion.values import stamp_to_ns
+from embodied_perceptron_ros.conversion.values import camera_info_key, stamp_to_ns
+from embodied_perceptron_ros.node.frame_inbox import FrameInbox, Received
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.parameters import CameraParameters, Kind
 
-INBOX_S = 1.0  # what waits longer while the worker saves a map, say, is dropped as newer ones of its kind come
-INBOX_MIB = 256.0  # of all cameras
+SILENT_S = 5.0  # an input that says nothing for so long is missed
 _MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
 _MAX_SENDERS = 100  # of one topic, whose numbers are followed
 _MAX_TRANSPORT_S = 10.0  # a longer way from the publisher means that the two machines' clocks differ
-
-
-@dataclass(frozen=True, eq=False)
-class Received:
-    """One message as it came.
-
-    Attributes:
-        kind, camera: what it is.
-        message: sensor_msgs Image, CompressedImage or CameraInfo.
-        sent_ns: wall clock when the publisher wrote it; when it arrived, where the clocks differ.
-    """
-
-    kind: Kind
-    camera: str
-    message: Any
-    sent_ns: int
-
-
-class Inbox:
-    """Messages between the executor and the worker: thread-safe, bounded by time and memory, whatever their rate.
-
-    Args:
-        seconds: when one arrives, those of its camera and kind that wait for longer are dropped.
-        mib: of all that wait; beyond it the oldest is dropped, of any kind.
-        on_arrival: called after each.
-        clock: seconds.
-    """
-
-    def __init__(
-        self,
-        seconds: float = INBOX_S,
-        mib: float = INBOX_MIB,
-        on_arrival: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._seconds = seconds
-        self._max_bytes = int(mib * 2**20)
-        self._on_arrival = on_arrival or (lambda: None)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._waiting: OrderedDict[int, tuple[Received, float]] = OrderedDict()  # by order of arrival, with its time
-        self._of_kind: dict[tuple[str, str], deque[int]] = {}
-        self._next = 0
-        self._bytes = 0
-        self.overflowed: Counter[str] = Counter()
-        """Messages lost because the worker did not keep up, by kind."""
-        self._undelivered: dict[str, Counter[str]] = {}
-
-    def put(self, received: Received) -> None:
-        """Hand one message over."""
-        now_s = self._clock()
-        with self._lock:
-            numbers = self._of_kind.setdefault((received.camera, received.kind), deque())
-            while numbers and now_s - self._waiting[numbers[0]][1] > self._seconds:
-                self._overflow(numbers[0])
-            self._waiting[self._next] = received, now_s
-            numbers.append(self._next)
-            self._next += 1
-            self._bytes += _size(received)
-            while self._bytes > self._max_bytes and len(self._waiting) > 1:
-                self._overflow(next(iter(self._waiting)))
-        self._on_arrival()
-
-    def _overflow(self, number: int) -> None:
-        lost, _ = self._waiting.pop(number)
-        self._of_kind[lost.camera, lost.kind].popleft()  # the oldest of all is the oldest of its kind
-        self._bytes -= _size(lost)
-        self.overflowed[lost.kind] += 1
-
-    def miss(self, camera: str, kind: str, count: int) -> None:
-        """So many messages were sent and did not arrive."""
-        with self._lock:
-            self._undelivered.setdefault(camera, Counter())[kind] += count
-
-    @property
-    def frames_lost(self) -> int:
-        """Frames of which neither colour nor depth arrived: the other half of one that lost only one of them waits for
-        its partner, and is counted when it gives up."""
-        with self._lock:
-            return sum(min(lost["color"], lost["depth"]) for lost in self._undelivered.values())
-
-    def take_all(self) -> list[Received]:
-        """Everything that waits, in order of arrival."""
-        with self._lock:
-            taken = [received for received, _ in self._waiting.values()]
-            self._waiting.clear()
-            self._of_kind.clear()
-            self._bytes = 0
-        return taken
-
-
-def _size(received: Received) -> int:
-    return len(getattr(received.message, "data", ()))
 
 
 class DeliveryCount:
@@ -134,14 +39,62 @@ class DeliveryCount:
         return 0 if newest is None else max(number - newest - 1, 0)
 
 
+class Silence:
+    """Which inputs are silent, since when: of each camera colour, depth and calibration. From one thread.
+
+    Images are missed after :data:`SILENT_S`, or three times their usual period where that is longer; calibration only
+    where none ever came: it may be sent once.
+    """
+
+    def __init__(self, cameras: tuple[CameraParameters, ...], clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began_s = clock()
+        self._topics = {(c.name, kind): topic for c in cameras for kind, (_, topic) in c.subscriptions.items()}
+        self._heard_s: dict[tuple[str, Kind], float] = {}
+        self._period_s: dict[tuple[str, Kind], float] = {}
+
+    def heard(self, camera: str, kind: Kind) -> None:
+        """A message came."""
+        now_s, key = self._clock(), (camera, kind)
+        if key in self._heard_s:
+            self._period_s[key] = now_s - self._heard_s[key]
+        self._heard_s[key] = now_s
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last message of each input, by its name in the diagnostics; -1 = none has come."""
+        now_s = self._clock()
+        return {
+            f"input.{camera}.{kind}_age_s": round(now_s - self._heard_s.get((camera, kind), now_s + 1.0), 1)
+            for camera, kind in self._topics
+        }
+
+    def silent(self) -> list[str]:
+        """What is missed, in words."""
+        now_s, missed = self._clock(), []
+        for (camera, kind), topic in self._topics.items():
+            heard_s = self._heard_s.get((camera, kind))
+            name = {"color": "colour image", "depth": "depth image", "info": "camera_info"}[kind]
+            if heard_s is None and now_s - self._began_s > SILENT_S:
+                since = f"since the node listens, {now_s - self._began_s:.0f} s"
+                missed.append(f"camera {camera!r}: no {name} on {topic} {since}: see the driver, the topic and its QoS")
+            elif heard_s is not None and kind != "info":
+                age_s = now_s - heard_s
+                if age_s > max(SILENT_S, 3.0 * self._period_s.get((camera, kind), 0.0)):
+                    missed.append(f"camera {camera!r}: no {name} on {topic} for {age_s:.0f} s: the driver has stopped")
+        return missed
+
+
 class CameraSubscriptions:
     """Subscriptions of all cameras, from activation to deactivation."""
 
-    def __init__(self, node: Node, cameras: tuple[CameraParameters, ...], inbox: Inbox, health: Health) -> None:
+    def __init__(self, node: Node, cameras: tuple[CameraParameters, ...], inbox: FrameInbox, health: Health) -> None:
         self._node = node
         self._inbox = inbox
         self._health = health
         self._subscriptions: list[Any] = []
+        self._calibrations: dict[str, Any] = {}  # the last, by camera
+        self._latched: dict[str, tuple[Any, str, Any]] = {}  # by camera, until it has a calibration
+        self.silence = Silence(cameras)
         for camera in cameras:
             for kind, (message_type, topic) in camera.subscriptions.items():
                 self._subscribe(camera.name, kind, message_type, topic)
@@ -151,22 +104,41 @@ class CameraSubscriptions:
         # senders whose large messages get lost on the way.
         qos = QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
         receive = partial(self._receive, kind, camera, DeliveryCount())
-        subscription = self._node.create_subscription(
-            message_type,
-            topic,
-            receive if _MESSAGE_INFO else lambda message: receive(message, {}),
-            qos,
-            qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+        callback = receive if _MESSAGE_INFO else lambda message: receive(message, {})
+        self._subscriptions.append(
+            self._node.create_subscription(
+                message_type,
+                topic,
+                callback,
+                qos,
+                qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+            )
         )
-        self._subscriptions.append(subscription)
+        if kind == "info":
+            self._latched[camera] = message_type, topic, callback
+
+    def look_for_latched(self) -> None:
+        """Calibration that was sent once, before this node listened: ask for what its publisher has kept."""
+        for camera in list(self._latched):
+            if camera in self._calibrations:
+                del self._latched[camera]
+            elif (latched := create_latched_subscription(self._node, *self._latched[camera])) is not None:
+                self._subscriptions.append(latched)
+                del self._latched[camera]
 
     def _receive(self, kind: Kind, camera: str, delivery: DeliveryCount, message: Any, info: Any) -> None:
+        self.silence.heard(camera, kind)
         now_ns = time.time_ns()
         number = info.get("publication_sequence_number")  # where the middleware numbers them
-        if number is not None:
+        if kind == "info":
+            told = stamp_to_ns(message.header.stamp), camera_info_key(message)
+            if self._calibrations.get(camera) == told:
+                return  # heard by both subscriptions
+            self._calibrations[camera] = told
+        elif number is not None:
             missed = delivery.missed(info["publisher_gid"]["data"], number)
             if missed:
-                self._inbox.miss(camera, kind, missed)
+                self._inbox.miss(camera, kind, missed, stamp_to_ns(message.header.stamp))
         sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
@@ -182,3 +154,25 @@ class CameraSubscriptions:
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
         self._subscriptions = []
+
+
+def create_latched_subscription(node: Node, message_type: Any, topic: str, callback: Any) -> Any:
+    """A subscription that gets what a publisher keeps for late ones (transient local), beside one that hears all.
+
+    None where there is no such publisher: others do not fit it, and would warn of it in their logs.
+    """
+    there = node.get_publishers_info_by_topic(topic)
+    if not any(info.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL for info in there):
+        return None
+    return node.create_subscription(
+        message_type,
+        topic,
+        callback,
+        QoSProfile(
+            depth=1,
+            history=HistoryPolicy.KEEP_LAST,
+            reliability=ReliabilityPolicy.RELIABLE,
+            durability=DurabilityPolicy.TRANSIENT_LOCAL,
+        ),
+        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+    )

@@ -35,8 +35,15 @@ from embodied_perceptron.apps.checks import (
 )
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
-from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
+from embodied_perceptron_ros.conversion.values import (
+    camera_info_key,
+    camera_model,
+    color_from_message,
+    depth_from_message,
+    stamp_to_ns,
+)
 from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.node.inputs import create_latched_subscription
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
 from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters, Kind, default_topics
 from embodied_perceptron_ros.node.transforms import make_transform_source
@@ -76,21 +83,29 @@ def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], simil
 
 
 def check_qos(topic: str, publishers: Sequence[Endpoint], subscribers: Sequence[Endpoint]) -> list[Finding]:
-    """Can every subscriber of ``topic`` hear every publisher of it?"""
+    """Can every subscriber of ``topic`` hear every publisher of it? One that subscribes in several ways: by any."""
     findings = []
     for publisher in publishers:
-        for subscriber in subscribers:
-            compatibility, reason = qos_check_compatible(publisher.qos, subscriber.qos)
-            if compatibility == QoSCompatibility.ERROR:
-                message = f"{topic}: {subscriber.node} cannot hear {publisher.node}: {reason.strip().rstrip(';')}"
-                remedy = (
-                    "make the subscriber ask for less (best effort, volatile), for this node by "
-                    f"-p qos_overrides.{topic}.subscription.reliability:=best_effort, or let the publisher offer more"
-                )
-                findings.append(Finding("QoS", Severity.ERROR, message, remedy))
+        for node in sorted({subscriber.node for subscriber in subscribers}):
+            answers = [qos_check_compatible(publisher.qos, s.qos) for s in subscribers if s.node == node]
+            if any(compatibility != QoSCompatibility.ERROR for compatibility, _ in answers):
+                continue
+            reason = answers[0][1].strip().rstrip(";")
+            message = f"{topic}: {node} cannot hear {publisher.node}: {reason}"
+            findings.append(Finding("QoS", Severity.ERROR, message, _qos_remedy(topic, node, reason)))
     if publishers and subscribers and not findings:
         findings.append(Finding("QoS", Severity.OK, f"{topic}: {len(subscribers)} subscriber(s) fit"))
     return findings
+
+
+def _qos_remedy(topic: str, node: str, reason: str) -> str:
+    """What makes a subscriber hear a publisher; for the node itself the parameter that does so."""
+    if node == NODE_NAME and "reliab" in reason.lower():
+        own = f"-p qos_overrides.{topic}.subscription.reliability:=best_effort"
+        return f"start {NODE_NAME} with {own}, or let the publisher be reliable"
+    return (
+        f"make {node} ask for less (best effort, volatile), or let the publisher offer more (reliable, transient local)"
+    )
 
 
 def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) -> list[Finding]:
@@ -117,10 +132,15 @@ def check_arrival(topic: str, publishers: int, received: int, seconds: float) ->
     return [Finding("data", Severity.ERROR, f"{topic}: nothing arrived in {seconds:.0f} s", remedy)]
 
 
-def check_node(status: NodeStatus) -> list[Finding]:
-    """Drops and problems that the node reports in its diagnostics."""
+def check_node(status: NodeStatus, path: str = f"/{NODE_NAME}") -> list[Finding]:
+    """Drops and problems that the node ``path`` reports in its diagnostics."""
     if status.state != "active":
-        remedy = "ros2 lifecycle set /perception configure, then activate (or parameter autostart: true)"
+        remedy = {
+            "unconfigured": f"ros2 lifecycle set {path} configure, then activate (or parameter autostart: true)",
+            "inactive": f"ros2 lifecycle set {path} activate",
+            "configuring": "wait: it compiles and reads its network, which the log tells",
+            "absent": "it publishes no /diagnostics: is it stuck, or in another ROS_DOMAIN_ID? see its log",
+        }.get(status.state, "start it again")
         return [Finding("node", Severity.ERROR, f"the node is {status.state}", remedy)]
     total = status.received
     findings = [Finding("node", Severity.OK, f"active; {status.fused} of {total} frames fused")]
@@ -155,6 +175,7 @@ class _Listener:
         self._depths: dict[str, SpreadSamples[tuple[int, NDArray[np.float32]]]] = {}
         self._pairs: dict[str, SpreadSamples[tuple[NDArray[np.uint8], NDArray[np.float32]]]] = {}
         self._last_color: dict[str, Any] = {}  # messages
+        self._last_info: dict[str, Any] = {}  # stamp and content
         self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp, when they came: later they are forgotten
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
         self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival until its pose is known, by camera
@@ -193,8 +214,15 @@ class _Listener:
 
     def namespaces(self) -> list[str]:
         """Namespaces of all nodes of this name."""
+        return sorted(set(self._all_namespaces()))
+
+    def namesakes(self, namespace: str) -> int:
+        """How many nodes of this name are in one namespace."""
+        return self._all_namespaces().count(namespace)
+
+    def _all_namespaces(self) -> list[str]:
         there = self.node.get_node_names_and_namespaces()
-        return sorted({str(namespace) for name, namespace in there if name == NODE_NAME})
+        return [str(namespace) for name, namespace in there if name == NODE_NAME]
 
     def discover(self, wanted: str | None) -> None:
         """Wait until the graph is known: a fixed time would be too short on a busy machine, too long elsewhere."""
@@ -250,11 +278,18 @@ class _Listener:
         self.faults[camera.name] = Counter()
         qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
         for kind, (message_type, topic) in topics.items():
-            self.node.create_subscription(message_type, topic, partial(self._receive, camera, kind, topic), qos)
+            receive = partial(self._receive, camera, kind, topic)
+            self.node.create_subscription(message_type, topic, receive, qos)
+            if kind == "info":  # sent once, perhaps, before anybody listened
+                create_latched_subscription(self.node, message_type, topic, receive)
 
     def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
+        if kind == "info" and self._last_info.get(camera.name) == (stamp_ns, camera_info_key(message)):
+            return  # heard by both subscriptions
+        if kind == "info":
+            self._last_info[camera.name] = stamp_ns, camera_info_key(message)
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:
@@ -346,6 +381,9 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
         remedy = "start it: embodied-perceptron perceive, or ros2 launch embodied_perceptron perceive.launch.py"
         findings.append(Finding("node", Severity.WARNING, f"{path} is not running; its defaults are assumed", remedy))
     else:
+        if (count := listener.namesakes(namespace)) > 1:
+            message = f"there are {count} nodes {path}: services and parameters reach any of them"
+            findings.append(Finding("node", Severity.ERROR, message, "end all but one, or give each its namespace"))
         frame, sim_time = listener.ask(namespace, ["fusion_frame", "use_sim_time"])
         fusion_frame = frame or fusion_frame
     cameras = _cameras(listener, namespace)
@@ -389,7 +427,7 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:
-        findings += check_node(listener.status or NodeStatus())
+        findings += check_node(listener.status or NodeStatus(), path)
     return findings
 
 
@@ -401,6 +439,9 @@ def _examine_transforms(listener: _Listener) -> list[Finding]:
             remedy = "start odometry or localisation; for a fixed camera, a static transform from the fusion frame"
             findings.append(Finding("transforms", Severity.ERROR, "nobody publishes /tf", remedy))
         findings += check_qos(topic, publishers, subscribers)
+    for words in listener.transforms.rivals.values():
+        remedy = "remap /tf of each robot to its namespace, or let one of the publishers stop"
+        findings.append(Finding("transforms", Severity.ERROR, words, remedy))
     for reason, count in listener.transforms.refused.items():
         findings.append(Finding("transforms", Severity.ERROR, f"refused {count} times: {reason}", "fix its publisher"))
     return findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
-from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -41,10 +42,11 @@ from embodied_perceptron_ros.conversion.objects import MarkerKey, object_markers
 from embodied_perceptron_ros.conversion.values import make_image
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.node.transforms import TransformSource
 
 _TOLD_S = 5.0  # how long diagnostics repeat a problem of an output
-_LOGGED_S = 10.0  # between two log lines of one problem
+_UNKNOWN = -1  # of an OccupancyGrid
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -173,7 +175,7 @@ class Outputs:
                 QoSProfile(**profile),
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
-        self._logged: dict[str, float] = {}
+        self._log = ThrottledLog(node.get_logger(), every_s=10.0)
         self._grid: OccupancyGrid | None = None  # as listeners have it, updates included
         self._grid_limit = Limiter()
         self._shown: set[MarkerKey] = set()
@@ -202,14 +204,12 @@ class Outputs:
     def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
-        pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
-        )
+        pose = self._pose_in(parameters.output_frame, perception)
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
             message = f"nothing is published in output_frame {parameters.output_frame!r}: {pose}"
             self._health.problem("transforms", WARN, message)
-            self._log_now_and_then("output_frame", message)
+            self._log.warning("output_frame", message)
             return
         self._health.clear_problem("transforms")
         place = (stamp_ns, pose.frame_id, pose.T_out_world)
@@ -225,7 +225,7 @@ class Outputs:
             self._send("box_markers", markers)
         if perception.semantic.classes != self._labels or everything:
             self._labels = perception.semantic.classes
-            self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
+            self._send("label_info", make_label_info(self._names_of_boxes(), stamp_ns, pose.frame_id))
         if perception.grid.cells.size or self._grid is not None:  # before there is one Nav2 would resize its costmap
             self._publish_grid(perception.grid, place, parameters.grid_full_s, everything)
         if self._heard("obstacles"):
@@ -235,6 +235,12 @@ class Outputs:
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
 
+    def _names_of_boxes(self) -> tuple[str, ...]:
+        """The cells' classes by their numbers; under a list of names also the one of boxes that belong to none."""
+        classes = self._labels or ()
+        listed = bool(self._parameters().config.network.classes)
+        return (*classes, UNNAMED) if listed and UNNAMED not in classes else classes
+
     def _publish_grid(
         self,
         grid: OccupancyGrid2d,
@@ -243,7 +249,12 @@ class Outputs:
         everything: bool,
     ) -> None:
         """The whole grid, or what changed where somebody listens to updates and has a whole one of the same place."""
-        message = grid_to_message(grid, *place, padded=full_s > 0)
+        if grid.cells.size:
+            message = grid_to_message(grid, *place, padded=full_s > 0)
+        else:  # the map is empty again: nothing is known of where it was
+            assert self._grid is not None
+            message = OccupancyGrid(header=self._grid.header, info=self._grid.info)
+            message.data = array("b", [_UNKNOWN]) * (message.info.width * message.info.height)
         update = None
         if self._grid is not None and full_s > 0 and self._heard("occupancy_grid_updates") and not everything:
             update = grid_update(self._grid, message)
@@ -256,14 +267,12 @@ class Outputs:
 
     def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
         frame = parameters.base_frame
-        pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.T_world_map
-        )
+        pose = self._pose_in(frame, perception)
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
             message = f"no obstacles: base_frame {frame!r} is not known: {pose}"
             self._health.problem("transforms", WARN, message, "base_frame", hold_s=_TOLD_S)
-            self._log_now_and_then("base_frame", message)
+            self._log.warning("base_frame", message)
             return
         T_base_world = np.eye(4) if pose.T_out_world is None else pose.T_out_world
         obstacles = find_obstacles(
@@ -276,13 +285,6 @@ class Outputs:
         )
         self._send("obstacles", obstacles_to_cloud(obstacles, perception.stamp_ns, pose.frame_id, T_base_world))
 
-    def _log_now_and_then(self, key: str, message: str) -> None:
-        """At most one line per key in a while."""
-        now_s = time.monotonic()
-        if now_s - self._logged.get(key, float("-inf")) > _LOGGED_S:
-            self._logged[key] = now_s
-            self._node.get_logger().warning(message)
-
     def publish_held(self, perception: Perception, everything: bool = False) -> None:
         """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
@@ -291,9 +293,7 @@ class Outputs:
             and self._heard("voxels")
             and self._voxels_limit.due(parameters.voxels_hz, everything)
         ):
-            pose = find_output_pose(
-                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
-            )
+            pose = self._pose_in(parameters.output_frame, perception)
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
@@ -306,9 +306,9 @@ class Outputs:
             self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
 
-    def _output_pose(self, perception: Perception) -> OutputPose | str:
-        names = self._parameters().fusion_frame, self._parameters().output_frame
-        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.T_world_map)
+    def _pose_in(self, frame_id: str, perception: Perception) -> OutputPose | str:
+        fusion_frame = self._parameters().fusion_frame
+        return find_output_pose(self._transforms, fusion_frame, frame_id, perception.stamp_ns, perception.T_world_map)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)

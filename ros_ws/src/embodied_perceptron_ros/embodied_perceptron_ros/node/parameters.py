@@ -31,6 +31,7 @@ from embodied_perceptron_ros.node.map_folder import MapFolder
 Kind = Literal["color", "depth", "info"]
 TIME_JUMP_ACTIONS = ("keep", "reset")
 INF_MEANINGS = ("free", "unknown")
+_DEVICE = re.compile(r"cpu|auto|cuda(:\d+)?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
@@ -50,8 +51,13 @@ class _Declaration:
     live: bool = False
     choices: tuple[str, ...] = ()
 
+    def choices_text(self) -> str:
+        """``one of a, b``, the empty one in words."""
+        named = ", ".join(choice for choice in self.choices if choice)
+        return f"one of {named}" + (" (or empty, none)" if "" in self.choices else "")
+
     def descriptor(self) -> ParameterDescriptor:
-        constraints = f"one of {', '.join(self.choices)}" if self.choices else ""
+        constraints = self.choices_text() if self.choices else ""
         descriptor = ParameterDescriptor(description=self.description, additional_constraints=constraints)
         if self.low is not None and self.high is not None:
             if isinstance(self.default, int):
@@ -312,7 +318,7 @@ def read_parameters(node: Node) -> NodeParameters:
 
     Raises ``ValueError`` naming the parameter, ``OSError`` when the configuration file cannot be opened.
     """
-    values = {name: node.get_parameter(name).value for name in DECLARATIONS}
+    values = {name: _without_none(name, node.get_parameter(name).value) for name in DECLARATIONS}
     for name, value in values.items():
         problem = parameter_problem(name, value)
         if problem:
@@ -323,6 +329,14 @@ def read_parameters(node: Node) -> NodeParameters:
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
+
+
+def _without_none(name: str, value: Any) -> Any:
+    """``none`` is the same as empty wherever empty is the default and stands for "without" or "as configured"."""
+    declaration = DECLARATIONS.get(name) or CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
+    is_none = isinstance(value, str) and value.strip().lower() == "none"
+    may_be = declaration is not None and declaration.default == "" and not name.endswith("_frame")
+    return "" if is_none and may_be else value
 
 
 def _with_detections(
@@ -435,7 +449,9 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
             key = f"{name}.{field}"
             if not node.has_parameter(key):
                 node.declare_parameter(key, declaration.default, declaration.descriptor())
-            values[field] = node.get_parameter(key).value or defaults.get(field, declaration.default)
+            values[field] = _without_none(key, node.get_parameter(key).value) or defaults.get(
+                field, declaration.default
+            )
             problem = parameter_problem(key, values[field])
             if problem:
                 raise ValueError(problem)
@@ -449,7 +465,9 @@ def parameter_problem(name: str, value: Any) -> str:
     if declaration is None:
         return ""
     if declaration.choices and value not in declaration.choices:
-        return f"{name} must be one of {', '.join(declaration.choices)}, got {value!r}"
+        return f"{name} must be {declaration.choices_text()}, got {value!r}"
+    if name == "device" and value and not _DEVICE.fullmatch(value):
+        return f"device must be cpu, cuda, cuda:0 (or another number) or auto, got {value!r}"
     if name == "cameras":
         if not value:
             return "cameras must name at least one camera"
@@ -467,7 +485,7 @@ def parameter_problem(name: str, value: Any) -> str:
 def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetParametersResult:
     """Whether a change at run time is accepted; what is fixed by configuration is refused while ``configured``."""
     for parameter in parameters:
-        problem = parameter_problem(parameter.name, parameter.value)
+        problem = parameter_problem(parameter.name, _without_none(parameter.name, parameter.value))
         if problem:
             return SetParametersResult(successful=False, reason=problem)
         declaration = DECLARATIONS.get(parameter.name)

@@ -29,11 +29,12 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
-from embodied_perceptron_ros.node.health import OK, FrameCounts, Health
+from embodied_perceptron_ros.node.health import ERROR, OK, WARN, FrameCounts, Health
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
     ParameterError,
@@ -46,20 +47,53 @@ from embodied_perceptron_ros.node.parameters import (
     unused_overrides,
 )
 from embodied_perceptron_ros.node.threads import BackgroundThread, GivenUpError, await_in_executor, run_in_executor
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 from embodied_perceptron_ros.players.processes import ros_environment
 
 if TYPE_CHECKING:
+    from embodied_perceptron_ros.node.inputs import Silence
     from embodied_perceptron_ros.node.wiring import ConfiguredMap, LiveParts
 
 T = TypeVar("T")
+ClockChange = rclpy_implementation.ClockChange
 _SWITCH_INTERVAL_S = 0.0005
 _LOOK_S = 0.2
 _FAREWELL_S = 0.1
 _GIVE_UP_S = 1.0  # for the callback at work when a configuration is given up
 _PROGRESS_S = 0.25  # between diagnostics while the node starts
 _STARTING_S = 3.0  # so long after the start they are frequent in any state
-_LOGGED_S = 5.0  # between log lines then
+_SILENCE_LOGGED_S = 30.0  # between two log lines of one silent input
+_NAMESAKES_S = 5.0  # between two looks for nodes of the same name
+_CLOCK_CHANGES = (ClockChange.ROS_TIME_ACTIVATED, ClockChange.ROS_TIME_DEACTIVATED)
 _SUCCESS, _FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+
+
+class WaitingClock:
+    """Bounds waiting: simulation time where it is used, otherwise a clock that nobody sets. It goes on where one takes
+    the other's place: how long something has waited says nothing about what time it is. From one thread."""
+
+    def __init__(self, clock: Any, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._monotonic_ns = monotonic_ns
+        self._simulated: bool | None = None
+        self._shift_ns = 0
+        self._last_ns = 0
+
+    def now_ns(self) -> int:
+        """Nanoseconds; differences count."""
+        simulated = bool(self._clock.ros_time_is_active)
+        here_ns = int(self._clock.now().nanoseconds) if simulated else self._monotonic_ns()
+        if simulated != self._simulated:
+            self._shift_ns = 0 if self._simulated is None else self._last_ns - here_ns
+            self._simulated = simulated
+        elif simulated and self._is_first_time(here_ns):
+            self._shift_ns = self._last_ns - here_ns
+        self._last_ns = here_ns + self._shift_ns
+        return self._last_ns
+
+    def _is_first_time(self, here_ns: int) -> bool:
+        """Simulation time is 0 until /clock is heard."""
+        return self._last_ns == self._shift_ns and here_ns > 0
 
 
 class PerceptionNode(LifecycleNode):
@@ -79,7 +113,7 @@ class PerceptionNode(LifecycleNode):
         self._service_change_state.callback_group.add_entity(self._service_change_state)
         self._parameters_now: NodeParameters | None = None
         self._state = "unconfigured"
-        self._logged_s = float("-inf")
+        self.log = ThrottledLog(self.get_logger())
         self._map: ConfiguredMap | None = None
         self._live: LiveParts | None = None
         declare_parameters(self)
@@ -91,7 +125,9 @@ class PerceptionNode(LifecycleNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._timer = self.create_timer(period_s, self._publish_diagnostics, clock=self._steady)
         self._started_s = time.monotonic()
+        self._looked_s = float("-inf")
         self._progress_timer = self.create_timer(_PROGRESS_S, self._publish_progress, clock=self._steady)
+        self._waiting_clock = WaitingClock(self.get_clock())
         backwards = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
         self._jump_handle = self.get_clock().create_jump_callback(backwards, post_callback=self._on_clock_jump)
 
@@ -154,10 +190,7 @@ class PerceptionNode(LifecycleNode):
     def _report(self, doing: str) -> None:
         """Tell what the configuration is at, by diagnostics and now and then by the log."""
         self.health.problem("node", OK, f"configuring: {doing}", "configuring")
-        now_s = time.monotonic()
-        if now_s - self._logged_s > _LOGGED_S:
-            self._logged_s = now_s
-            self.get_logger().info(f"configuring: {doing}")
+        self.log.info("configuring", f"configuring: {doing}")
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Open the ears: cameras and queries; begin perceiving."""
@@ -183,18 +216,21 @@ class PerceptionNode(LifecycleNode):
         if self._map is not None:
             self._map.perceptron.release_accelerator()
         self._state = "inactive"
+        self.get_logger().info("inactive: the map stays")
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything."""
         self._free()
         self._state = "unconfigured"
+        self.get_logger().info("cleaned up: the map is gone")
         return super().on_cleanup(state)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything for good."""
         self._free()
         self._state = "finalized"
+        self.get_logger().info("shut down")
         return super().on_shutdown(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -255,16 +291,17 @@ class PerceptionNode(LifecycleNode):
     # ---- time, parameters, diagnostics
 
     def now_ns(self) -> int:
-        """For waiting: simulation time where it is used, otherwise a clock that nobody sets."""
-        if self.get_clock().ros_time_is_active:
-            return int(self.get_clock().now().nanoseconds)
-        return time.monotonic_ns()
+        """For waiting; from the thread that fuses."""
+        return self._waiting_clock.now_ns()
 
     def _on_clock_jump(self, jump: TimeJump) -> None:
+        if jump.clock_change in _CLOCK_CHANGES:  # use_sim_time was set: another clock, no other time of the sensors
+            self.get_logger().info(f"use_sim_time is {self.get_clock().ros_time_is_active}")
+            return
         self.get_logger().warning(f"the clock went back by {-jump.delta.nanoseconds / 1e9:.3f} s")
         if self._map is not None:
             self._map.transforms.clear()
-            self._map.fusion.wake()
+            self._map.inbox.wake()
 
     def _on_set_parameters(self, changes: list[Parameter[Any]]) -> SetParametersResult:
         if self._read_back.is_writing:
@@ -279,9 +316,38 @@ class PerceptionNode(LifecycleNode):
     def _publish_diagnostics(self) -> None:
         counts, areas = FrameCounts(), {}
         if self._map is not None:
-            counts, areas = self._map.fusion.counts, self._map.diagnostics()
+            counts, areas = self._map.inbox.counts, self._map.diagnostics()
+        if self._live is not None:
+            self._live.cameras.look_for_latched()
+            self._tell_of_silence(self._live.cameras.silence)
+            areas["frames"] = self._live.cameras.silence.ages()
+        self._look_for_namesakes()
         now_ns = self.get_clock().now().nanoseconds
         self._diagnostics.publish(self.health.diagnostics(now_ns, self._state, counts, areas))
+
+    def _tell_of_silence(self, silence: Silence) -> None:
+        missed = silence.silent()
+        if not missed:
+            self.health.clear_problem("frames", "silence")
+            return
+        self.health.problem("frames", WARN, "; ".join(missed), "silence")
+        for words in missed:
+            self.log.warning(words.partition(" for ")[0].partition(" since ")[0], words, every_s=_SILENCE_LOGGED_S)
+
+    def _look_for_namesakes(self) -> None:
+        """Two nodes of one name answer each other's services; nothing else would say so."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _NAMESAKES_S:
+            return
+        self._looked_s = now_s
+        own = self.get_name(), self.get_namespace()
+        count = sum((name, namespace) == own for name, namespace in self.get_node_names_and_namespaces())
+        if count < 2:
+            self.health.clear_problem("node", "namesakes")
+            return
+        words = f"there are {count} nodes {self.get_fully_qualified_name()}: services and parameters reach any of them"
+        self.health.problem("node", ERROR, f"{words}; give each its namespace", "namesakes")
+        self.log.error("namesakes", f"{words}; give each its namespace", every_s=_SILENCE_LOGGED_S)
 
     def _publish_progress(self) -> None:
         """More often than the diagnostics' own rate as long as there is progress to tell."""

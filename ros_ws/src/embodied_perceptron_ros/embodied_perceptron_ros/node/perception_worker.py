@@ -6,13 +6,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from embodied_perceptron.apps.checks import Severity, check_depth
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import PERCEPTION_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 _IDLE_S = 0.25
 _TOLD_S = 10.0  # how long diagnostics repeat what a perception had to say
@@ -31,7 +32,8 @@ class PerceptionWorker:
         self,
         perceptron: Perceptron,
         health: Health,
-        logger: Any,
+        log: ThrottledLog,
+        watchdog: Watchdog,
         *,
         publish: Callable[[Perception, bool], None],
         publish_held: Callable[[Perception], None],
@@ -40,7 +42,8 @@ class PerceptionWorker:
     ) -> None:
         self._perceptron = perceptron
         self._health = health
-        self._logger = logger
+        self._log = log
+        self._watchdog = watchdog
         self._publish = publish
         self._publish_held = publish_held
         self._new_listeners = new_listeners
@@ -48,7 +51,6 @@ class PerceptionWorker:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._latest: Perception | None = None
-        self._told_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -60,7 +62,7 @@ class PerceptionWorker:
         self._stopping.set()
         self._changed.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_LIMIT_S)
 
     def map_changed(self) -> None:
         """There is something new to perceive."""
@@ -78,18 +80,23 @@ class PerceptionWorker:
                     return
                 next_s = time.monotonic() + 1.0 / self._rate_hz()
                 self._changed.clear()
-                self._perceive()
+                with self._watchdog.watch("perception", PERCEPTION_LIMIT_S):
+                    self._perceive()
+            except TookTooLongError:  # the watchdog has told of it; the next frame gives another chance
+                continue
             except Exception:  # reported; the next frame gives another chance
                 self._health.count("internal_errors")
                 trace = traceback.format_exc()
                 message = f"internal error while perceiving: {trace.strip().splitlines()[-1]}"
                 self._health.problem("node", ERROR, message, "perception", hold_s=30.0)
-                self._logger.error(trace)
+                self._log.error("internal error", trace)
                 self._stopping.wait(1.0)
 
     def _perceive(self) -> None:
         start = time.perf_counter()
         perception = self._perceptron.perceive()
+        if self._stopping.is_set():
+            return
         self._health.latency("perception", (time.perf_counter() - start) * 1e3)
         self._health.stages("perception", perception.stage_ms)
         self._health.tick("perception")
@@ -109,10 +116,7 @@ class PerceptionWorker:
         self._health.count("frames_with_implausible_depth")
         message = f"camera {frame.camera!r}: {wrong[0].message}: {wrong[0].remedy}"
         self._health.problem("frames", ERROR, message, f"depth of {frame.camera}")
-        now_s = time.monotonic()
-        if now_s - self._told_s > _TOLD_S:
-            self._told_s = now_s
-            self._logger.error(message)
+        self._log.error(f"depth of {frame.camera}", message, every_s=_TOLD_S)
 
     def _serve_listeners(self) -> None:
         if self._latest is None:

@@ -14,12 +14,17 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron_ros.node.health import ERROR, Health
+from embodied_perceptron_ros.node.watchdog import ANSWER_LIMIT_S, STOP_LIMIT_S, TookTooLongError, Watchdog
 
 MAX_MESSAGE_CHARACTERS = 8_192  # of the JSON form; longer messages are answered without being read
 MAX_ID_CHARACTERS = 128
@@ -27,6 +32,7 @@ _FIELDS: dict[str, type] = {
     **{"id": str, "text": str, "top_k": int, "standing": bool, "cancel": bool},
     **{"frame_id": str, "frame": str, "stamp": float},
 }
+_MOVED_M = 0.5  # what was answered and lies further from there now is told again
 _LATEST_STAMP_S = 2**31  # of builtin_interfaces/Time
 
 
@@ -116,10 +122,11 @@ class Answer:
 
     query: Query
     grounding: Grounding
+    pose: Any = None  # where the answer goes, as whoever answered found it; None = nobody asked
 
 
 Deliver = Callable[[Answer], None]
-Ask = Callable[[Query], Grounding]
+Ask = Callable[[Query], Answer]
 Begin = Callable[[], None]
 
 
@@ -132,12 +139,21 @@ class QueryWorker:
     """
 
     def __init__(
-        self, ask: Ask, deliver_standing: Deliver, health: Health, logger: Any, *, queue_size: int, max_standing: int
+        self,
+        ask: Ask,
+        deliver_standing: Deliver,
+        health: Health,
+        logger: Any,
+        watchdog: Watchdog,
+        *,
+        queue_size: int,
+        max_standing: int,
     ) -> None:
         self._ask = ask
         self._deliver_standing = deliver_standing
         self._health = health
         self._logger = logger
+        self._watchdog = watchdog
         self._queue_size = queue_size
         self._max_standing = max_standing
         self._queue: deque[tuple[Query, Deliver, Begin]] = deque()
@@ -146,7 +162,10 @@ class QueryWorker:
         self._map_changed = False
         self._stopping = False
         self._made_ids = 0
-        self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name="queries", daemon=True)
 
     def start(self) -> None:
         """Begin answering."""
@@ -158,13 +177,13 @@ class QueryWorker:
             self._stopping = True
             self._condition.notify()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_LIMIT_S)
         with self._condition:
             waiting = list(self._queue)
             self._queue.clear()
             self._standing.clear()
         for query, deliver, _ in waiting:
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
 
     @property
     def status(self) -> dict[str, int]:
@@ -185,6 +204,14 @@ class QueryWorker:
                 self._map_changed = True
                 self._condition.notify()
 
+    def move_viewpoints(self, motion: NDArray[np.float64]) -> None:
+        """The map moved by ``motion`` (4, 4): so did the places from which standing queries were asked."""
+        with self._condition:
+            for query_id, answer in self._standing.items():
+                if answer.query.viewpoint is not None:
+                    query = dataclasses.replace(answer.query, viewpoint=motion @ answer.query.viewpoint)
+                    self._standing[query_id] = dataclasses.replace(answer, query=query)
+
     def submit(self, query: Query, deliver: Deliver, begin: Begin = lambda: None) -> Query:
         """Queue a query; ``deliver`` gets its terminal answer exactly once, perhaps before this returns.
 
@@ -202,13 +229,13 @@ class QueryWorker:
                 self._condition.notify()
         if problem:
             self._health.count("queries_refused")
-            self._finish(query, invalid(query, problem), deliver)
+            self._finish(Answer(query, invalid(query, problem)), deliver)
         return query
 
     def refuse(self, query: Query, reason: str, deliver: Deliver) -> None:
         """Answer a query INVALID at once: it could not be read."""
         self._health.count("queries_received")
-        self._finish(self._named(query), invalid(query, reason), deliver)
+        self._finish(Answer(self._named(query), invalid(query, reason)), deliver)
 
     def _named(self, query: Query) -> Query:
         """With an id."""
@@ -223,17 +250,55 @@ class QueryWorker:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not (self._queue or self._map_changed or self._stopping):
+                while not (self._queue or self._map_changed or self._stopping or self._is_given_up):
                     self._condition.wait()
-                if self._stopping:
+                if self._stopping or self._is_given_up:
                     return
                 job = self._queue.popleft() if self._queue else None
                 if job is None:
                     self._map_changed = False
-            if job is not None:
-                self._answer(*job)
-            else:
-                self._answer_standing()
+            try:
+                if job is not None:
+                    self._answer_in_time(*job)
+                else:
+                    self._answer_standing()
+            except TookTooLongError:  # the asker was told, and another thread goes on
+                return
+
+    @property
+    def _is_given_up(self) -> bool:
+        return threading.current_thread() is not self._thread
+
+    def _go_on_without(self) -> None:
+        """What waits is answered by a new thread: the one at work may come back late, or never."""
+        with self._condition:
+            if not self._stopping:
+                self._thread = self._new_thread()
+                self._thread.start()
+
+    def _answer_in_time(self, query: Query, deliver: Deliver, begin: Begin) -> None:
+        """Answer; whoever waits is told when it takes too long. Either this or the other is delivered."""
+        once, delivered = threading.Lock(), threading.Event()
+
+        def deliver_once(answer: Answer) -> None:
+            if once.acquire(blocking=False):
+                deliver(answer)
+                delivered.set()
+
+        def give_up(words: str) -> None:
+            self._go_on_without()
+            if once.acquire(blocking=False):
+                self._finish(Answer(query, invalid(query, words)), deliver)
+                delivered.set()
+
+        watch = self._watchdog.watch("the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", give_up)
+        try:
+            with watch:
+                self._answer(query, deliver_once, begin)
+        except TookTooLongError:
+            if once.locked() and not delivered.wait(STOP_LIMIT_S):  # there is one, which could not be delivered
+                self._finish(Answer(query, invalid(query, watch.words())), deliver)
+            raise
 
     def _answer(self, query: Query, deliver: Deliver, begin: Begin) -> None:
         begin()
@@ -241,53 +306,73 @@ class QueryWorker:
             with self._condition:
                 known = self._standing.pop(query.id, None)
             reason = "cancelled" if known else f"no standing query has the id {query.id!r}"
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
             return
         with self._condition:
             others = [key for key in self._standing if key != query.id]
         if query.standing and len(others) >= self._max_standing:
             reason = f"too many standing queries ({self._max_standing}): cancel one first"
-            self._finish(query, invalid(query, reason), deliver)
+            self._finish(Answer(query, invalid(query, reason)), deliver)
             return
-        grounding = self._safely_ask(query)
+        answer = self._safely_ask(query)
+        grounding = answer.grounding
         # a standing query that cannot be understood now never will: it does not stand
         if query.standing and grounding.status != GroundingStatus.INVALID:
             with self._condition:
-                self._standing[query.id] = Answer(query, grounding)
+                if self._is_given_up:
+                    return
+                self._standing[query.id] = answer
         elif query.standing:
-            query = dataclasses.replace(query, standing=False)
-        self._finish(query, grounding, deliver)
+            answer = dataclasses.replace(answer, query=dataclasses.replace(query, standing=False))
+        self._finish(answer, deliver)
 
     def _answer_standing(self) -> None:
         with self._condition:
             standing = list(self._standing.values())
         for earlier in standing:
             query = dataclasses.replace(earlier.query, arrived_s=time.monotonic())
-            grounding = self._safely_ask(query)
+            with self._watchdog.watch(
+                "the answer", ANSWER_LIMIT_S, f" to {query.text[:80]!r}", partial(self._end_standing, query)
+            ):
+                answer = self._safely_ask(query)
             with self._condition:
+                if self._is_given_up:
+                    return
                 if query.id not in self._standing or self._stopping:
                     continue
-                self._standing[query.id] = Answer(query, grounding)
-            if answer_key(grounding) != answer_key(earlier.grounding):
-                self._finish(query, grounding, self._deliver_standing)
+                # a correction may have moved the viewpoint meanwhile
+                query = dataclasses.replace(query, viewpoint=self._standing[query.id].query.viewpoint)
+                self._standing[query.id] = dataclasses.replace(answer, query=query)
+            if answer_key(answer.grounding) != answer_key(earlier.grounding) or has_moved(earlier, answer):
+                self._finish(answer, self._deliver_standing)
 
-    def _safely_ask(self, query: Query) -> Grounding:
+    def _end_standing(self, query: Query, words: str) -> None:
+        """A standing query that takes too long would do so again."""
+        with self._condition:
+            self._standing.pop(query.id, None)
+            self._map_changed = bool(self._standing)  # the others are asked again
+        self._go_on_without()
+        query = dataclasses.replace(query, standing=False)
+        self._finish(Answer(query, invalid(query, words)), self._deliver_standing)
+
+    def _safely_ask(self, query: Query) -> Answer:
         try:
             return self._ask(query)
         except Exception as error:  # a query must be answered whatever happens
             self._health.count("internal_errors")
             self._health.problem("queries", ERROR, f"internal error: {error!r}", hold_s=30.0)
             self._logger.error(f"query {query.id!r} failed:\n{traceback.format_exc()}")
-            return invalid(query, f"internal error: {type(error).__name__}: {error}")
+            return Answer(query, invalid(query, f"internal error: {type(error).__name__}: {error}"))
 
-    def _finish(self, query: Query, grounding: Grounding, deliver: Deliver) -> None:
+    def _finish(self, answer: Answer, deliver: Deliver) -> None:
+        grounding = answer.grounding
         self._health.latency("query", grounding.latency_ms)
         self._health.count(f"queries_{grounding.status.name.lower()}")
         try:
-            deliver(Answer(query, grounding))
+            deliver(answer)
         except Exception:  # one asker's end must not stop the others' answers
             self._health.count("internal_errors")
-            self._logger.error(f"answer to {query.id!r} could not be delivered:\n{traceback.format_exc()}")
+            self._logger.error(f"answer to {answer.query.id!r} could not be delivered:\n{traceback.format_exc()}")
 
 
 def invalid(query: Query, reason: str) -> Grounding:
@@ -304,3 +389,15 @@ def answer_key(grounding: Grounding) -> tuple[Any, ...]:
     if grounding.status == GroundingStatus.AMBIGUOUS:
         return grounding.status, frozenset(c.id for c in grounding.candidates)
     return grounding.status, tuple(c.id for c in grounding.candidates[:1])
+
+
+def has_moved(before: Answer, now: Answer) -> bool:
+    """Whether what was answered lies elsewhere now in the frame of the answers: a localisation jumped, or a loop was
+    closed. Objects that move a little are the map's noise."""
+    places = []
+    for answer in (before, now):
+        if not answer.grounding.candidates or answer.pose is None:
+            return False
+        center_m, T = answer.grounding.candidates[0].box[:3], answer.pose.T_out_world
+        places.append(center_m if T is None else T[:3, :3] @ center_m + T[:3, 3])
+    return bool(np.linalg.norm(places[1] - places[0]) > _MOVED_M)

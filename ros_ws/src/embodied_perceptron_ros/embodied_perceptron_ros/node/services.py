@@ -8,9 +8,11 @@ people) and a warning in the log, never an exception.
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
+from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
 from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
@@ -25,11 +27,13 @@ from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
 from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError
 from embodied_perceptron_ros.node.outputs import find_output_pose
-from embodied_perceptron_ros.node.threads import await_in_executor
+from embodied_perceptron_ros.node.threads import BackgroundThread, await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
+from embodied_perceptron_ros.node.watchdog import SERVICE_LIMIT_S, Watchdog
 
 _MAX_WAITING = 16  # calls at a time; each may take seconds
 _MAX_CHARACTERS = 500  # of a refusal
+_SAVE_LIMIT_S = 12.0  # so long the end waits for a map that is being saved
 _MAX_DIGITS = 18  # of an id
 
 
@@ -58,11 +62,15 @@ class MapServices:
         fusion_frame: str,
         on_map_replaced: Callable[[], None],
         map_folder: MapFolder,
+        watchdog: Watchdog,
     ) -> None:
         """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``."""
         self._node = node
         self._perceptron = perceptron
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
+        self._watchdog = watchdog
+        self._thread = BackgroundThread("map_services")
+        self._swapping = threading.Lock()
+        self._is_closing = False
         self._transforms = transforms
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
@@ -84,7 +92,8 @@ class MapServices:
 
     def close(self) -> None:
         """Finish what is in work, refuse what waits, destroy the services."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._is_closing = True
+        self._thread.close(_SAVE_LIMIT_S)
         for service in self._services:
             self._node.destroy_service(service)
         self._services = []
@@ -93,8 +102,9 @@ class MapServices:
         if self._unfinished >= _MAX_WAITING:
             return self._refuse(name, response, f"too many calls of map services wait (more than {_MAX_WAITING})")
         self._unfinished += 1  # calls begin and end in the executor's thread
+        future: ThreadFuture[str] = ThreadFuture()
         try:
-            future = self._thread.submit(job)
+            self._submit(name, job, future)
             await await_in_executor(self._node, future)
         finally:
             self._unfinished -= 1
@@ -110,6 +120,32 @@ class MapServices:
             response.message = "it failed by a mistake of the program, which the node's log tells in full"
             self._node.get_logger().error(f"{name} failed:\n{traceback.format_exc()}")
         return response
+
+    def _submit(self, name: str, job: Callable[[], str], future: ThreadFuture[str]) -> None:
+        """Do ``job`` after those before it; ``future`` gets what came of it, or that it took too long."""
+        once = threading.Lock()
+
+        def give_up(words: str) -> None:
+            with self._swapping:
+                self._thread = self._thread.successor()  # the job at work may come back late, or never
+            if once.acquire(blocking=False):
+                future.set_exception(TimeoutError(words))
+
+        def run() -> None:
+            try:
+                if self._is_closing:
+                    raise CancelledError
+                with self._watchdog.watch("service", SERVICE_LIMIT_S, f" {name}", give_up):
+                    result = job()
+            except BaseException as error:
+                if once.acquire(blocking=False):
+                    future.set_exception(error)
+            else:
+                if once.acquire(blocking=False):
+                    future.set_result(result)
+
+        with self._swapping:
+            self._thread.submit(run)
 
     def _refuse(self, name: str, response: Any, reason: str) -> Any:
         response.message = reason

@@ -32,7 +32,7 @@ class BackgroundThread:
     """One thread that does jobs in order. A daemon: a compiler at work keeps no process from ending."""
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], ThreadFuture[Any]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], ThreadFuture[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._started = threading.Lock()
         self._unfinished = 0
@@ -57,9 +57,37 @@ class BackgroundThread:
         self._jobs.put((job, future))
         return future
 
+    def successor(self) -> BackgroundThread:
+        """Another that does what waits here; this one ends after the job at work, if that ever ends."""
+        other = BackgroundThread(self._thread.name)
+        while True:
+            try:
+                task = self._jobs.get_nowait()
+            except queue.Empty:
+                break
+            if task is not None:
+                with other._started:
+                    other._unfinished += 1
+                other._jobs.put(task)
+        self._jobs.put(None)
+        if other.is_busy:
+            other._thread.start()
+        return other
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """End once everything is done; wait for it, for ``timeout_s`` at most."""
+        with self._started:
+            alive = self._thread.is_alive()
+        if alive:
+            self._jobs.put(None)
+            self._thread.join(timeout_s)
+
     def _run(self) -> None:
         while True:
-            job, future = self._jobs.get()
+            task = self._jobs.get()
+            if task is None:
+                return
+            job, future = task
             try:
                 result = job()
             except BaseException as error:

@@ -12,11 +12,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from rclpy.duration import Duration
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.subscription import Subscription
 from rclpy.time import Time
 from tf2_msgs.msg import TFMessage
 
@@ -31,8 +37,12 @@ from embodied_perceptron.sensors.poses import (
 )
 from embodied_perceptron.sensors.stamps import StampJudge
 from embodied_perceptron_ros.conversion.values import stamp_to_ns, transform_to_matrix
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 
 HISTORY_S = 10.0
+# two publishers of one frame are rivals when they disagree by more, so often, within so long of each other
+_RIVALS_APART_M, _RIVAL_TURNS, _TURNS_S = 0.3, 6, 2.0
+_RIVALS_HOLD_S = 10.0  # how long it is told of
 _AUTHORITY = "embodied_perceptron"
 
 
@@ -43,6 +53,11 @@ class TransformSource(Protocol):
     """Transforms that could not be used, by reason (non-unit quaternion, loop, ...)."""
     restarts: int
     """How often a link went on elsewhere in time and its history was cleared."""
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        """Frames that several publishers set differently, in words."""
+        ...
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         """``T_target_source`` at ``stamp_ns``: points of ``source`` into ``target``; or why there is none."""
@@ -81,27 +96,65 @@ def make_transform_source(
     return TreeTransforms(node, on_change, history_s, max_gap_s)
 
 
+@dataclass
+class _Setter:
+    """Who set a frame last: publisher, parent, position in it, when, and how often another disagreed."""
+
+    sender: bytes
+    parent: str
+    position: NDArray[np.float64]
+    heard_s: float
+    turns: int = 0
+    disagreed_s: float = float("-inf")
+
+
 class _Subscribed:
     """Subscriptions to /tf and /tf_static that feed ``_accept``; bad transforms are counted, never raised."""
 
     def __init__(self, node: Node, on_change: Callable[[], None] | None) -> None:
         self.refused: Counter[str] = Counter()
         self.restarts = 0
+        self._rivals: dict[str, tuple[str, float]] = {}
+        self._setters: dict[str, _Setter] = {}
+        self._log = ThrottledLog(node.get_logger(), every_s=30.0)
         self._node = node
         self._on_change = on_change
         reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
         moving = QoSProfile(depth=100, **reliable)
         # transient local: a static transform is published once, perhaps before this node started
         static = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL, **reliable)
+        # and volatile, best effort: players and bridges repeat it so, which fits the other subscription never
+        repeated = QoSProfile(depth=100, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
         self._subscriptions = [
-            node.create_subscription(TFMessage, "/tf", lambda m: self._receive(m, False), moving),
-            node.create_subscription(TFMessage, "/tf_static", lambda m: self._receive(m, True), static),
+            self._subscribe(node, "/tf", False, moving, QoSOverridingOptions.with_default_policies()),
+            self._subscribe(node, "/tf_static", True, static),
+            self._subscribe(node, "/tf_static", True, repeated),
         ]
 
-    def _receive(self, message: TFMessage, static: bool) -> None:
+    def _subscribe(
+        self, node: Node, topic: str, static: bool, qos: QoSProfile, overrides: QoSOverridingOptions | None = None
+    ) -> Any:
+        def with_sender(message: TFMessage, info: Any) -> None:
+            self._receive(message, static, bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b"")
+
+        def without(message: TFMessage) -> None:
+            self._receive(message, static)
+
+        return node.create_subscription(
+            TFMessage,
+            topic,
+            with_sender if hasattr(Subscription, "CallbackType") else without,  # not told in Humble
+            qos,
+            qos_overriding_options=overrides,
+            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=topic == "/tf"),
+        )
+
+    def _receive(self, message: TFMessage, static: bool, sender: bytes = b"") -> None:
         for transform in message.transforms:
             try:
                 self._accept(transform, static)
+                if not static:
+                    self._look_for_rivals(transform, sender)
             except ValueError as error:
                 reason = f"{transform.header.frame_id!r} -> {transform.child_frame_id!r}: {error}"
                 if self.refused[reason] == 0 and len(self.refused) <= 20:
@@ -109,6 +162,36 @@ class _Subscribed:
                 self.refused[reason if len(self.refused) <= 20 else "others"] += 1
         if self._on_change is not None:
             self._on_change()
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        now_s = time.monotonic()
+        return {
+            child: words for child, (words, told_s) in list(self._rivals.items()) if now_s - told_s < _RIVALS_HOLD_S
+        }
+
+    def _look_for_rivals(self, stamped: Any, sender: bytes) -> None:
+        """Two publishers that take turns at one frame and do not agree: several robots' transforms on one topic, or
+        odometry beside a filter that publishes the same."""
+        child, now_s = frame_name(stamped.child_frame_id), time.monotonic()
+        at = stamped.transform.translation
+        now = _Setter(sender, frame_name(stamped.header.frame_id), np.array([at.x, at.y, at.z]), now_s)
+        last = self._setters.get(child)
+        self._setters[child] = now
+        if last is None:
+            return
+        if now_s - last.disagreed_s < _TURNS_S:
+            now.turns, now.disagreed_s = last.turns, last.disagreed_s
+        apart_m = float(np.linalg.norm(now.position - last.position))
+        agree = last.parent == now.parent and apart_m < _RIVALS_APART_M
+        if last.sender == sender or agree or now_s - last.heard_s > _TURNS_S:
+            return
+        now.turns, now.disagreed_s = now.turns + 1, now_s
+        if now.turns >= _RIVAL_TURNS:
+            how = f"{apart_m:.2f} m apart" if last.parent == now.parent else f"in {last.parent!r} and in {now.parent!r}"
+            words = f"two publishers set the frame {child!r}, {how}: are transforms of several robots on one topic?"
+            self._rivals[child] = words, now_s
+            self._log.error(f"rivals {child}", words)
 
     def _accept(self, stamped: Any, static: bool) -> None:
         raise NotImplementedError

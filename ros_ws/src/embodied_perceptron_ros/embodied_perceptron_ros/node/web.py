@@ -8,14 +8,40 @@ from typing import Any
 from embodied_perceptron.visualization.web import Controls, HealthLine, WebViewer
 from embodied_perceptron_ros.node.health import ERROR, OK
 
+_PORTS = 20  # that are tried
+_LAST_PORT = 65535
 
-def open_web_viewer(node: Any, configured: Any) -> WebViewer:
+
+def open_web_viewer(node: Any, configured: Any) -> WebViewer | None:
     """The viewer of a ``PerceptionNode`` that is being activated with its ``ConfiguredMap``; its address is logged.
 
-    Raises as :class:`WebViewer` does: without viser, and where the port is taken.
+    Where its port is taken (by another robot's viewer, say) it is the next free one. None, and an error in the log,
+    where there can be none: a viewer never keeps a robot from perceiving.
     """
     parameters, logger = node.parameters, node.get_logger()
-    viewer = WebViewer(
+    wanted = parameters.web_port
+    ports = [0] if wanted == 0 else [port for port in range(wanted, wanted + _PORTS) if port <= _LAST_PORT]
+    for port in ports:
+        try:
+            viewer = _open(node, configured, port)
+        except OSError as error:
+            taken = error
+            continue
+        except Exception as error:  # without viser, or a token that is none
+            logger.error(f"there is no web viewer: {error}")
+            return None
+        if port != wanted:
+            logger.warning(f"port {wanted} (parameter web_port) is taken: {taken.strerror or taken}")
+        logger.info(f"the map is shown at {viewer.url}")
+        return viewer
+    where = f"{parameters.web_host}, ports {ports[0]} to {ports[-1]} (parameters web_host, web_port)"
+    logger.error(f"there is no web viewer: cannot listen on {where}: {taken.strerror or taken}")
+    return None
+
+
+def _open(node: Any, configured: Any, port: int) -> WebViewer:
+    parameters, logger = node.parameters, node.get_logger()
+    return WebViewer(
         Controls(
             ask=configured.grounding.ask,
             name=configured.services.name_object,
@@ -24,18 +50,16 @@ def open_web_viewer(node: Any, configured: Any) -> WebViewer:
             health=lambda: health_lines(node, configured),
         ),
         host=parameters.web_host,
-        port=parameters.web_port,
+        port=port,
         token=parameters.web_token,
         title=node.get_fully_qualified_name(),
         on_error=lambda trace: logger.error(f"the web viewer failed to draw:\n{trace}"),
     )
-    logger.info(f"the map is shown at {viewer.url}")
-    return viewer
 
 
 def health_lines(node: Any, configured: Any) -> list[HealthLine]:
     """The node's counts, and every problem that lasts."""
-    counts = configured.fusion.counts
+    counts = configured.inbox.counts
     frames = f"{counts.fused} frames fused, {sum(counts.dropped.values())} dropped, {counts.pending} on their way"
     return [HealthLine("ok", "node", frames), *problem_lines(node.health.problems())]
 

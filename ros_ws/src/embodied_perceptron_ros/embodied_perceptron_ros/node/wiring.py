@@ -10,6 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.coco import COCO_CLASSES
@@ -20,9 +23,11 @@ from embodied_perceptron.visualization.web import WebViewer
 from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
+from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
-from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.health import ERROR
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions
 from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
@@ -30,7 +35,10 @@ from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
 from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+from embodied_perceptron_ros.node.watchdog import Watchdog
 from embodied_perceptron_ros.node.web import open_web_viewer
+
+_RIVALS_HOLD_S = 5.0
 
 
 def prepare(
@@ -62,18 +70,36 @@ class ConfiguredMap:
 
     def __init__(self, node: Any, perceptron: Perceptron) -> None:
         parameters = node.parameters
-        self.inbox = Inbox(on_arrival=lambda: self.fusion.wake())
+        self._health = node.health
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
+        self.watchdog = Watchdog(node.health, node.log)
         with ExitStack() as parts:
+            parts.callback(self.watchdog.stop)
             self.transforms: TransformSource = make_transform_source(
                 node,
-                lambda: self.fusion.transforms_changed(),
+                lambda: self.inbox.transforms_changed(),
                 max_gap_s=parameters.config.assembler.max_pose_gap_s,
             )
             parts.callback(self.transforms.close)
-            self.fusion = self._make_fusion(node)
-            camera_frame = self.fusion.camera_frame
+            self.inbox = FrameInbox(
+                parameters.cameras,
+                parameters.config.assembler,
+                CameraPoses(self.transforms, parameters.fusion_frame),
+                node.health,
+                node.log,
+                max_backlog=lambda: node.parameters.max_backlog,
+            )
+            self.fusion = FusionWorker(
+                self.perceptron,
+                self.inbox,
+                node.health,
+                node.log,
+                self.watchdog,
+                now_ns=node.now_ns,
+                reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
+            )
+            camera_frame = self.inbox.camera_frame
             self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters, camera_frame)
             parts.callback(self.outputs.close)
             self.services = MapServices(
@@ -83,37 +109,29 @@ class ConfiguredMap:
                 parameters.fusion_frame,
                 lambda: self.on_map_replaced(),
                 MapFolder(parameters.map_folder),
+                self.watchdog,
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
-                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, camera_frame
+                node,
+                self.perceptron,
+                self.transforms,
+                node.health,
+                lambda: node.parameters,
+                camera_frame,
+                self.watchdog,
             )
             parts.callback(self.grounding.destroy)
             self.fusion.start()
             parts.callback(self.fusion.stop)
             self._parts = parts.pop_all()
 
-    def _make_fusion(self, node: Any) -> FusionWorker:
-        parameters = node.parameters
-        return FusionWorker(
-            self.perceptron,
-            self.inbox,
-            self.transforms,
-            node.health,
-            node.get_logger(),
-            assembler_config=parameters.config.assembler,
-            fusion_frame=parameters.fusion_frame,
-            rectified={camera.name: camera.rectified for camera in parameters.cameras},
-            now_ns=node.now_ns,
-            max_backlog=lambda: node.parameters.max_backlog,
-            reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
-            inf_is_unknown=[camera.name for camera in parameters.cameras if camera.inf_depth == "unknown"],
-        )
-
     def diagnostics(self) -> dict[str, dict[str, Any]]:
         """Values by area."""
         refused = {f"refused.{link}": count for link, count in self.transforms.refused.items()}
         transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
+        for child, words in self.transforms.rivals.items():
+            self._health.problem("transforms", ERROR, words, f"rivals {child}", hold_s=_RIVALS_HOLD_S)
         areas = {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
         lift = self.perceptron.lift
         return areas if lift is None else {**areas, "lift": lift_diagnostics(lift.statistics(), lift.busy_s)}
@@ -133,7 +151,8 @@ class LiveParts:
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
-            node.get_logger(),
+            node.log,
+            configured.watchdog,
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
@@ -143,10 +162,8 @@ class LiveParts:
         with ExitStack() as parts:
             parts.callback(lambda: language.stop(wait=not node.is_ending))
             if node.parameters.viewer:
-                if node.parameters.viewer == "web":
-                    self._viewer = open_web_viewer(node, configured)
-                else:
-                    self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                self._viewer = self._open_viewer(node, configured)
+            if self._viewer is not None:
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
@@ -155,14 +172,30 @@ class LiveParts:
             configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
             parts.callback(self._disconnect)
             if node.parameters.keyframe_path_topic:
-                parts.callback(self._correct_keyframes(node, perception.map_changed).close)
+
+                def on_corrected(motion: NDArray[np.float64]) -> None:
+                    configured.grounding.move_viewpoints(motion)
+                    perception.map_changed()
+
+                parts.callback(self._correct_keyframes(node, on_corrected).close)
             if configured.perceptron.lift is not None:
                 self._lift(node, parts)
-            cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
-            parts.callback(cameras.close)
+            self.cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
+            parts.callback(self.cameras.close)
             language.start()
             self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    @staticmethod
+    def _open_viewer(node: Any, configured: ConfiguredMap) -> LiveViewer | WebViewer | None:
+        """A viewer that cannot be opened keeps no robot from perceiving."""
+        if node.parameters.viewer == "web":
+            return open_web_viewer(node, configured)
+        try:
+            return LiveViewer(node.parameters.viewer_file, node.get_logger())
+        except Exception as error:
+            node.get_logger().error(f"there is no viewer: {error}")
+            return None
 
     @staticmethod
     def _bind(node: Any, parts: ExitStack) -> None:
@@ -188,12 +221,12 @@ class LiveParts:
             node.health,
             limits=limits_from_options(options),
             class_names=options.classes or COCO_CLASSES,
-            camera_frame=self._configured.fusion.camera_frame,
-            camera_model=self._configured.fusion.camera_model,
+            camera_frame=self._configured.inbox.camera_frame,
+            camera_model=self._configured.inbox.camera_model,
         )
         parts.callback(inputs.close)
 
-    def _correct_keyframes(self, node: Any, on_corrected: Callable[[], None]) -> KeyframeCorrections:
+    def _correct_keyframes(self, node: Any, on_corrected: Callable[[NDArray[np.float64]], None]) -> KeyframeCorrections:
         return KeyframeCorrections(
             node,
             self._configured.perceptron,
@@ -202,8 +235,9 @@ class LiveParts:
             topic=node.parameters.keyframe_path_topic,
             child_frame=node.parameters.keyframe_path_child,
             fusion_frame=node.parameters.fusion_frame,
-            camera_frame=self._configured.fusion.camera_frame,
+            camera_frame=self._configured.inbox.camera_frame,
             on_corrected=on_corrected,
+            watchdog=self._configured.watchdog,
         )
 
     def _disconnect(self) -> None:

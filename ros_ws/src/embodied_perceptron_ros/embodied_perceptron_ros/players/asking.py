@@ -79,6 +79,8 @@ def answer_lines(answer: GroundingResult) -> list[str]:
         at, yaw = answer.approach.pose.position, _yaw(answer.approach.pose.orientation)
         frame = answer.approach.header.frame_id
         lines.append(f"  go to x {at.x:.2f} y {at.y:.2f} yaw {math.degrees(yaw):.0f} deg in {frame}")
+    elif answer.status == GroundingResult.FOUND:
+        lines.append("  no free floor in front of it is known to go to")
     return lines
 
 

@@ -115,7 +115,7 @@ class RecordingPlayer:
         started_s = time.monotonic()
         self._pacer.start()
         # Decoded ahead: colour and depth of one frame leave together, as from a driver, not a PNG apart.
-        for ready in read_ahead(map(self._prepare, self._recording), _AHEAD):
+        for ready in read_ahead(map(self._prepare, self._recording), _AHEAD, lambda: not rclpy.ok()):
             # transforms come ahead of their images, and a robot's odometry is there before its images too
             if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):
                 break

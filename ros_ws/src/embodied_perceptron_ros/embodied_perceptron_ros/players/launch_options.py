@@ -6,10 +6,12 @@ launch files run in the system's Python.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,51 @@ def parse_flag(text: str, name: str) -> bool:
     if lowered in ("false", "0", "no", "off"):
         return False
     raise ValueError(f"{name} must be true or false, got {text!r}")
+
+
+LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
+
+
+def parse_choice(text: str, name: str, choices: Sequence[str]) -> str:
+    """``text`` in lower case, one of ``choices``; ``ValueError`` naming the option and them else."""
+    lowered = text.strip().lower()
+    if lowered not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {text!r}")
+    return lowered
+
+
+def without_none(values: Mapping[str, str], keep: Collection[str] = ("weights",)) -> dict[str, str]:
+    """Options as they were given, ``none`` being the same as empty; ``keep``: where it has a meaning of its own."""
+    return {n: "" if v.strip().lower() == "none" and n not in keep else v for n, v in values.items()}
+
+
+# all arguments of the launch files
+LAUNCH_ARGUMENTS = frozenset(
+    (
+        *("config", "cameras", "camera", "color_topic", "depth_topic", "camera_info_topic", "detections_topic"),
+        *("fusion_frame", "output_frame", "weights", "device", "map_file", "classes", "parameters", "namespace"),
+        *("use_sim_time", "respawn", "rviz", "rviz_config", "viewer", "foxglove", "log_level"),
+        *("source", "rate", "keep", "seed", "recording"),
+    )
+)
+LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
+
+
+def check_typed(typed: Sequence[str], program: Sequence[str] | None = None) -> None:
+    """Raise ``ValueError`` for a launch argument (``name:=value``) that none of the launch files has.
+
+    Launch itself takes any name, and says nothing of those that nobody reads. Where another launch file includes one of
+    these, ``program`` (the command line; None = of this process) does not name it, and arguments are the other's.
+    """
+    words = sys.argv if program is None else program
+    if not any(Path(word).name in LAUNCH_FILES for word in words):
+        return
+    for text in typed:
+        name, separator, _ = text.partition(":=")
+        if separator and name not in LAUNCH_ARGUMENTS:
+            near = difflib.get_close_matches(name, sorted(LAUNCH_ARGUMENTS), n=1)
+            hint = f": did you mean {near[0]!r}?" if near else ", which ros2 launch --show-args lists"
+            raise ValueError(f"there is no argument {name!r}{hint}")
 
 
 def parse_names(text: str) -> list[str]:
@@ -200,7 +247,7 @@ def ros_arguments(
 
     Raises as :func:`check_config`.
     """
-    check_config(config)
+    check_config(config, namespace)
     arguments = ["--ros-args", "-r", f"__node:={NODE_NAME}", "--params-file", str(config)]
     if namespace:
         arguments += ["-r", f"__ns:=/{namespace.strip('/')}"]
@@ -213,11 +260,13 @@ def ros_arguments(
     return arguments
 
 
-def check_config(config: Path) -> dict[str, Any]:
+def check_config(config: Path, namespace: str | None = None) -> dict[str, Any]:
     """What a parameter file says for the node, flat: ``{"camera.color_topic": "/rgb", ...}``.
 
+    ``namespace``: of the node; None = whichever the file is for.
+
     Raises ``FileNotFoundError`` for a missing file; ``ValueError`` naming it where it is no YAML, or has nothing for
-    a node of this name (rcl would start the node with defaults).
+    a node of this name and namespace (rcl would start the node with defaults).
     """
     if not config.is_file():
         raise FileNotFoundError(f"no parameter file at {config}")
@@ -231,9 +280,27 @@ def check_config(config: Path) -> dict[str, Any]:
     if not mine:
         there = f", only for {', '.join(sections)}" if sections else ""
         raise ValueError(f"{config} has no 'ros__parameters' for the node {NODE_NAME!r}{there}")
+    if namespace is not None:
+        path = f"/{namespace.strip('/')}/{NODE_NAME}".replace("//", "/")
+        fitting = [section for name, section in sections.items() if _fits(name.strip("/").split("/"), path)]
+        if not fitting:
+            names = ", ".join(name for name in sections if name.rpartition("/")[2] in (NODE_NAME, "*", "**"))
+            raise ValueError(
+                f"{config} is for {names}, but the node is {path} (namespace {namespace!r}): "
+                f"write /**/{NODE_NAME} in the file, or give the namespace that it is for"
+            )
+        mine = fitting
     for section in mine:
         found |= _flatten(section)
     return found
+
+
+def _fits(pattern: Sequence[str], path: str) -> bool:
+    """Whether a section's name is a node's as rcl matches them: ``*`` is one part of it, ``**`` any number."""
+    expression = ""
+    for part in pattern:
+        expression += {"**": "(/[^/]+)*", "*": "/[^/]+"}.get(part, "/" + re.escape(part))
+    return re.fullmatch(expression, path) is not None
 
 
 def _sections(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Mapping[Any, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import queue
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from embodied_perceptron_ros.conversion.values import ns_to_stamp
@@ -35,6 +37,7 @@ EXIT_INTERRUPTED = 130
 
 _SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
 _STATE_HOLDS_S = 5.0  # so long what the node told of itself counts
+_END_S = 2.0
 _SETTLE_S = 0.3  # a match is seen on the publisher's side first
 
 
@@ -146,10 +149,11 @@ def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
     return complete
 
 
-def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
+def read_ahead(items: Iterable[T], count: int, stopped: Callable[[], bool] = lambda: False) -> Iterator[T]:
     """The same items, made in a thread that is up to ``count`` of them ahead; its exception is raised here in turn.
 
-    The thread ends with the iteration, also when that is given up early.
+    While none is ready it ends when ``stopped`` says so. The thread ends with the iteration, also when that is given up
+    early.
     """
     waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=count)
     given_up = threading.Event()
@@ -176,7 +180,12 @@ def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
     thread.start()
     try:
         while True:
-            kind, value = waiting.get()
+            try:
+                kind, value = waiting.get(timeout=0.2)
+            except queue.Empty:
+                if stopped():
+                    return
+                continue
             if kind == "end":
                 return
             if kind == "error":
@@ -184,7 +193,7 @@ def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
             yield value
     finally:
         given_up.set()
-        thread.join()
+        thread.join(_END_S)  # what is being read is finished, unless that takes long
 
 
 class Pacer:
@@ -304,6 +313,13 @@ def player_parser(prog: str, description: str, source: str) -> argparse.Argument
     return parser
 
 
+def shut_down_on_signals() -> None:
+    """Ctrl-C, once or several times (a terminal and ``ros2 launch`` both send it), ends ROS, and with that the player:
+    no exception at whatever line is at work."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: rclpy.try_shutdown())
+
+
 def run_player(
     parser: argparse.ArgumentParser,
     opened: Callable[[Node, argparse.Namespace], AbstractContextManager[PlayerT]],
@@ -324,7 +340,8 @@ def run_player(
     """
     arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
     options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    rclpy.init(args=arguments)
+    shut_down_on_signals()
+    rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node(parser.prog, start_parameter_services=False)
     complete = False
     try:
@@ -340,8 +357,6 @@ def run_player(
     except bad_source as error:
         node.get_logger().error(f"{options.source}: {error}")
         return EXIT_BAD_SOURCE
-    except KeyboardInterrupt:
-        pass
     except (RuntimeError, ExternalShutdownException):  # rclpy's errors are RuntimeErrors
         # Ctrl-C shuts ROS down at any moment: what is published between that and the next look at it fails
         if rclpy.ok():

@@ -1,0 +1,252 @@
+"""No stage runs unbounded: it is named, given up, and what comes after it is served."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs")
+
+from support.fusion_rig import Rig
+from support.ros_live import wait_until
+
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron_ros.node import fusion_worker, perception_worker, queries, services
+from embodied_perceptron_ros.node.frame_inbox import TOOK_TOO_LONG
+from embodied_perceptron_ros.node.health import ERROR, Health
+from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
+from embodied_perceptron_ros.node.queries import Answer, QueryWorker
+from embodied_perceptron_ros.node.services import MapServices, refusal
+from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.watchdog import TookTooLongError, Watchdog
+
+pytestmark = pytest.mark.ros
+LIMIT_S = 0.3
+
+
+@pytest.fixture
+def health():
+    return Health("test")
+
+
+@pytest.fixture
+def watchdog(health):
+    dog = Watchdog(health, ThrottledLog(logging.getLogger("watchdog")), look_s=0.02)
+    yield dog
+    dog.stop()
+
+
+def endless_loop(seconds: float = 30.0) -> None:
+    """What never ends by itself, within the patience of a test."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pass
+
+
+def overdue(health: Health) -> list[str]:
+    return [message for level, _, message in health.problems() if level == ERROR]
+
+
+def test_an_endless_loop_ends_and_is_named(watchdog, health):
+    told = []
+    begun_s = time.monotonic()
+    with pytest.raises(TookTooLongError), watchdog.watch("stage", LIMIT_S, " of a test", told.append):
+        endless_loop()
+    assert time.monotonic() - begun_s < 10
+    assert told == ["stage of a test took too long (more than 0.3 s)"]
+    assert "stage of a test took too long" in overdue(health)[0]
+    assert health.counted("overdue.stage") == 1
+
+
+def test_locks_that_it_held_are_free_and_code_that_goes_on_after_errors_does_not(watchdog):
+    lock = threading.Lock()
+
+    def stubborn() -> None:
+        with watchdog.watch("stage", LIMIT_S), lock:
+            while True:
+                with contextlib.suppress(Exception):
+                    endless_loop()
+
+    with pytest.raises(TookTooLongError):
+        stubborn()
+    assert not lock.locked()
+
+
+def test_what_ends_in_time_is_left_alone(watchdog, health):
+    for _ in range(100):
+        with watchdog.watch("stage", LIMIT_S):
+            time.sleep(0.001)
+    time.sleep(3 * LIMIT_S)
+    assert overdue(health) == []
+
+
+def test_what_ends_by_itself_while_it_is_given_up_is_not_hit_later(watchdog):
+    """The callback holds the watchdog until the stage is over."""
+    ended = threading.Event()
+    with watchdog.watch("stage", 0.05, on_overdue=lambda _: ended.wait(10)):
+        time.sleep(0.3)
+    ended.set()
+    endless_loop(0.3)  # a stray exception would end it
+
+
+# ------------------------------------------------------------------------------------------------------- the parts
+
+
+def asker(ask, health, watchdog):
+    worker = QueryWorker(ask, lambda _: None, health, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
+    worker.start()
+    return worker
+
+
+@pytest.mark.parametrize("stuck", [endless_loop, time.sleep], ids=["python", "compiled"])
+def test_a_question_that_never_ends_is_answered_and_so_are_those_after_it(monkeypatch, watchdog, health, stuck):
+    """Compiled code cannot be ended: a fresh thread answers the rest while it is still at work."""
+    monkeypatch.setattr(queries, "ANSWER_LIMIT_S", LIMIT_S)
+
+    def ask(query: Query) -> Answer:
+        if query.text == "hang":
+            stuck(8.0)
+        return Answer(query, Grounding(query.text, GroundingStatus.NOT_FOUND, reason="nothing"))
+
+    worker, answers = asker(ask, health, watchdog), []
+    try:
+        for text in ("before", "hang", "after", "hang", "last"):
+            worker.submit(Query(text), answers.append)
+        wait_until(lambda: len(answers) == 5, 6.0, str(answers))
+        assert [a.query.text for a in answers] == ["before", "hang", "after", "hang", "last"]
+        late = answers[1].grounding
+        assert late.status == GroundingStatus.INVALID
+        assert "took too long" in late.reason
+        assert answers[4].grounding.status == GroundingStatus.NOT_FOUND
+        time.sleep(0.3)
+        assert len(answers) == 5, "one answer each"
+    finally:
+        worker.stop("over")
+
+
+def test_an_answer_whose_delivery_never_ends_is_given_up_too(monkeypatch, watchdog, health):
+    """Whoever asked hears of it, although the lock of all deliveries was held."""
+    monkeypatch.setattr(queries, "ANSWER_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(queries, "STOP_LIMIT_S", 0.1)
+    lock, got = threading.Lock(), []
+
+    def deliver(answer: Answer) -> None:
+        with lock:
+            if answer.query.text == "hang" and answer.grounding.status != GroundingStatus.INVALID:
+                endless_loop()
+            got.append(answer)
+
+    worker = asker(lambda query: Answer(query, Grounding(query.text, GroundingStatus.FOUND)), health, watchdog)
+    try:
+        worker.submit(Query("hang"), deliver)
+        worker.submit(Query("after"), deliver)
+        wait_until(lambda: len(got) == 2, 10, str(got))
+        assert {a.query.text: a.grounding.status for a in got} == {
+            "hang": GroundingStatus.INVALID,
+            "after": GroundingStatus.FOUND,
+        }
+    finally:
+        worker.stop("over")
+
+
+def test_a_standing_question_that_takes_too_long_stands_no_more(monkeypatch, watchdog, health):
+    monkeypatch.setattr(queries, "ANSWER_LIMIT_S", LIMIT_S)
+    hang = threading.Event()
+
+    def ask(query: Query) -> Answer:
+        if query.text == "stuck" and hang.is_set():
+            endless_loop()
+        status = GroundingStatus.AMBIGUOUS if hang.is_set() else GroundingStatus.NOT_FOUND
+        return Answer(query, Grounding(query.text, status))
+
+    later: list[Answer] = []
+    worker = QueryWorker(ask, later.append, health, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
+    worker.start()
+    try:
+        for text in ("stuck", "fine"):
+            worker.submit(Query(text, id=text, standing=True), lambda _: None)
+        wait_until(lambda: worker.status["standing"] == 2)
+        hang.set()
+        worker.map_changed()
+        wait_until(lambda: len(later) == 2, 10, str(later))
+        assert {a.query.text: a.grounding.status for a in later} == {
+            "stuck": GroundingStatus.INVALID,
+            "fine": GroundingStatus.AMBIGUOUS,
+        }
+        assert worker.status["standing"] == 1
+    finally:
+        worker.stop("over")
+
+
+def test_a_frame_that_is_never_fused_is_a_drop_and_the_next_is_fused(monkeypatch):
+    monkeypatch.setattr(fusion_worker, "FUSION_LIMIT_S", LIMIT_S)
+    rig = Rig()
+    try:
+        whole = rig.perceptron.integrate
+        monkeypatch.setattr(rig.perceptron, "integrate", lambda posed: endless_loop())
+        rig.frame()
+        rig.wait(fused=0, **{TOOK_TOO_LONG: 1})
+        monkeypatch.setattr(fusion_worker, "FUSION_LIMIT_S", 60.0)
+        monkeypatch.setattr(rig.perceptron, "integrate", whole)
+        rig.frame()
+        rig.wait(fused=1, **{TOOK_TOO_LONG: 1})
+    finally:
+        rig.worker.stop()
+
+
+def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monkeypatch, watchdog, health):
+    monkeypatch.setattr(perception_worker, "PERCEPTION_LIMIT_S", LIMIT_S)
+    calls, published = [], []
+
+    def perceive():
+        calls.append(1)
+        if len(calls) == 1:
+            endless_loop()
+        return SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
+
+    worker = PerceptionWorker(
+        SimpleNamespace(perceive=perceive),
+        health,
+        ThrottledLog(logging.getLogger("test")),
+        watchdog,
+        publish=lambda perception, everything: published.append(perception),
+        publish_held=lambda perception: None,
+        new_listeners=lambda: False,
+        rate_hz=lambda: 20.0,
+    )
+    worker.start()
+    try:
+        worker.map_changed()
+        wait_until(lambda: overdue(health), 10)
+        assert "perception took too long" in overdue(health)[0]
+        worker.map_changed()
+        wait_until(lambda: published, 10)
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("stuck", [endless_loop, time.sleep], ids=["python", "compiled"])
+def test_a_service_that_never_ends_is_answered_and_so_is_the_next(monkeypatch, watchdog, stuck):
+    monkeypatch.setattr(services, "SERVICE_LIMIT_S", LIMIT_S)
+    node = SimpleNamespace(
+        create_service=lambda *_, **__: object(), destroy_service=lambda _: None, get_logger=lambda: None
+    )
+    map_services = MapServices(node, None, None, "odom", lambda: None, None, watchdog)
+    try:
+        futures: list[Future[str]] = [Future(), Future()]
+        map_services._submit("describe", lambda: stuck(8.0), futures[0])
+        map_services._submit("reset", lambda: "the map is empty", futures[1])
+        error = futures[0].exception(5)
+        assert refusal(error) == "service describe took too long (more than 0.3 s)"
+        assert futures[1].result(5) == "the map is empty"
+    finally:
+        monkeypatch.setattr(services, "_SAVE_LIMIT_S", 0.1)
+        map_services.close()
