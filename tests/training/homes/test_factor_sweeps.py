@@ -30,7 +30,7 @@ def test_measured_factor_follows(home: Home, factor: Factor) -> None:
             break
     assert frames is not None
     measured = np.array([f.measured for f in frames])
-    assert [f.factor for f in frames] == [0, 0.25, 0.5, 0.75, 1]
+    assert [f.level for f in frames] == [0, 0.25, 0.5, 0.75, 1]
     assert (np.diff(measured) >= -0.02).all(), measured
     assert measured[-1] - measured[0] > 0.3
     if factor in ("articulation", "lighting", "visibility"):

@@ -29,7 +29,7 @@ from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.description import losses
 from embodied_perceptron_training.training.losses import same
 from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
-from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
+from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
 from embodied_perceptron_training.training.scene_pass import VoxelAnswers
@@ -219,6 +219,40 @@ def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
     for task in ("detection", "images"):
         with pytest.raises(ValueError, match="no package has ImageNet weights of resnet50 as preset paper uses it"):
             build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
+
+
+def test_points_are_those_of_the_depth_images(homes: Path) -> None:
+    """By hand: pixels of a camera that looks along +x from (1, 2, 3), and no more of them than are asked for."""
+    camera = np.array([[0.0, 0.0, 1.0, 1.0], [-1.0, 0.0, 0.0, 2.0], [0.0, -1.0, 0.0, 3.0], [0.0, 0.0, 0.0, 1.0]])
+    k = np.array([[50.0, 0.0, 31.5, 0.0], [0.0, 50.0, 23.5, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    projection = (k @ np.linalg.inv(camera))[None]
+    depth = torch.zeros(1, 48, 64, dtype=torch.int32)
+    depth[0, 10, 20], depth[0, 40, 60], depth[0, 1, 1] = 2000, 1000, 9000  # the last is too far
+    points = sample_points(projection, depth, 10, 100, np.random.default_rng(0))
+    expected = [
+        [3.0, 2.0 - 2.0 * (20 - 31.5) / 50, 3.0 - 2.0 * (10 - 23.5) / 50],
+        [2.0, 2.0 - 28.5 / 50, 3.0 - 16.5 / 50],
+    ]
+    np.testing.assert_allclose(points, expected, atol=1e-12)
+    full = torch.full((3, 48, 64), 1500, dtype=torch.int32)
+    drawn = sample_points(projection.repeat(3, 0), full, 100, 250, np.random.default_rng(1))
+    assert len(drawn) == 250
+    again = sample_points(projection.repeat(3, 0), full, 100, 250, np.random.default_rng(1))
+    np.testing.assert_array_equal(drawn, again)
+    assert (
+        len(sample_points(projection, torch.zeros(1, 48, 64, dtype=torch.int32), 9, 9, np.random.default_rng(0))) == 0
+    )
+
+
+def test_sites_hold_one_measured_point_each_at_the_papers_size(homes: Path) -> None:
+    config = small_config("detection", modality="rgbd", preset="paper")
+    maker, cache = maker_of(homes, config, WindowSpec(math.inf, None, "all"))
+    scene = cache[0]
+    sample = maker.make(scene, np.random.default_rng(0))
+    assert torch.equal(torch.floor(sample.feats / 0.01).long(), sample.coords)
+    depth = scene.depth_mm.int()
+    count = int(((depth > 0) & (depth <= 5000)).sum())
+    assert 0.5 * count < len(sample.coords) <= count  # not the means of a map
 
 
 # --------------------------------------------------------------------------------------------------------------------

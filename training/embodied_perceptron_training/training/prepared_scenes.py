@@ -354,6 +354,28 @@ def _read(path: Path, features: Path | None) -> PreparedScene:
         )
 
 
+def sample_points(
+    projections: NDArray[np.float64], depth_mm: torch.Tensor, per_view: int, total: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(P, 3) world points of depth images, drawn without replacement: ``per_view`` of each, ``total`` of all.
+
+    Args:
+        projections: (V, 3, 4) to the pixels of the depth images. depth_mm: (V, H, W); 0 and what is beyond
+            :data:`MAX_DEPTH_M` is no point.
+        per_view, total: at most so many.
+    """
+    parts = []
+    for projection, depth in zip(projections, depth_mm.numpy(), strict=True):
+        flat = np.flatnonzero((depth > 0) & (depth <= 1000.0 * MAX_DEPTH_M))
+        if len(flat) > per_view:
+            flat = rng.choice(flat, per_view, replace=False)
+        v, u = np.divmod(flat, depth.shape[1])
+        pixels = np.stack([u, v, np.ones(len(flat))], 1) * (depth.reshape(-1)[flat, None] / 1000.0)
+        parts.append((pixels - projection[:, 3]) @ np.linalg.inv(projection[:, :3]).T)
+    points = np.concatenate(parts)
+    return points[rng.choice(len(points), total, replace=False)] if len(points) > total else points
+
+
 def flipped_projections(projections: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     """(V, 3, 4) to pixels of images of ``width`` columns -> to those of the images mirrored left to right."""
     flipped = projections.copy()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
-from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels
+from embodied_perceptron.nn.input_features import input_from_points, occupancy_origin, rgb_grid, sites_of_voxels, thin
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import tokens_between
 from embodied_perceptron.results import UNNAMED
@@ -23,11 +23,13 @@ from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
+from embodied_perceptron_training.training.paper import MAX_POINTS, POINTS_PER_VIEW
 from embodied_perceptron_training.training.prepared_scenes import (
     PreparedScene,
     SceneCache,
     flipped_projections,
     resize_projections,
+    sample_points,
 )
 
 ViewChoice = Literal["all", "prefix", "one"]
@@ -222,10 +224,15 @@ class SampleMaker:
         floor_z_m: float,
         rng: np.random.Generator,
     ) -> SparseTensor:
-        """As a live network sees the map of the chosen views; images alone know of no map."""
+        """As a live network sees the map of the chosen views; images alone know of no map, ``paper`` knows points."""
         config = self.config
         if config.modality == "rgb":
             return rgb_grid(config, (*center.tolist(), floor_z_m))
+        if config.inputs == "xyz":  # points as they were measured, no map
+            points = sample_points(scene.projections[chosen], scene.depth_mm[chosen], POINTS_PER_VIEW, MAX_POINTS, rng)
+            points = motion.points(points)
+            inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
+            return thin(input_from_points(points[inside], None, config.voxel_size_m, "xyz"), config.max_sites)
         # of all views from the cache, of fewer ones by fusing them now
         voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._scenes.fuse(scene, chosen)
         points = motion.points(voxels.points_m.numpy())
