@@ -353,6 +353,9 @@ class LiveMap:
             poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
                 keyframes with the same name (a recording that loops) the newer is meant.
 
+        What readers see lies in the new world at once. The network's prediction and the grid cannot be moved, and come
+        back with the next perception.
+
         Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
         moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
         then.
@@ -370,8 +373,8 @@ class LiveMap:
                     self._semantic.move(newest)
                     self._floor.forget()
                     self._cameras = self._cameras.moved(newest)
-                volume = self.volume.copy()
-            if correction.corrected:
+                volume = self.volume.copy() if correction.corrected else None
+            if volume is not None:
                 self._publish_changed(volume)
         return correction
 
@@ -392,7 +395,9 @@ class LiveMap:
             return {self._keyframe_name(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
-        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels."""
+        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels.
+
+        Prediction and grid are of what the map was, and come back with the next perception."""
         with self.scene_lock:
             with self._volume_lock:
                 cleared = self.volume.clear_box(box)
