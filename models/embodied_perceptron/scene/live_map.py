@@ -353,8 +353,8 @@ class LiveMap:
             poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
                 keyframes with the same name (a recording that loops) the newer is meant.
 
-        What readers see is in the new world at once; without the network's prediction and the grid, which cannot be
-        moved and come back with the next perception.
+        What readers see lies in the new world at once. The network's prediction and the grid cannot be moved, and come
+        back with the next perception.
 
         Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
         moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
