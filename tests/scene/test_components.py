@@ -392,7 +392,9 @@ def counted(call, counts, limit):
 def test_two_groups_of_level_cells_end(monkeypatch):
     """Nothing lies at their median height: no patch may become its own rest."""
     points = np.array([[0.01, 0.01, 0.001], [0.03, 0.01, 0.001], [0.01, 0.03, 0.001]])
-    cells = build_cells(snapshot_of(np.concatenate([points, points + np.array([0.0, 0.0, 0.118])]), voxel_size_m=0.01), 0.06)
+    cells = build_cells(
+        snapshot_of(np.concatenate([points, points + np.array([0.0, 0.0, 0.118])]), voxel_size_m=0.01), 0.06
+    )
     monkeypatch.setattr(components, "connected_parts", counted(connected_parts, [], 1 + len(cells)))
     patches = _level_patches(cells, np.ones(len(cells), dtype=bool))
     assert [list(patch) for patch in patches] == [[0], [1]]
