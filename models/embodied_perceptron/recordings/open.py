@@ -26,6 +26,16 @@ def open_recording(source: str | Path, **options: Any) -> Recording:
         return TumRecording(path, **options)
     if is_bag(path):
         return BagRecording(path, **options)
+    if path.is_dir() and any([*path.glob("*.mcap"), *path.glob("*.db3")]):
+        raise RecordingError(
+            f"{path} holds files of a bag, but no metadata.yaml: name one of the files, or let "
+            f"`ros2 bag reindex {path}` write it"
+        )
+    if (path / "associations.txt").exists():
+        raise RecordingError(
+            f"{path} has associations.txt, which is not read: rgb.txt, depth.txt and groundtruth.txt list the images "
+            "and poses"
+        )
     raise RecordingError(
         f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json) "
         "nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"
