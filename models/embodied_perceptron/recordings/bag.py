@@ -256,6 +256,12 @@ class BagRecording:
         self.camera_topics(camera)
         return self._frames[camera]
 
+    def depth_scale(self, camera: str) -> float | None:
+        """Units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
+        topic = self.camera_topics(camera).depth
+        encoding = next(t.encoding for t in self._topics if t.name == topic)
+        return None if encoding.startswith("32FC1") else self._depth_scale or 1000.0
+
     def __len__(self) -> int:
         """Colour images over all cameras."""
         return self._count

@@ -127,6 +127,10 @@ class Recording(Protocol):
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
         ...
 
+    def depth_scale(self, camera: str) -> float | None:
+        """Raw units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
+        ...
+
     def __len__(self) -> int:
         """Number of colour images over all cameras."""
         ...

@@ -159,6 +159,10 @@ class TumRecording:
             raise KeyError(f"unknown camera {name!r}; known: {', '.join(self._cameras)}")
         return self._cameras[name]
 
+    def depth_scale(self, camera: str) -> float | None:
+        """Raw units per metre of a camera's depth images. Raises ``KeyError`` for an unknown one."""
+        return self.camera(camera).depth_scale
+
     def __len__(self) -> int:
         """Colour images over all cameras."""
         return sum(len(camera.color_files) for camera in self._cameras.values())
