@@ -141,7 +141,8 @@ def check_camera(name: str, evidence: CameraEvidence, config: AssemblerConfig, *
         axes = [] if foreign else check_world_axes(name, list(found.values()), live)
         findings += axes
         if not foreign and not axes:
-            findings += check_level(_world_points(evidence.depths, model.intrinsics, found))
+            agree = any(finding.check == "views" and finding.severity == Severity.OK for finding in findings)
+            findings += check_level(_world_points(evidence.depths, model.intrinsics, found), agree)
     return findings
 
 
@@ -320,7 +321,7 @@ def check_order(name: str, stamps_ns: Sequence[int]) -> list[Finding]:
     equal, back = int((steps == 0).sum()), int((steps < 0).sum())
     if equal or back:
         message = f"{name}: {equal} stamps equal their predecessor, {back} are older"
-        return [Finding("stamps", Severity.WARNING, message, "such frames are dropped; check the driver or the clock")]
+        return [Finding("stamps", Severity.WARNING, message, "the first counts; check the driver, or the clock")]
     rate = f", {NS_PER_S / float(np.median(steps)):.1f} Hz" if len(steps) else ""
     return [Finding("stamps", Severity.OK, f"{name}: {len(stamps_ns)} in order{rate}")]
 
@@ -557,11 +558,14 @@ def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> flo
     return float(pairs.max()) / len(points_m)
 
 
-def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
-    """Is z up? ``points_m``: (N, 3) in the world frame, from all over."""
+def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> list[Finding]:
+    """Is z up? ``points_m``: (N, 3) in the world frame, from all over. ``views_agree``: the poses are known to be those
+    of the optical frame."""
     if len(points_m) < 1000:
         return []
     up = estimate_up(points_m, _UP)
+    if up is None and views_agree:
+        return [Finding("level", Severity.INFO, "no floor or table is in view to tell whether z is up")]
     if up is None:
         return [
             Finding(

@@ -29,10 +29,10 @@ from embodied_perceptron.recordings.conventions import POSE_CONVENTIONS, convent
 View = tuple[NDArray[np.float32], NDArray[np.float64]]  # (H, W) canonical depth, (4, 4) T_world_camera
 
 _POINTS = 2000  # of each view
-_MAX_PAIRS = 40
+_MAX_NEAR = 15  # pairs of a kind
 _MIN_PAIRS = 3  # that tell something
 _MIN_COMMON = 300  # points of a pair that both views see
-_MAX_DEPTH_M = 5.0  # beyond, depth noise outweighs the rest
+_FAR_M, _FAR_MEDIANS = 5.0, 3.0  # beyond, depth noise outweighs the rest; of depth of another scale so many medians
 _MOVED_M, _TURNED_RAD = 0.005, 0.005  # between two views; less tells nothing
 _TELLING = 0.008  # disagreement as a share of depth: noise and pose drift of 1 to 2 cm stay below
 _WRONG = 0.005  # disagreement from which a focal length or scale may be wrong,
@@ -42,8 +42,8 @@ _MUCH_BETTER = 0.6  # a cause of several parts explains more than each of them b
 _OFF = 0.05  # scales that are nearer to 1 are right
 _UNEXPLAINED = 0.04
 _FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
-_DEPTH_FACTORS = np.geomspace(1e-3, 1e3, 63)  # steps of a quarter
-_USUAL_DEPTH_SCALES = (1.0, 10.0, 100.0, 256.0, 500.0, 1000.0, 2000.0, 4000.0, 5000.0, 6553.5, 8000.0, 10000.0)
+_DEPTH_FACTORS = np.geomspace(1e-4, 1e4, 83)  # steps of a quarter
+_USUAL_DEPTH_SCALES = (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 4000.0, 5000.0, 6553.5, 8000.0, 10000.0)
 _USUAL_MEDIAN_M = 1.8  # of indoor depth images
 _SIDEWAYS = 0.7  # largest vertical part of a view direction that shows which world axis is up
 _UP_SHARE, _NOT_UP_SHARE = 0.75, 0.45
@@ -71,12 +71,16 @@ class _Views:
         self._intrinsics = intrinsics
         self._clouds = []
         for depth_m, _ in views:
-            points, valid = back_project(np.where(depth_m < _MAX_DEPTH_M, depth_m, 0.0), intrinsics)
+            known = depth_m[np.isfinite(depth_m) & (depth_m > 0)]
+            far_m = max(_FAR_M, _FAR_MEDIANS * float(np.median(known))) if len(known) else _FAR_M
+            points, valid = back_project(np.where(depth_m < far_m, depth_m, 0.0), intrinsics)
             cloud = points[valid]
             self._clouds.append(cloud[:: max(1, len(cloud) // _POINTS)])
-        pairs = [(i, j) for i in range(len(views)) for j in range(len(views)) if i != j and self._moved(i, j)]
-        pairs.sort(key=lambda pair: (abs(pair[0] - pair[1]), pair))  # neighbours in time see the same surfaces
-        self.pairs = pairs[:: max(1, -(-len(pairs) // _MAX_PAIRS))]
+        self.pairs: list[tuple[int, int]] = []
+        for gap in (1, 2):  # neighbours in time, which see the same surfaces
+            near = [(i, i + gap) for i in range(len(views) - gap) if self._moved(i, i + gap)]
+            near = near[:: max(1, -(-len(near) // _MAX_NEAR))]
+            self.pairs += [pair if n % 2 else pair[::-1] for n, pair in enumerate(near)]
 
     def _moved(self, i: int, j: int) -> bool:
         T = invert_transform(self._views[j][1]) @ self._views[i][1]
@@ -108,18 +112,12 @@ class _Views:
 
 
 def _scores(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(C,) median over the (P, C) pairs that a cause leaves with something in common; inf where those are few.
-
-    Of pairs that tell: two views of a robot that stands still agree whatever the cause.
-    """
+    """(C,) median over those of the (P, C) pairs that tell; 1 where a cause leaves nothing in common. Empty where fewer
+    than a few tell: two views of a robot that stands still agree whatever the cause."""
     known = np.isfinite(table)
     spread = np.where(known, table, -np.inf).max(axis=1) - np.where(known, table, np.inf).min(axis=1)
-    table, known = table[spread >= _TELLING], known[spread >= _TELLING]
-    enough = known.sum(axis=0) >= max(_MIN_PAIRS, 0.5 * known.sum(axis=0).max(initial=0))
-    out = np.full(table.shape[1], np.inf)
-    for c in np.flatnonzero(enough):
-        out[c] = float(np.median(table[known[:, c], c]))
-    return out
+    telling = np.where(known, table, 1.0)[spread >= _TELLING]
+    return np.median(telling, axis=0) if len(telling) >= _MIN_PAIRS else np.zeros(0)
 
 
 def check_views(
@@ -143,38 +141,34 @@ def check_views(
         Nothing where the views tell nothing: a static camera, no overlap.
     """
     compared = _Views(views, intrinsics)
-    causes = [_Cause(conventions=names) for names in _CONVENTIONS]
-    table = compared.disagreements(causes)
-    here = float(_scores(table)[0])
-    if here >= _WRONG:
-        scales = [
-            *(_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES),
-            *(_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS),
-        ]
-        causes, table = causes + scales, np.concatenate([table, compared.disagreements(scales)], axis=1)
-    scores = _scores(table)
-    if not np.isfinite(scores).any():
+    right = compared.disagreements([_Cause()])
+    conventions = _family(compared, right, [_Cause(names) for names in _CONVENTIONS[1:]])
+    if conventions is None:
         return []
-    here = float(scores[0])
-    cause, least = _best(causes, scores, here)
-    if here > _UNEXPLAINED and least > _UNEXPLAINED:  # two causes at once
-        together = [_Cause(names, depth_factor=float(s)) for names in _CONVENTIONS for s in _DEPTH_FACTORS]
-        combined = _scores(compared.disagreements(together))
-        if combined.min() < _MUCH_BETTER * least:
-            cause, least = together[int(combined.argmin())], float(combined.min())
+    here = conventions.here
+    explained = conventions if conventions.explains(_FOREIGN) else None
+    if explained is None and here >= _WRONG:
+        focal = _family(compared, right, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES])
+        scale = _family(compared, right, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS])
+        found = [family for family in (focal, scale) if family is not None and family.explains(_WRONG)]
+        explained = min(found, key=lambda family: family.least / family.here, default=None)
+    if explained is None and here > _UNEXPLAINED:  # two causes at once
+        both = [_Cause(names, depth_factor=float(s)) for names in _CONVENTIONS for s in _DEPTH_FACTORS]
+        together = _family(compared, right, both)
+        explained = together if together is not None and together.explains(_FOREIGN) else None
+    if explained is None:
+        if here <= _UNEXPLAINED:
+            return [Finding("views", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
+        message = f"{camera}: views differ by {here:.1%} of the depth: the poses do not fit the images"
+        remedy = "check the poses, their clock and the calibration; none of the usual conventions explains it"
+        return [Finding("views", Severity.WARNING, message, remedy)]
+    cause, least = explained.cause, explained.least
     if cause.depth_factor != 1.0:
         near = [replace(cause, depth_factor=cause.depth_factor * float(f)) for f in np.linspace(0.85, 1.15, 31)]
-        fine = _scores(compared.disagreements(near))
-        cause, least = near[int(fine.argmin())], float(fine.min())
-    differ = f"views differ by {least:.1%} of the depth instead of {here:.1%}"
-    if not np.isfinite(here):
-        differ = f"views differ by {least:.1%} of the depth, and have nothing in common as they are"
-    if not _explains(cause, least, here):
-        if here > _UNEXPLAINED:
-            message = f"{camera}: views differ by {here:.1%} of the depth: the poses do not fit the images"
-            remedy = "check the poses, their clock and the calibration; none of the usual conventions explains it"
-            return [Finding("views", Severity.WARNING, message, remedy)]
-        return [Finding("views", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
+        finer = _family(compared, right, near)
+        if finer is not None:
+            cause, least = finer.cause, finer.least
+    differ = f"views differ by {least:.1%} of the depth instead of {explained.here:.1%}"
     findings = []
     if cause.conventions:
         findings.append(_other_convention(camera, cause.conventions, views, differ, live))
@@ -190,22 +184,45 @@ def check_views(
     return findings
 
 
-def _explains(cause: _Cause, least: float, here: float) -> bool:
-    if cause == _Cause() or least > _BETTER * here:
-        return False
-    if cause.conventions:
-        return here >= _FOREIGN
-    return here >= _WRONG and max(abs(cause.depth_factor - 1), abs(cause.focal_scale - 1)) >= _OFF
+@dataclass(frozen=True)
+class _Family:
+    """The best of causes of one kind.
+
+    Attributes:
+        cause: the simplest that leaves hardly more than the least.
+        here, least: disagreement of the views as they are, and under the cause.
+        limit: the same where depth or poses would count for nothing; inf where the family has no such end.
+    """
+
+    cause: _Cause
+    here: float
+    least: float
+    limit: float
+
+    def explains(self, wrong: float) -> bool:
+        """Whether the views agree under the cause, and neither as they are nor anyhow."""
+        off = max(abs(self.cause.depth_factor - 1), abs(self.cause.focal_scale - 1))
+        return (
+            self.here >= wrong
+            and self.least <= min(_BETTER * self.here, _MUCH_BETTER * self.limit, _UNEXPLAINED)
+            and (bool(self.cause.conventions) or off >= _OFF)
+        )
 
 
-def _best(causes: Sequence[_Cause], scores: NDArray[np.float64], here: float) -> tuple[_Cause, float]:
-    """The simplest cause that explains nearly as much as any."""
-    best, least = _Cause(), here
-    for parts in range(1, 4):
-        for cause, score in zip(causes, scores, strict=True):
-            if max(1, len(cause.conventions)) == parts and score < (least if parts == 1 else _MUCH_BETTER * least):
-                best, least = cause, float(score)
-    return best, least
+def _family(compared: _Views, right: NDArray[np.float64], causes: Sequence[_Cause]) -> _Family | None:
+    """``right``: (P, 1) disagreement of the views as they are. None where too few pairs tell these causes apart."""
+    scores = _scores(np.concatenate([right, compared.disagreements(causes)], axis=1))
+    if len(scores) == 0:
+        return None
+    best = -1
+    for parts in sorted({len(cause.conventions) for cause in causes}):
+        alike = [c for c, cause in enumerate(causes) if len(cause.conventions) == parts]
+        candidate = min(alike, key=lambda c: scores[1 + c])
+        if best < 0 or scores[1 + candidate] < _MUCH_BETTER * scores[1 + best]:
+            best = candidate
+    same = [scores[1 + c] for c, cause in enumerate(causes) if cause.conventions == causes[best].conventions]
+    ends = [same[0], same[-1]] if causes[best].depth_factor != 1.0 else [np.inf]
+    return _Family(causes[best], float(scores[0]), float(scores[1 + best]), float(min(ends)))
 
 
 def _other_convention(camera: str, names: tuple[str, ...], views: Sequence[View], differ: str, live: bool) -> Finding:

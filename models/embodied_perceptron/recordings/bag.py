@@ -80,7 +80,8 @@ def _bounded(new_decompressor: Callable[[], Any]) -> Callable[[bytes, int], byte
     return decompress
 
 
-storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(storage_mcap.zstd.ZstdDecompressor))
+_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the package that stands in for it
+storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(_zstd.ZstdDecompressor))
 
 
 class TopicError(ValueError):
@@ -703,9 +704,9 @@ def choose_tf_topics(
     else:
         chosen = {name for camera in cameras for name in _nearest_above(camera, moving)}
     if len(chosen) > 1 and len({_space(name) for name in chosen}) > 1:
-        names, spaces = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
+        names, robots = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
         raise TopicError(
-            f"cameras {names} have transforms of several robots ({spaces}), and a map is of one: choose it with "
+            f"cameras {names} have transforms of several robots ({robots}), and a map is of one: choose it with "
             f"--tf-topic, for example --tf-topic {min(chosen)}"
         )
     spaces = {_space(name) for name in chosen}

@@ -462,7 +462,7 @@ def parse_stamp(text: str) -> int:
         raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
     whole, fraction = int(match[1]), match[2] or ""
     unit_ns = next(unit for least, unit in _STAMP_UNITS if whole >= least)
-    stamp_ns = whole * unit_ns + int(fraction or 0) * unit_ns // 10 ** len(fraction)
+    stamp_ns = whole * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
     if stamp_ns > _MAX_STAMP_NS:
         raise ValueError(f"timestamp {text!r} is later than 64 bits of nanoseconds can say")
     return stamp_ns
