@@ -385,7 +385,8 @@ class NetworkOptions:
     """The trained network and how it runs.
 
     Attributes:
-        weights: a shipped name (``tiny``), a path of a weights file, or "" = no network: class-agnostic boxes.
+        weights: a shipped name (``tiny``), a path of a weights file, or "none" (kept as "") = no network:
+            class-agnostic boxes.
         device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
         window_m: edge of the square that the network looks at; widened to whole cells of its coarsest stride.
             ``.inf`` = the whole map.
@@ -417,6 +418,8 @@ class NetworkOptions:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        if self.weights.lower() == "none":
+            object.__setattr__(self, "weights", "")
         _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
         _require(0 <= self.window_ahead <= 0.5, f"window_ahead must be in [0, 0.5], got {self.window_ahead}")
         _require(

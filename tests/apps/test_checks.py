@@ -21,7 +21,6 @@ from embodied_perceptron.apps.checks import (
     check_alignment,
     check_clocks,
     check_depth,
-    check_focal_length,
     check_level,
     check_motion,
     check_order,
@@ -34,6 +33,7 @@ from embodied_perceptron.apps.checks import (
     measure_alignment,
 )
 from embodied_perceptron.apps.doctor import examine_environment, examine_recording
+from embodied_perceptron.apps.view_consistency import check_views
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import back_project, make_transform, transform_points
 from embodied_perceptron.recordings.open import open_recording
@@ -348,7 +348,7 @@ def room_views(noise_m: float = 0.0, drift_m: float = 0.0) -> list[tuple[np.ndar
 @pytest.mark.parametrize("scale", [0.75, 0.85, 1.2, 1.3])
 def test_a_wrong_focal_length_is_named(scale: float) -> None:
     wrong = replace(INTRINSICS, fx=scale * INTRINSICS.fx, fy=scale * INTRINSICS.fy)
-    (finding,) = check_focal_length("front", room_views(), wrong)
+    (finding,) = check_views("front", room_views(), wrong)
     assert finding.severity == Severity.ERROR
     assert f"camera_info says {wrong.fx:.0f}" in finding.message
     named = float(finding.message.split("focal length ")[1].split(",")[0])
@@ -359,30 +359,30 @@ def test_a_wrong_focal_length_is_named(scale: float) -> None:
 def test_a_wrong_focal_length_is_named_of_a_robot_that_stood_for_long(scale: float) -> None:
     wrong = replace(INTRINSICS, fx=scale * INTRINSICS.fx, fy=scale * INTRINSICS.fy)
     views = room_views(noise_m=0.005)
-    (finding,) = check_focal_length("front", [*views[:1] * 8, *views[1::2]], wrong)
+    (finding,) = check_views("front", [*views[:1] * 8, *views[1::2]], wrong)
     assert finding.severity == Severity.ERROR
 
 
 @pytest.mark.parametrize(("noise_m", "drift_m"), [(0.0, 0.0), (0.02, 0.0), (0.0, 0.01), (0.01, 0.02)])
 def test_a_right_focal_length_is_not_blamed_for_noise_or_drift(noise_m: float, drift_m: float) -> None:
-    (finding,) = check_focal_length("front", room_views(noise_m, drift_m), INTRINSICS)
+    (finding,) = check_views("front", room_views(noise_m, drift_m), INTRINSICS)
     assert finding.severity == Severity.OK
 
 
 def test_views_that_cannot_tell_the_focal_length_find_nothing() -> None:
     wrong = replace(INTRINSICS, fx=160.0, fy=160.0)
-    assert check_focal_length("front", room_views()[:1] * 6, wrong) == []  # static
+    assert check_views("front", room_views()[:1] * 6, wrong) == []  # static
     away = make_transform(np.eye(3), np.array([100.0, 0, 0]))
     depth_m, T = room_views()[0]
-    assert check_focal_length("front", [(depth_m, T), (depth_m, away @ T)], wrong) == []  # no overlap
-    assert check_focal_length("front", [], wrong) == []
+    assert check_views("front", [(depth_m, T), (depth_m, away @ T)], wrong) == []  # no overlap
+    assert check_views("front", [], wrong) == []
 
 
 def test_the_kitchens_focal_length_is_not_blamed(kitchen_dir: Path) -> None:
     frames = list(PosedFrameStream(open_recording(kitchen_dir), SynchronizerConfig()))
     for part in (frames[::8], frames[:30:5], frames[60:90:5]):
         views = [(posed.frame.depth_m, posed.T_world_camera) for posed in part]
-        assert all(f.severity == Severity.OK for f in check_focal_length("cam", views, part[0].frame.intrinsics))
+        assert all(f.severity == Severity.OK for f in check_views("cam", views, part[0].frame.intrinsics))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -412,7 +412,8 @@ def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
         "poses",
         "motion",
         "level",
-        "focal length",
+        "views",
+        "frames",
     } == {f.check for f in findings}
     assert seen[-1] == (12, 12)
 
@@ -455,14 +456,14 @@ def test_folder_with_damaged_images_and_late_depth(tmp_path: Path) -> None:
 
 
 def test_folder_without_an_optical_frame(tmp_path: Path) -> None:
-    """Poses of the camera's body (x forward) instead of its optical frame: the floor stands upright."""
+    """Poses of the camera's body (x forward) instead of its optical frame."""
     from embodied_perceptron.recordings.tum import TumWriter
 
     body = make_transform(np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]]), np.zeros(3))
     with TumWriter(tmp_path, INTRINSICS) as writer:
         for stamp, color, depth_m, T in frames(12):
             writer.add(stamp, color, depth_m, T @ body)
-    assert worst(tmp_path)["level"] == Severity.WARNING
+    assert worst(tmp_path)["pose convention"] == Severity.ERROR
 
 
 def bag(
@@ -513,7 +514,7 @@ def test_a_bag_with_unusable_messages(tmp_path: Path) -> None:
     ]
     write_bag(path, good + frame + bad)
     findings = examine(path)
-    assert any("1 messages on /tf hold values" in f.message for f in findings)
+    assert any("1 of /tf cannot be used, first: transform" in f.message for f in findings)
     assert has_errors(findings)
 
 

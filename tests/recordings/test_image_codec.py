@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from array import array
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.image_files import with_orientation
 
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
@@ -274,3 +276,22 @@ def test_what_compresses_best_is_still_decoded(shape: tuple[int, int]) -> None:
     photo = np.zeros((*shape, 3), np.uint8)
     for extension in (".png", ".jpg"):
         assert decode_color_file(encode_color_file(photo, extension)).shape == photo.shape
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("extension", [".jpg", ".png"])
+def test_pictures_are_read_as_they_are_stored(orientation: int, extension: str) -> None:
+    """An orientation in EXIF would turn colour, but not the depth that belongs to it."""
+    pixels = np.zeros((24, 40, 3), np.uint8)
+    pixels[:12, :20] = 255
+    data = with_orientation(encode_color_file(pixels, extension), orientation)
+    if extension == ".jpg" and orientation == 3:
+        turned = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert turned[-1, -1, 0] > 200, "the file says that it is upside down"
+    np.testing.assert_allclose(decode_color_file(data).astype(int), pixels, atol=30)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_depth_is_read_as_it_is_stored(orientation: int) -> None:
+    depth = np.arange(24 * 40, dtype=np.uint16).reshape(24, 40)
+    np.testing.assert_array_equal(decode_depth_file(with_orientation(encode_depth_file(depth), orientation)), depth)

@@ -10,10 +10,13 @@ from support.scene_builder import box_surface, chair, noisy, plane, room, snapsh
 from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.trimming import trimmed_bounds
+from embodied_perceptron.scene.segmentation import components
 from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
 from embodied_perceptron.scene.segmentation.components import (
+    _STEP_M,
     _TRIM_PERCENT,
     _areas,
+    _level_patches,
     find_boxes,
     rectangle_direction,
     rectangular_parts,
@@ -301,9 +304,9 @@ def test_what_stands_alone_far_away_costs_nothing_and_changes_nothing():
     steps = both.dense[shared] - alone.dense
     assert (steps == steps[0]).all()
     assert np.array_equal(both.index[tuple(both.dense.T)], np.arange(len(both)))
-    parts = connected_parts(both, np.ones(len(both), dtype=bool))
+    parts = connected_parts(both, np.arange(len(both)))
     assert sorted(len(part) for part in parts)[:2] == [1, 1]
-    assert len(parts) == len(connected_parts(alone, np.ones(len(alone), dtype=bool))) + 2
+    assert len(parts) == len(connected_parts(alone, np.arange(len(alone)))) + 2
 
 
 def test_normals_of_planes():
@@ -366,3 +369,57 @@ def test_areas_of_rectangles_are_those_of_trimmed_bounds(count):
         low, high = trimmed_bounds(xy @ np.array([[c, -s], [s, c]]), _TRIM_PERCENT)
         slow.append(np.prod(high - low + 0.02))
     np.testing.assert_allclose(_areas(xy, yaws), slow, rtol=1e-9)
+
+
+def random_cells(rng):
+    """Points low or high in random cells of a few columns, as tiles on one another show them."""
+    chosen = np.unique(rng.integers(0, (2, 2, 12), (rng.integers(2, 30), 3)), axis=0)
+    low = 0.06 * chosen + np.column_stack([np.full((len(chosen), 2), 0.01), rng.choice([0.001, 0.059], len(chosen))])
+    return (low[:, None] + np.array([[0.0, 0.0, 0.0], [0.02, 0.0, 0.0], [0.0, 0.02, 0.0]])).reshape(-1, 3)
+
+
+def counted(call, counts, limit):
+    """``call``, which must not be called more often than ``limit``: an endless loop becomes a failure."""
+
+    def counting(*args):
+        counts.append(1)
+        assert len(counts) <= limit
+        return call(*args)
+
+    return counting
+
+
+def test_two_groups_of_level_cells_end(monkeypatch):
+    """Nothing lies at their median height: no patch may become its own rest."""
+    points = np.array([[0.01, 0.01, 0.001], [0.03, 0.01, 0.001], [0.01, 0.03, 0.001]])
+    cells = build_cells(
+        snapshot_of(np.concatenate([points, points + np.array([0.0, 0.0, 0.118])]), voxel_size_m=0.01), 0.06
+    )
+    monkeypatch.setattr(components, "connected_parts", counted(connected_parts, [], 1 + len(cells)))
+    patches = _level_patches(cells, np.ones(len(cells), dtype=bool))
+    assert [list(patch) for patch in patches] == [[0], [1]]
+
+
+def test_level_patches_of_anything_are_a_partition(monkeypatch):
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        cells = build_cells(snapshot_of(random_cells(rng), voxel_size_m=0.01), 0.06)
+        level = rng.random(len(cells)) < 0.9
+        monkeypatch.setattr(components, "connected_parts", counted(connected_parts, [], 1 + len(cells)))
+        patches = _level_patches(cells, level)
+        np.testing.assert_array_equal(np.sort(np.concatenate([*patches, np.zeros(0, int)])), np.flatnonzero(level))
+        assert all(np.ptp(cells.mean_m[patch, 2]) < 2 * _STEP_M for patch in patches)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_boxes_of_random_tiles_end(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    parts = [room()] if seed % 3 == 0 else []
+    for z in 0.08 + np.cumsum(rng.choice([0.06, 0.09, 0.118], 30)) % 1.3:
+        corner, size = rng.uniform(0.0, 0.4, 2), rng.uniform(0.04, 0.8, 2)
+        parts.append(plane((*corner, z), (size[0], 0, 0), (0, size[1], 0), 0.02))
+    snapshot = snapshot_of(np.concatenate(parts))
+    layers = separate_layers(snapshot, 0.0, CONFIG)
+    monkeypatch.setattr(components, "connected_parts", counted(connected_parts, [], 10 + 3 * len(layers.cells)))
+    found = find_boxes(snapshot, layers, CONFIG)
+    assert np.isfinite(found.boxes).all()

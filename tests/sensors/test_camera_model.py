@@ -65,10 +65,53 @@ def test_what_lies_outside_of_the_raw_image_is_unknown() -> None:
     assert depth[240, 320] == 1.0
 
 
-@pytest.mark.parametrize("model", ["thin_prism", "kannala_brandt4", "double_sphere"])
+@pytest.mark.parametrize("model", ["thin_prism", "kannala_brandt8", "double_sphere"])
 def test_unknown_models_are_refused_by_name(model: str) -> None:
     with pytest.raises(ValueError, match=f"distortion model '{model}' is not supported"):
         camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=(0.1,) * 5))
+
+
+D5, D8, F4 = DISTORTION["plumb_bob"], DISTORTION["rational_polynomial"], DISTORTION["equidistant"]
+
+
+@pytest.mark.parametrize(
+    ("model", "d", "expected"),
+    [
+        ("plumb_bob", (*D5, 0.0, 0.0, 0.0), ("plumb_bob", D5)),  # eight numbers, the last three zero
+        ("plumb_bob", (*D5[:4], 0.0, 0.0, 0.0, 0.0), ("plumb_bob", D5[:4])),
+        ("plumb_bob", (0.0,) * 8, ("plumb_bob", ())),
+        ("plumb_bob", D8, ("rational_polynomial", D8)),
+        ("plumb_bob", D5[:1], ("plumb_bob", (*D5[:1], 0.0, 0.0, 0.0))),
+        ("plumb_bob", D5[:2], ("plumb_bob", (*D5[:2], 0.0, 0.0))),
+        ("", D5, ("plumb_bob", D5)),
+        ("Brown-Conrady", D5, ("plumb_bob", D5)),
+        ("radtan", D5[:4], ("plumb_bob", D5[:4])),
+        ("radial-tangential", D5[:4], ("plumb_bob", D5[:4])),
+        ("OPENCV", D8, ("rational_polynomial", D8)),
+        ("rational_polynomial", D5, ("plumb_bob", D5)),  # the same formula
+        ("rational_polynomial", (*D8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), ("rational_polynomial", D8)),
+        ("rational_polynomial", D8[:7], ("rational_polynomial", (*D8[:7], 0.0))),
+        ("rational_polynomial", (*D8, 0.001), ("rational_polynomial", (*D8, 0.001, 0.0, 0.0, 0.0))),
+        ("equidistant", (*F4, 0.0, 0.0, 0.0, 0.0), ("equidistant", F4)),
+        ("equidistant", F4[:2], ("equidistant", (*F4[:2], 0.0, 0.0))),
+        ("equidistant", (*F4[:2], 0.0, 0.0, *F4[2:], 0.0, 0.0), ("equidistant", F4)),
+        ("fisheye", F4, ("equidistant", F4)),
+        ("KannalaBrandt4", F4, ("equidistant", F4)),
+        ("kannala_brandt4", (*F4, 0.0), ("equidistant", F4)),
+        ("double_sphere", (0.0, 0.0), ("plumb_bob", ())),
+    ],
+)
+def test_calibrations_as_drivers_write_them(model: str, d: tuple[float, ...], expected: tuple[str, tuple]) -> None:
+    camera = camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
+    assert (camera.model, camera.distortion) == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "d"), [("fisheye", (*F4, 0.1)), ("radtan", (0.1,) * 15), ("equidistant", (0.1,) * 8)]
+)
+def test_more_coefficients_than_a_model_has_are_refused(model: str, d: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"'{model}' has .* coefficients, got {len(d)}"):
+        camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
 
 
 def test_coefficients_that_do_not_fit_are_refused() -> None:
@@ -76,6 +119,8 @@ def test_coefficients_that_do_not_fit_are_refused() -> None:
         CameraModel(INTRINSICS, "plumb_bob", (0.1, 0.1, 0.1))
     with pytest.raises(ValueError, match="coefficients must be finite"):
         CameraModel(INTRINSICS, "plumb_bob", (np.nan, 0.0, 0.0, 0.0))
+    with pytest.raises(ValueError, match="coefficients must be finite"):
+        camera_model_from_info(width=640, height=480, k=K, d=(np.nan, 0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -216,6 +217,28 @@ def test_equal_and_older_stamps_are_dropped_once_per_frame(again_ns: int, reason
     a.add_depth("cam", again_ns, depth(), S)
     assert stamps(a.poll(S)) == [S]
     assert reasons(a) == {reason: 1}
+
+
+@pytest.mark.parametrize("order", [*sorted(set(itertools.permutations("ccdd"))), tuple("cccd"), tuple("dddcc")])
+@pytest.mark.parametrize("behind", [0, 1, 2])
+@pytest.mark.parametrize("depth_late_ns", [0, 4 * MS])
+def test_images_that_come_more_than_once_cost_no_frame(order: tuple[str, ...], behind: int, depth_late_ns: int) -> None:
+    """Whatever the order, and also where the copies come among the images of later frames."""
+    a = make(pair_tolerance_s=0.02)
+    a.add_camera_info("cam", 0, INTRINSICS, 0)
+    frames: list[PosedFrame] = []
+    sent = [(i + behind * (kind in order[:j]), j, kind, i) for i in range(20) for j, kind in enumerate(order)]
+    for now, _, kind, i in sorted(sent):
+        stamp_ns = S + i * 33 * MS
+        if kind == "c":
+            a.add_color("cam", stamp_ns, color(i), S + now * 33 * MS)
+        else:
+            a.add_depth("cam", stamp_ns + depth_late_ns, depth(), S + now * 33 * MS)
+        frames += a.poll(S + now * 33 * MS)
+    frames += a.flush(3 * S)
+    assert stamps(frames) == [S + i * 33 * MS for i in range(20)]
+    assert [int(posed.frame.color[0, 0, 0]) for posed in frames] == list(range(20))
+    assert set(reasons(a)) <= {DropReason.DUPLICATE, DropReason.OUT_OF_ORDER}
 
 
 def test_a_full_queue_drops_the_oldest() -> None:

@@ -23,7 +23,8 @@ from support.scenario_world import (
     table,
 )
 
-from embodied_perceptron.apps.checks import Severity, check_focal_length
+from embodied_perceptron.apps.findings import Severity
+from embodied_perceptron.apps.view_consistency import check_views
 from embodied_perceptron.config import (
     KeyframeConfig,
     ObjectsConfig,
@@ -530,8 +531,8 @@ def wrong_intrinsics(scale: float = 1.15) -> Outcome:
     poses = [look_at((x, -2.0, 1.3), (0.3 * x, 0.8, 0.4)) for x in np.linspace(-0.8, 0.8, 12)]
     posed = [(world.frame(T, n, k).frame.depth_m, T) for n, T in enumerate(poses, 1)]
     wrong = replace(k, fx=scale * k.fx, fy=scale * k.fy)
-    named = [f for f in check_focal_length("front", posed, wrong) if f.severity == Severity.ERROR]
-    blamed = [f for f in check_focal_length("front", posed, k) if f.severity != Severity.OK]
+    named = [f for f in check_views("front", posed, wrong) if f.severity == Severity.ERROR]
+    blamed = [f for f in check_views("front", posed, k) if f.severity != Severity.OK]
     return Outcome(named=bool(named) and not blamed)
 
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.apps.findings import Finding as Finding
+from embodied_perceptron.apps.findings import Severity as Severity
+from embodied_perceptron.apps.findings import has_errors as has_errors
+from embodied_perceptron.apps.view_consistency import check_views, check_world_axes
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.geometry.transforms import (
-    Intrinsics,
-    back_project,
-    invert_transform,
-    project,
-    transform_points,
-)
+from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.recordings.recording import TransformSample
 from embodied_perceptron.scene.segmentation.floor import estimate_up
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import (
@@ -37,6 +35,7 @@ from embodied_perceptron.sensors.poses import (
     TooOld,
     seconds_to_ns,
 )
+from embodied_perceptron.sensors.synchronizer import Drop
 
 _Sample = TypeVar("_Sample")
 
@@ -49,47 +48,12 @@ _MAX_TILT_DEG, _LEVEL_DEG = 8.0, 5.0
 _PLANE_M = 0.02  # points so far from a plane lie on it
 _MIN_PLANE_SHARE = 0.2  # of all points; of what is smaller, planes through clutter may be the largest
 _LATE_SHARE = 0.5  # of the time that frames wait for a pose; what takes longer is lost when it varies
+_FROZEN_IMAGES = 5
+_FUSED_SHARE = 0.5  # of the frames; a recording that loses more of them is not mapped
+# a link jumps when it moves by so much (m or rad) faster than robots do (m/s or rad/s), and returns when it comes so
+# near to where it was, as a share of the jump
+_JUMP, _FASTEST, _RETURNED_SHARE, _MIN_RETURNS = 0.05, 8.0, 0.3, 5
 _OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
-
-
-class Severity(IntEnum):
-    """How bad a finding is."""
-
-    OK = 0
-    INFO = 1
-    WARNING = 2  # it works, but worse than it could
-    ERROR = 3  # the map will be wrong, or there will be none
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check.
-
-    Attributes:
-        check: its name, a word or two.
-        severity: how bad.
-        message: what was found, with numbers.
-        remedy: what to do; empty when there is nothing to do.
-    """
-
-    check: str
-    severity: Severity
-    message: str
-    remedy: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """JSON form."""
-        return {
-            "check": self.check,
-            "severity": self.severity.name.lower(),
-            "message": self.message,
-            "remedy": self.remedy,
-        }
-
-
-def has_errors(findings: Sequence[Finding]) -> bool:
-    """Whether any finding is an error."""
-    return any(finding.severity == Severity.ERROR for finding in findings)
 
 
 @dataclass
@@ -101,6 +65,9 @@ class CameraEvidence:
         color_size, depth_size: (width, height) of an image; None where none could be decoded.
         frames: frame ids by ``color`` and ``depth``, where they are known.
         calibrations: one for each change.
+        refused: why calibrations could not be used, where some could not.
+        depth_scale: raw units per metre that the depth was read with; None where it came in metres, or nobody knows.
+        depth_repeats: most images in a row, after the first, that held the very same depth while the camera moved.
         depths: (stamp, (H, W) float32 canonical depth), a few from all over.
         pairs: (colour, depth) of the same moment, a few from all over, as :func:`measure_alignment` has them.
         poses: (stamp, pose lookup in the world frame) of colour images, in order.
@@ -112,6 +79,9 @@ class CameraEvidence:
     depth_size: tuple[int, int] | None = None
     frames: dict[str, str] = field(default_factory=dict)
     calibrations: list[CameraModel] = field(default_factory=list)
+    refused: str = ""
+    depth_scale: float | None = None
+    depth_repeats: int = 0
     depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
     pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
@@ -132,7 +102,7 @@ def check_camera(
     """
     model = evidence.calibrations[-1] if evidence.calibrations else None
     size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
-    findings = check_sizes(evidence.color_size, evidence.depth_size, size)
+    findings = check_sizes(evidence.color_size, evidence.depth_size, size, evidence.refused)
     if "color" in evidence.frames and "depth" in evidence.frames:
         findings += check_registration(evidence.frames["color"], evidence.frames["depth"])
     if len(evidence.calibrations) > 1:
@@ -159,10 +129,28 @@ def check_camera(
             return findings
     else:
         findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
+    if evidence.depth_repeats >= _FROZEN_IMAGES:
+        findings.append(_frozen(name, evidence.depth_repeats))
     if model is not None and evidence.depth_size == size:
-        findings += check_level(_world_points(evidence.depths, model.intrinsics, found))
-        findings += check_focal_length(name, _posed(evidence.depths, found), model.intrinsics)
+        findings += check_views(
+            name,
+            _posed(evidence.depths, found),
+            model.intrinsics,
+            depth_scale=evidence.depth_scale,
+            live=live,
+        )
+        foreign = any(finding.check == "pose convention" for finding in findings)
+        axes = [] if foreign else check_world_axes(name, list(found.values()), live)
+        findings += axes
+        if not foreign and not axes:
+            agree = any(finding.check == "views" and finding.severity == Severity.OK for finding in findings)
+            findings += check_level(_world_points(evidence.depths, model.intrinsics, found), agree)
     return findings
+
+
+def _frozen(camera: str, repeats: int) -> Finding:
+    message = f"{camera}: {repeats} depth images in a row were the same as the one before, while the camera moved"
+    return Finding("depth frozen", Severity.WARNING, message, "restart the depth camera, and check its connection")
 
 
 def _posed(
@@ -265,18 +253,25 @@ def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
 
 
 def check_sizes(
-    color: tuple[int, int] | None, depth: tuple[int, int] | None, calibration: tuple[int, int] | None
+    color: tuple[int, int] | None,
+    depth: tuple[int, int] | None,
+    calibration: tuple[int, int] | None,
+    refused: str = "",
 ) -> list[Finding]:
-    """Do the sizes (width, height) agree? None = not seen."""
+    """Do the sizes (width, height) agree? None = not seen. ``refused``: why a calibration could not be used."""
     sizes = {"colour": color, "depth": depth, "camera_info": calibration}
     missing = [name for name, size in sizes.items() if size is None]
     if missing:
-        return [Finding("sizes", Severity.ERROR, f"no {' and no '.join(missing)} could be read")]
+        because = f": {refused}" if refused and calibration is None else ""
+        remedy = "calibrate the camera, or mend its driver" if because else ""
+        return [Finding("sizes", Severity.ERROR, f"no {' and no '.join(missing)} could be read{because}", remedy)]
     text = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in sizes.items() if size)
     if len(set(sizes.values())) == 1:
         return [Finding("sizes", Severity.OK, text)]
-    if color != depth:
+    if color is not None and depth is not None and color != depth:
         remedy = "depth is not registered to colour: turn on alignment in the driver (align_depth, depth_registration)"
+        if color[0] * depth[1] == depth[0] * color[1]:
+            remedy += "; where it is aligned already, publish it as large as colour: other sizes are not supported"
     else:
         remedy = "camera_info belongs to another resolution: check the topic, or camera.json"
     return [Finding("sizes", Severity.ERROR, text, remedy)]
@@ -328,7 +323,7 @@ def check_order(name: str, stamps_ns: Sequence[int]) -> list[Finding]:
     equal, back = int((steps == 0).sum()), int((steps < 0).sum())
     if equal or back:
         message = f"{name}: {equal} stamps equal their predecessor, {back} are older"
-        return [Finding("stamps", Severity.WARNING, message, "such frames are dropped; check the driver or the clock")]
+        return [Finding("stamps", Severity.WARNING, message, "the first counts; check the driver, or the clock")]
     rate = f", {NS_PER_S / float(np.median(steps)):.1f} Hz" if len(steps) else ""
     return [Finding("stamps", Severity.OK, f"{name}: {len(stamps_ns)} in order{rate}")]
 
@@ -458,6 +453,93 @@ def check_motion(
     return [Finding("motion", Severity.OK, text)]
 
 
+def check_drops(played: int, fused: int, dropped: Mapping[str, int], examples: Mapping[str, Drop]) -> list[Finding]:
+    """What becomes of the frames, by the code that ``replay`` and the node join them with.
+
+    Args:
+        played: colour images.
+        fused: frames that are complete.
+        dropped: frames that are not, by reason.
+        examples: a drop for each reason.
+    """
+    if not dropped:
+        return [Finding("frames", Severity.OK, f"all {fused} frames can be fused")] if fused else []
+    listed = "; ".join(f"{n} {reason}" for reason, n in sorted(dropped.items(), key=lambda item: -item[1]))
+    worst = max(dropped, key=lambda reason: dropped[reason])
+    example = f", for example {examples[worst]}" if worst in examples else ""
+    message = f"{fused} of {played} frames can be fused; dropped are {listed}{example}"
+    severity = Severity.ERROR if fused < _FUSED_SHARE * played else Severity.WARNING
+    return [Finding("frames", severity, message)]
+
+
+def check_frames_differ(frames: Mapping[str, str]) -> list[Finding]:
+    """Has every camera its own frame? ``frames``: optical frame of each camera."""
+    findings = []
+    for frame in sorted(set(frames.values())):
+        same = [camera for camera, own in frames.items() if own == frame]
+        if len(same) > 1:
+            message = f"cameras {' and '.join(same)} are all in frame {frame!r}, so they are fused from one place"
+            remedy = "give each driver a camera name, or a frame prefix, of its own"
+            findings.append(Finding("camera frame", Severity.ERROR, message, remedy))
+    return findings
+
+
+class RivalTransforms:
+    """Finds links that several publishers set differently: what they say jumps away and back."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, bool], tuple[int, NDArray[np.float64]]] = {}
+        self._left: dict[tuple[str, bool], NDArray[np.float64]] = {}  # where a link was before it jumped
+        self._returns: Counter[str] = Counter()
+        self._apart_m: dict[str, float] = {}
+
+    def add(self, sample: TransformSample) -> None:
+        """The next transform, in order of arrival."""
+        key = sample.child, sample.is_static
+        before = self._last.get(key)
+        self._last[key] = sample.stamp_ns, sample.T_parent_child
+        if before is None:
+            return
+        T = sample.T_parent_child
+        apart = _apart(before[1], T)
+        if sample.is_static:
+            if apart > _JUMP:
+                self._note(sample.child, before[1], T)
+            return
+        passed_s = max((sample.stamp_ns - before[0]) / NS_PER_S, 0.01)
+        if apart < max(_JUMP, _FASTEST * passed_s):
+            return
+        left = self._left.get(key)
+        self._left[key] = before[1]
+        if left is not None and _apart(left, T) < _RETURNED_SHARE * apart:
+            self._note(sample.child, before[1], T)
+
+    def _note(self, child: str, T: NDArray[np.float64], other: NDArray[np.float64]) -> None:
+        self._returns[child] += 1
+        distance = float(np.linalg.norm(T[:3, 3] - other[:3, 3]))
+        self._apart_m[child] = max(self._apart_m.get(child, 0.0), distance)
+
+    def findings(self) -> list[Finding]:
+        """An error for every such link."""
+        return [
+            Finding(
+                "transforms",
+                Severity.ERROR,
+                f"several publishers set {child!r} differently: {count} times it jumps away and back, up to "
+                f"{self._apart_m[child]:.2f} m",
+                "stop all but one of them, or give each robot a namespace or frame prefix",
+            )
+            for child, count in sorted(self._returns.items())
+            if count >= _MIN_RETURNS or (child, True) in self._last
+        ]
+
+
+def _apart(T: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Distance of two poses: metres, or radians where that is more."""
+    turn = (np.trace(T[:3, :3].T @ other[:3, :3]) - 1) / 2
+    return max(float(np.linalg.norm(T[:3, 3] - other[:3, 3])), float(np.arccos(np.clip(turn, -1.0, 1.0))))
+
+
 def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
     """Is the image's frame an optical one (z forward)? With a body frame (z up) the camera seems to look up."""
     if not poses:
@@ -478,11 +560,14 @@ def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> flo
     return float(pairs.max()) / len(points_m)
 
 
-def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
-    """Is z up? ``points_m``: (N, 3) in the world frame, from all over."""
+def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> list[Finding]:
+    """Is z up? ``points_m``: (N, 3) in the world frame, from all over. ``views_agree``: the poses are known to be those
+    of the optical frame."""
     if len(points_m) < 1000:
         return []
     up = estimate_up(points_m, _UP)
+    if up is None and views_agree:
+        return [Finding("level", Severity.INFO, "no floor or table is in view to tell whether z is up")]
     if up is None:
         return [
             Finding(
@@ -502,91 +587,6 @@ def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
         message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
         return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
     return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# focal length, measured from depth and poses alone
-#
-# Two views of the same static surfaces agree when poses and focal length are right. Along the optical axis alone every
-# focal length fits; when the camera turns or moves sideways only the right one does.
-
-_FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
-_FOCAL_SAMPLES = 3000  # pixels of each view
-_FOCAL_MAX_PAIRS = 30
-_FOCAL_MIN_PAIRS = 3  # that tell something
-_FOCAL_MIN_COMMON = 300  # points of a pair that both views see
-_FOCAL_MAX_DEPTH_M = 5.0  # beyond, depth noise outweighs the rest
-_FOCAL_LARGE = 0.008  # disagreement as a share of depth: noise and pose drift of 1 to 2 cm stay below
-_FOCAL_WRONG = 0.005  # the same of a focal length that may be wrong, of views that can tell
-_FOCAL_BETTER, _FOCAL_OFF = 0.5, 0.05
-
-
-def check_focal_length(
-    camera: str, views: Sequence[tuple[NDArray[np.float32], NDArray[np.float64]]], intrinsics: Intrinsics
-) -> list[Finding]:
-    """Does the focal length fit what is seen? ``views``: (H, W) canonical depth and its (4, 4) pose T_world_camera.
-
-    Nothing is found where the views tell nothing about it: a static camera, one that only drives forward, no overlap.
-    """
-    disagreements = _focal_disagreements(views, intrinsics)
-    if disagreements is None:
-        return []  # no overlap, or every focal length fits
-    here = float(disagreements[np.argmin(np.abs(_FOCAL_SCALES - 1.0))])
-    best = int(np.argmin(disagreements))
-    scale, least = float(_FOCAL_SCALES[best]), float(disagreements[best])
-    if here < _FOCAL_WRONG or least > _FOCAL_BETTER * here or abs(scale - 1.0) < _FOCAL_OFF:
-        return [Finding("focal length", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
-    message = (
-        f"{camera}: the calibration does not fit: the images look like focal length {scale * intrinsics.fx:.0f}, "
-        f"camera_info says {intrinsics.fx:.0f} (views differ by {least:.1%} of the depth instead of {here:.1%})"
-    )
-    remedy = "check that camera_info belongs to this camera and resolution; calibrate it again"
-    return [Finding("focal length", Severity.ERROR, message, remedy)]
-
-
-def _focal_disagreements(
-    views: Sequence[tuple[NDArray[np.float32], NDArray[np.float64]]], intrinsics: Intrinsics
-) -> NDArray[np.float64] | None:
-    """For each of the scales, the median over pairs of the median difference of depth, as a share of it.
-
-    Of pairs that it matters to: two views of a robot that stands still agree whatever the focal length.
-    """
-    pairs = [(i, j) for i in range(len(views)) for j in range(len(views)) if i != j]
-    clouds, rows = [], []
-    for depth_m, _ in views:
-        points, valid = back_project(np.where(depth_m < _FOCAL_MAX_DEPTH_M, depth_m, 0.0), intrinsics)
-        cloud = points[valid]
-        clouds.append(cloud[:: max(1, len(cloud) // _FOCAL_SAMPLES)])
-    for i, j in pairs[:: max(1, -(-len(pairs) // _FOCAL_MAX_PAIRS))]:
-        T_j_i = invert_transform(views[j][1]) @ views[i][1]
-        row = [_disagreement(clouds[i], views[j][0], T_j_i, intrinsics, float(scale)) for scale in _FOCAL_SCALES]
-        if np.isfinite(row).all() and max(row) - min(row) >= _FOCAL_LARGE:
-            rows.append(row)
-    return np.median(rows, axis=0) if len(rows) >= _FOCAL_MIN_PAIRS else None
-
-
-def _disagreement(
-    points_m: NDArray[np.float64],
-    other_m: NDArray[np.float32],
-    T_other_camera: NDArray[np.float64],
-    intrinsics: Intrinsics,
-    scale: float,
-) -> float:
-    """Median of |depth of ``points_m`` in the other view - depth there| / depth; NaN with too few in common.
-
-    ``points_m``: (N, 3) of a view, by ``intrinsics``; ``other_m``: (H, W) depth of the other; ``scale``: of the focal
-    lengths of both.
-    """
-    camera = replace(intrinsics, fx=scale * intrinsics.fx, fy=scale * intrinsics.fy)
-    cloud = transform_points(T_other_camera, points_m / (scale, scale, 1.0))
-    uv, inside = project(cloud, camera)
-    u, v = np.rint(uv[inside]).astype(np.int64).T
-    seen = other_m[v, u]
-    known = np.isfinite(seen) & (seen > 0)
-    if known.sum() < _FOCAL_MIN_COMMON:
-        return float("nan")
-    z = cloud[inside][known, 2]
-    return float(np.median(np.abs(z - seen[known]) / z))
 
 
 # --------------------------------------------------------------------------------------------------------------------

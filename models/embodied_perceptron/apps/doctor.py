@@ -6,31 +6,47 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_clocks
+from embodied_perceptron.apps.checks import (
+    CameraEvidence,
+    RivalTransforms,
+    check_camera,
+    check_clocks,
+    check_drops,
+    check_frames_differ,
+)
+from embodied_perceptron.apps.findings import Finding, Severity
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.recordings.bag import BagRecording
+from embodied_perceptron.recordings.bag import TF_TYPES, BagRecording
+from embodied_perceptron.recordings.conventions import ConvertedRecording
 from embodied_perceptron.recordings.recording import (
     ColorSample,
     DepthSample,
+    PosedFrameStream,
     Recording,
     RecordingError,
+    Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, TooEarly, TransformTree, format_stamp
-from embodied_perceptron.sensors.synchronizer import BadImage
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, Found, TooEarly, TransformTree, format_stamp
+from embodied_perceptron.sensors.synchronizer import BadImage, Drop
 
 # --------------------------------------------------------------------------------------------------------------------
 # recordings
 
-_LOOKED_AT = 12  # depth images that are looked into, spread over the recording
+_LOOKED_AT = 12  # depth images that are looked into, spread over the recording,
+_PARTNER_NS = 500_000_000  # each with another of about this much later, which sees the same surfaces
 _SAME_MOMENT_NS = 50_000_000
+_MOVED = 0.005  # m, or of a rotation's entries, between two images
 
 
 @dataclass
@@ -38,84 +54,194 @@ class _PlayedCamera(CameraEvidence):
     last_color: tuple[int, NDArray[np.uint8]] | None = None
     damaged: list[str] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)  # stamps whose pose is still to be looked up
+    looked_ns: int | None = None  # stamp of a depth image whose partner is still to come
+    last_depth: tuple[int, int] | None = None  # stamp and checksum
+    repeated_ns: list[int] = field(default_factory=list)  # stamps of images with the depth of the one before
+
+
+class _Watched:
+    """A recording whose samples are looked at while they are played."""
+
+    def __init__(self, recording: Recording, look: Callable[[Sample], None]) -> None:
+        self._recording = recording
+        self._look = look
+
+    def __iter__(self) -> Iterator[Sample]:
+        for sample in self._recording:
+            self._look(sample)
+            yield sample
+
+    def __len__(self) -> int:
+        return len(self._recording)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recording, name)
 
 
 def examine_recording(
-    recording: Recording, config: SynchronizerConfig, on_progress: Callable[[int, int], None] | None = None
+    recording: Recording,
+    config: SynchronizerConfig,
+    on_progress: Callable[[int, int], None] | None = None,
+    world_frame: str | None = None,
 ) -> list[Finding]:
-    """Play a recording and check everything that usually goes wrong.
+    """Play a recording as ``replay`` does, and check everything that usually goes wrong.
 
     Args:
         recording: opened with ``tolerate_damage=True``, otherwise the first damaged image ends the examination.
         config: tolerances.
         on_progress: called with (images seen, images in all).
+        world_frame: of the map; by default the recording's own.
 
     Returns:
         Findings of every check, camera by camera; a recording that cannot be read on is a finding too.
     """
-    evidence = {camera: _PlayedCamera(frames=_image_frames(recording, camera)) for camera in recording.cameras}
-    tree = TransformTree(max_gap_s=config.max_pose_gap_s)
-    every = max(1, len(recording) // (_LOOKED_AT * max(1, len(evidence))))
-    findings: list[Finding] = []
-    seen = 0
-    try:
-        for sample in recording:
-            if isinstance(sample, TransformSample):
-                findings += _take_transform(tree, sample)
-                continue
-            camera = evidence[sample.camera]
-            if isinstance(sample, ColorSample):
-                seen += 1
-                _take_color(camera, sample)
-                if on_progress:
-                    on_progress(seen, len(recording))
-            elif isinstance(sample, DepthSample):
-                _take_depth(camera, sample, every)
+    return _Examination(recording, config, on_progress, world_frame or recording.world_frame).run()
+
+
+class _Examination:
+    def __init__(
+        self,
+        recording: Recording,
+        config: SynchronizerConfig,
+        on_progress: Callable[[int, int], None] | None,
+        world_frame: str,
+    ) -> None:
+        self._recording = recording
+        self._config = config
+        self._on_progress = on_progress
+        self._world_frame = world_frame
+        self._cameras = {
+            camera: _PlayedCamera(frames=_image_frames(recording, camera), depth_scale=recording.depth_scale(camera))
+            for camera in recording.cameras
+        }
+        self._every = max(1, len(recording) // (_LOOKED_AT * max(1, len(self._cameras))))
+        self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
+        self._rivals = RivalTransforms()
+        self._findings: list[Finding] = []
+        self._seen = 0
+
+    def run(self) -> list[Finding]:
+        watched: Any = _Watched(self._recording, self._look)
+        stream = PosedFrameStream(
+            watched, self._config, world_frame=self._world_frame, on_refused=lambda *refused: None
+        )
+        first_drops: dict[str, Drop] = {}
+        try:
+            for _ in stream:
+                for drop in stream.take_drops():
+                    first_drops.setdefault(drop.reason, drop)
+        except RecordingError as error:
+            self._findings.append(Finding("reading", Severity.ERROR, str(error)))
+        for drop in stream.take_drops():
+            first_drops.setdefault(drop.reason, drop)
+        findings = self._findings
+        for name, camera in self._cameras.items():
+            self._ask_poses(name, camera, final=True)
+            camera.refused = self._refused(name)
+            camera.depth_repeats = _longest_freeze(camera)
+            if camera.damaged:
+                message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
+                remedy = "record again, or use replay --skip-damaged"
+                findings.append(Finding("images", Severity.ERROR, message, remedy))
+            findings += check_camera(name, camera, self._config)
+        findings += _check_left_out(self._recording)
+        original = _original(self._recording)
+        if isinstance(original, BagRecording):
+            findings += _check_topics(original)
+        frames = {camera: self._recording.camera_frame(camera) for camera in self._cameras}
+        findings += check_frames_differ(frames)
+        findings += self._rivals.findings()
+        findings += _check_tree(self._tree)
+        findings += check_drops(stream.colors_played, stream.stats.emitted, stream.stats.dropped, first_drops)
+        return findings
+
+    def _refused(self, camera: str) -> str:
+        """Why calibrations of a camera were left out."""
+        original = _original(self._recording)
+        if not isinstance(original, BagRecording):
+            return ""
+        return original.left_out.reasons.get(original.camera_topics(camera).camera_info, "")
+
+    def _look(self, sample: Sample) -> None:
+        if isinstance(sample, TransformSample):
+            self._take_transform(sample)
+            return
+        camera = self._cameras[sample.camera]
+        if isinstance(sample, ColorSample):
+            self._seen += 1
+            _take_color(camera, sample)
+            if self._on_progress:
+                self._on_progress(self._seen, len(self._recording))
+        elif isinstance(sample, DepthSample):
+            _take_depth(camera, sample, self._every)
+        elif isinstance(sample.calibration, CameraModel):
+            camera.add_calibration(sample.calibration)
+        self._ask_poses(sample.camera, camera, final=False)
+
+    def _take_transform(self, sample: TransformSample) -> None:
+        try:
+            if sample.is_static:
+                self._tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
             else:
-                camera.add_calibration(sample.calibration)
-            _ask_poses(recording, tree, sample.camera, camera, final=False)
-    except RecordingError as error:
-        findings.append(Finding("reading", Severity.ERROR, str(error)))
-    for name, camera in evidence.items():
-        _ask_poses(recording, tree, name, camera, final=True)
-        if camera.damaged:
-            message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
-            findings.append(Finding("images", Severity.ERROR, message, "record again, or use replay --skip-damaged"))
-        findings += check_camera(name, camera, config)
-    if isinstance(recording, BagRecording):
-        findings += _check_messages(recording)
-    return findings + _check_tree(tree)
+                self._tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
+        except ValueError as error:
+            message = f"at {format_stamp(sample.stamp_ns)}: {error}"
+            finding = Finding("transforms", Severity.ERROR, message, "fix the publisher of that frame")
+            if not any(f.message.endswith(str(error)) for f in self._findings):
+                self._findings.append(finding)
+            return
+        self._rivals.add(sample)
+
+    def _ask_poses(self, name: str, camera: _PlayedCamera, *, final: bool) -> None:
+        """Look poses up while the tree still remembers; what may still come is looked up again, until the history
+        would run out."""
+        while camera.waiting:
+            stamp = camera.waiting[0]
+            answer = self._tree.lookup(self._world_frame, self._recording.camera_frame(name), stamp)
+            late = camera.color_ns[-1] - stamp > 2 * NS_PER_S
+            if isinstance(answer, (TooEarly, Disconnected)) and not (final or late):
+                return
+            camera.poses.append((stamp, answer))
+            camera.waiting.pop(0)
+
+
+def _original(recording: Recording) -> Any:
+    """The reader behind converted poses."""
+    return recording.original if isinstance(recording, ConvertedRecording) else recording
 
 
 def _image_frames(recording: Recording, camera: str) -> dict[str, str]:
     """Frame ids of colour and depth; folders tell none."""
-    if not isinstance(recording, BagRecording):
+    original = _original(recording)
+    if not isinstance(original, BagRecording):
         return {}
-    frames = {topic.name: topic.frame_id for topic in recording.topics}
-    chosen = recording.camera_topics(camera)
+    frames = {topic.name: topic.frame_id for topic in original.topics}
+    chosen = original.camera_topics(camera)
     return {"color": frames[chosen.color], "depth": frames[chosen.depth]}
 
 
-def _check_messages(recording: BagRecording) -> list[Finding]:
+def _check_left_out(recording: Recording) -> list[Finding]:
+    left_out = recording.left_out
+    return [
+        Finding(
+            "messages",
+            Severity.ERROR,
+            f"{count} of {where} cannot be used, first: {left_out.reasons[where]}",
+            "mend what wrote it, or use replay --skip-damaged",
+        )
+        for where, count in sorted(left_out.counts.items())
+    ]
+
+
+def _check_topics(recording: BagRecording) -> list[Finding]:
     # static transforms are latched: recorded whenever the recorder joined
     delays_s = {topic.name: topic.delay_s for topic in recording.topics if not topic.name.endswith("_static")}
     findings = check_clocks(delays_s)
-    for topic, count in sorted(recording.skipped.items()):
-        message = f"{count} messages on {topic} hold values that cannot be used (NaN, a zero camera matrix, ...)"
-        findings.append(Finding("messages", Severity.ERROR, message, "fix their publisher"))
+    others = [t.name for t in recording.topics if t.type in TF_TYPES and t.name not in recording.tf_topics]
+    if others:
+        message = f"transforms are those of {', '.join(recording.tf_topics)}; {', '.join(others)} are left out"
+        findings.append(Finding("transforms", Severity.INFO, message, "another robot: --tf-topic"))
     return findings
-
-
-def _take_transform(tree: TransformTree, sample: TransformSample) -> list[Finding]:
-    try:
-        if sample.is_static:
-            tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-        else:
-            tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
-    except ValueError as error:
-        message = f"at {format_stamp(sample.stamp_ns)}: {error}"
-        return [Finding("transforms", Severity.ERROR, message, "fix the publisher of that frame")]
-    return []
 
 
 def _take_color(camera: _PlayedCamera, sample: ColorSample) -> None:
@@ -134,26 +260,41 @@ def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
         camera.damaged.append(sample.depth_m.reason)
         return
     camera.depth_size = (sample.depth_m.shape[1], sample.depth_m.shape[0])
-    if len(camera.depth_ns) % every == 0 or not camera.depths:
-        camera.depths.append((sample.stamp_ns, sample.depth_m))
-        if camera.last_color is None:
-            return
-        color_ns, color = camera.last_color
-        if abs(color_ns - sample.stamp_ns) < _SAME_MOMENT_NS and color.shape[:2] == sample.depth_m.shape:
-            camera.pairs.append((color, sample.depth_m))
+    checksum = zlib.crc32(np.ascontiguousarray(sample.depth_m).data)
+    if camera.last_depth is not None and camera.last_depth[0] < sample.stamp_ns and camera.last_depth[1] == checksum:
+        camera.repeated_ns.append(sample.stamp_ns)
+    camera.last_depth = (sample.stamp_ns, checksum)
+    due = len(camera.depth_ns) % every == 0 or not camera.depths
+    partner = camera.looked_ns is not None and sample.stamp_ns - camera.looked_ns >= _PARTNER_NS
+    if not due and not partner:
+        return
+    camera.looked_ns = sample.stamp_ns if due else None
+    camera.depths.append((sample.stamp_ns, sample.depth_m))
+    if camera.last_color is None or not due:
+        return
+    color_ns, color = camera.last_color
+    if abs(color_ns - sample.stamp_ns) < _SAME_MOMENT_NS and color.shape[:2] == sample.depth_m.shape:
+        camera.pairs.append((color, sample.depth_m))
 
 
-def _ask_poses(recording: Recording, tree: TransformTree, name: str, camera: _PlayedCamera, *, final: bool) -> None:
-    """Look poses up while the tree still remembers; what may still come is looked up again, until the history would
-    run out."""
-    while camera.waiting:
-        stamp = camera.waiting[0]
-        answer = tree.lookup(recording.world_frame, recording.camera_frame(name), stamp)
-        late = camera.color_ns[-1] - stamp > 2 * NS_PER_S
-        if isinstance(answer, (TooEarly, Disconnected)) and not (final or late):
-            return
-        camera.poses.append((stamp, answer))
-        camera.waiting.pop(0)
+def _longest_freeze(camera: _PlayedCamera) -> int:
+    """Most images in a row with the depth of the one before, of those between which the camera moved."""
+    if not camera.repeated_ns:
+        return 0
+    poses = [(stamp, answer.T) for stamp, answer in camera.poses if isinstance(answer, Found)]
+    if len(poses) < 2:
+        return 0
+    stamps = np.array([stamp for stamp, _ in poses])
+    repeated, order = set(camera.repeated_ns), sorted(camera.depth_ns)
+    longest = run = 0
+    for before_ns, stamp_ns in pairwise(order):
+        if stamp_ns in repeated:
+            near = [poses[int(np.argmin(np.abs(stamps - t)))][1] for t in (before_ns, stamp_ns)]
+            run += int(np.abs(near[0] - near[1]).max() > _MOVED)
+        else:
+            run = 0
+        longest = max(longest, run)
+    return longest
 
 
 def _check_tree(tree: TransformTree) -> list[Finding]:

@@ -18,12 +18,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
 
 if TYPE_CHECKING:
-    from embodied_perceptron.apps.checks import Finding
+    from embodied_perceptron.apps.findings import Finding
     from embodied_perceptron.apps.replay import ReplayResult
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.recordings.recording import Recording
+    from embodied_perceptron.recordings.recording import Recording, TransformSample
 
 ROS_REPLAY_GROUP = "embodied_perceptron.ros_replay"
 LIVE_CHECKS_GROUP = "embodied_perceptron.live_checks"
@@ -86,12 +88,17 @@ InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.
 
 
 def _open(
-    source: Path, *, world_frame: str | None, topics: tuple[str | None, str | None, str | None], tolerant: bool
+    source: Path,
+    *,
+    world_frame: str | None,
+    topics: tuple[str | None, str | None, str | None],
+    tolerant: bool,
+    reading: dict[str, Any],
 ) -> Recording:
     from embodied_perceptron.recordings.bag import CameraTopics
     from embodied_perceptron.recordings.open import open_recording
 
-    options: dict[str, Any] = {"tolerate_damage": tolerant}
+    options: dict[str, Any] = {"tolerate_damage": tolerant, **reading}
     if world_frame is not None:
         options["world_frame"] = world_frame
     if any(topics):
@@ -114,14 +121,24 @@ def replay_command(
     color_topic: ColorTopic = None,
     depth_topic: DepthTopic = None,
     info_topic: InfoTopic = None,
+    tf_topic: TfTopic = None,
+    poses: Poses = None,
+    pose_scale: PoseScale = None,
+    depth_scale: DepthScale = None,
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
-    skip_damaged: Annotated[bool, typer.Option(help="Count damaged images instead of stopping at them.")] = False,
+    skip_damaged: Annotated[
+        bool, typer.Option(help="Count damaged images, poses and messages instead of stopping at them.")
+    ] = False,
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0, or auto.")] = None,
     rate: Annotated[float, typer.Option(min=0.01, help="Speed of playing with --ros.")] = 1.0,
     detector: Annotated[
         Path | None, typer.Option(help="ONNX file of a 2-D detector whose detections are lifted into the map.")
     ] = None,
     detector_layout: Annotated[
-        str | None, typer.Option(help="Layout of its outputs: nanodet, yolov8, yolo11, yolox or rtdetr.")
+        str | None, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
     ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
@@ -133,26 +150,41 @@ def replay_command(
     """Build a map from a recording, and write it with pictures, objects and timings.
 
     Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
-    timings.json, and, where something was asked, groundings.json.
+    timings.json, and, where something was asked, groundings.json. Exits with 1 when the map is empty, or a detector
+    that was named could not be used.
     """
     if detector and not direct:
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
+    reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    if reading and not direct:
+        names = ", ".join("--" + name.replace("_", "-") for name in reading)
+        raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
+    if (weights is not None or device is not None) and not direct:
+        raise CommandError("--weights and --device belong to --direct; a node is told by its configuration (network:)")
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
         play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
-    from embodied_perceptron.apps.replay import write_results
+    with TaskProgress(f"reading {source}") as progress:
+        from embodied_perceptron.apps.replay import write_results
 
-    settings = _with_classes(_with_detector(_load_config(config), detector, detector_layout), classes)
-    topics = (color_topic, depth_topic, info_topic)
-    recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged)
-    result = _replay_with_progress(recording, settings, max_frames, world_frame, perceive_every)
-    answers = result.ask(query or ())
-    files = write_results(result, out, answers)
+        settings = _with_classes(_with_detector(_load_config(config), detector, detector_layout), classes)
+        settings = _with_network(settings, weights, device)
+        topics = (color_topic, depth_topic, info_topic)
+        recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
+        limits = {"max_frames": max_frames, "world_frame": world_frame, "perceive_every_s": perceive_every}
+        result = _replay_with_progress(recording, settings, progress, skip_damaged, **limits)
+        answers = result.ask(query or ())
+        files = write_results(result, out, answers)
     console.print(_replay_table(source, result))
+    for where, count in sorted(recording.left_out.counts.items()):
+        first = escape(recording.left_out.reasons[where])
+        console.print(
+            f"[yellow]{count} of {escape(where)} left out[/], first: {first}", highlight=False, soft_wrap=True
+        )
     for answer in answers:
         found = ", ".join(f"{o.label} {o.id} ({o.score:.2f})" for o in answer.candidates[:3])
         words = f"{answer.status.name}  {found}  {answer.reason}"
@@ -161,6 +193,9 @@ def replay_command(
     if result.empty_because:
         console.print(f"[bold red]the map is empty[/]: {escape(result.empty_because)}", highlight=False, soft_wrap=True)
         console.print("`embodied-perceptron doctor` looks for the cause")
+    if result.unusable:
+        console.print(f"[bold red]{escape(result.unusable)}[/]", highlight=False, soft_wrap=True)
+    if result.empty_because or result.unusable:
         raise typer.Exit(EXIT_BAD_RESULT)
 
 
@@ -173,6 +208,18 @@ def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronCon
     if text is None:
         return settings
     return replace(settings, network=replace(settings.network, classes=read_names(text)))
+
+
+def _with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
+    """The configuration with the network and device of the command line."""
+    from dataclasses import replace
+
+    network = settings.network
+    if weights is not None:
+        network = replace(network, weights=weights)
+    if device is not None:
+        network = replace(network, device=device)
+    return replace(settings, network=network)
 
 
 def _with_detector(settings: PerceptronConfig, detector: Path | None, layout: str | None) -> PerceptronConfig:
@@ -192,43 +239,38 @@ def _with_detector(settings: PerceptronConfig, detector: Path | None, layout: st
 def _replay_with_progress(
     recording: Recording,
     settings: PerceptronConfig,
-    max_frames: int | None,
-    world_frame: str | None,
-    perceive_every: float,
+    shown: TaskProgress,
+    tolerant: bool,
+    **limits: Any,
 ) -> ReplayResult:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from embodied_perceptron.apps.replay import ReplayProgress, replay
     from embodied_perceptron.sensors.synchronizer import Drop
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     drops = 0
 
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("replay", total=None)
+    def on_progress(p: ReplayProgress) -> None:
+        dropped = sum(p.dropped.values())
+        shown.update(p.frames, p.total, f"fused {p.fused}" + (f", dropped {dropped}" if dropped else ""))
 
-        def on_progress(p: ReplayProgress) -> None:
-            dropped = sum(p.dropped.values())
-            text = f"fused {p.fused}" + (f", dropped {dropped}" if dropped else "")
-            bar.update(task, completed=p.frames, total=p.total, description=text)
+    def on_drop(drop: Drop) -> None:
+        nonlocal drops
+        drops += 1
+        if drops <= _SHOWN_DROPS:
+            shown.console.print(f"[yellow]{escape(str(drop))}[/]", highlight=False, soft_wrap=True)
+        elif drops == _SHOWN_DROPS + 1:
+            shown.console.print("[yellow]more frames are dropped; the summary counts them[/]")
 
-        def on_drop(drop: Drop) -> None:
-            nonlocal drops
-            drops += 1
-            if drops <= _SHOWN_DROPS:
-                bar.console.print(f"[yellow]{escape(str(drop))}[/]", highlight=False, soft_wrap=True)
-            elif drops == _SHOWN_DROPS + 1:
-                bar.console.print("[yellow]more frames are dropped; the summary counts them[/]")
+    def on_refused(_: TransformSample, reason: str) -> None:
+        recording.left_out.add("transforms", reason)
 
-        return replay(
-            recording,
-            settings,
-            max_frames=max_frames,
-            world_frame=world_frame,
-            perceive_every_s=perceive_every,
-            on_progress=on_progress,
-            on_drop=on_drop,
-        )
+    return replay(
+        recording,
+        settings,
+        **limits,
+        on_progress=on_progress,
+        on_drop=on_drop,
+        on_refused=on_refused if tolerant else None,
+    )
 
 
 def _replay_table(source: Path, result: ReplayResult) -> Table:
@@ -265,18 +307,23 @@ def doctor_command(
     color_topic: ColorTopic = None,
     depth_topic: DepthTopic = None,
     info_topic: InfoTopic = None,
+    tf_topic: TfTopic = None,
+    poses: Poses = None,
+    pose_scale: PoseScale = None,
+    depth_scale: DepthScale = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find out why a map is wrong or missing: transforms, depth unit, registration, stamps, clocks, packages.
+    """Find out why a map is wrong or missing: transforms, conventions of poses, scale, registration, stamps, clocks.
 
-    Exits with 1 when there is an error among the findings.
+    Says at the end what to do first. Exits with 1 when there is an error among the findings.
     """
-    from embodied_perceptron.apps.checks import has_errors
+    from embodied_perceptron.apps.findings import has_errors
 
     findings: list[Finding] = []
     if source is not None:
         topics = (color_topic, depth_topic, info_topic)
-        findings += _examine_source(source, _load_config(config), world_frame, topics)
+        reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+        findings += _examine_source(source, config, world_frame, topics, reading)
     if live:
         look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
@@ -293,25 +340,27 @@ def doctor_command(
 
 
 def _examine_source(
-    source: Path, config: PerceptronConfig, world_frame: str | None, topics: tuple[str | None, str | None, str | None]
+    source: Path,
+    config: Path | None,
+    world_frame: str | None,
+    topics: tuple[str | None, str | None, str | None],
+    reading: dict[str, Any],
 ) -> list[Finding]:
-    from rich.progress import Progress
+    with TaskProgress(f"looking at {source}") as progress:
+        from embodied_perceptron.apps.doctor import examine_recording
+        from embodied_perceptron.apps.findings import Finding, Severity
+        from embodied_perceptron.recordings.recording import RecordingError
 
-    from embodied_perceptron.apps.checks import Finding, Severity
-    from embodied_perceptron.apps.doctor import examine_recording
-    from embodied_perceptron.recordings.recording import RecordingError
-
-    try:
-        recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True)
-    except RecordingError as error:
-        return [Finding("reading", Severity.ERROR, str(error))]
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("looking", total=len(recording))
-        return examine_recording(recording, config.assembler, lambda done, _: bar.update(task, completed=done))
+        settings = _load_config(config)
+        try:
+            recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True, reading=reading)
+        except RecordingError as error:
+            return [Finding("reading", Severity.ERROR, str(error))]
+        return examine_recording(recording, settings.assembler, progress.update, world_frame)
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    from embodied_perceptron.apps.checks import Severity
+    from embodied_perceptron.apps.findings import Severity, first_to_mend
 
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in sorted(findings, key=lambda f: -f.severity):
@@ -321,6 +370,9 @@ def _print_findings(findings: list[Finding]) -> None:
     console.print(table)
     counts = {s: sum(f.severity == s for f in findings) for s in (Severity.ERROR, Severity.WARNING)}
     console.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
+    first = first_to_mend(findings)
+    if first is not None:
+        console.print(f"first: {escape(first.remedy)} ({first.check})", highlight=False, soft_wrap=True)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -334,14 +386,11 @@ def compile_command() -> None:
     """
     import time
 
-    from rich.progress import Progress
-
-    from embodied_perceptron.apps.warm_up import compile_kernels
-
     start = time.monotonic()
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("compiling", total=None)
-        compile_kernels(lambda step, steps: bar.update(task, completed=step - 1, total=steps))
+    with TaskProgress("compiling kernels") as progress:
+        from embodied_perceptron.apps.warm_up import compile_kernels
+
+        compile_kernels(lambda step, steps: progress.update(step - 1, steps))
     console.print(f"kernels are compiled ({time.monotonic() - start:.0f} s)")
 
 

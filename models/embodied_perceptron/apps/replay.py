@@ -29,7 +29,7 @@ from embodied_perceptron.recordings.artifacts import (
     write_ply,
     write_png,
 )
-from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, TransformSample
 from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import seconds_to_ns
@@ -70,6 +70,7 @@ class ReplayResult:
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
         empty_because: in words, why the map is empty; "" where it is not.
+        unusable: in words, what was named and could not be used (a detector); "" where all could.
     """
 
     perceptron: Perceptron
@@ -81,6 +82,7 @@ class ReplayResult:
     fuse_ms: NDArray[np.float64]
     perceive_ms: NDArray[np.float64]
     empty_because: str = ""
+    unusable: str = ""
 
     @property
     def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
@@ -102,6 +104,7 @@ def replay(
     perceive_every_s: float = 1.0,
     on_progress: Callable[[ReplayProgress], None] | None = None,
     on_drop: Callable[[Drop], None] | None = None,
+    on_refused: Callable[[TransformSample, str], None] | None = None,
 ) -> ReplayResult:
     """Play a recording into a new map.
 
@@ -113,6 +116,7 @@ def replay(
         perceive_every_s: objects are looked for at this interval of recorded time, and at the end.
         on_progress: called after every frame.
         on_drop: called for every frame that was dropped.
+        on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
 
     Raises:
         RecordingError: what cannot be read.
@@ -123,7 +127,7 @@ def replay(
     if not perceive_every_s > 0:
         raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
     perceptron = Perceptron.from_config(config)
-    stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame)
+    stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame, on_refused=on_refused)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
     positions: list[NDArray[np.float64]] = []
@@ -184,7 +188,20 @@ def replay(
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
         empty_because=_why_empty(config, progress, first_drops, unmapped_m) if empty else "",
+        unusable=_what_failed(perceptron.lift),
     )
+
+
+def _what_failed(lift: DetectionLift | None) -> str:
+    """Words for a detector or encoder that was named and saw nothing, because it could not."""
+    if lift is None:
+        return ""
+    s = lift.statistics()
+    if s.last_error and (s.state == "disabled" or s.pictures == 0):
+        return f"the detector could not be used ({s.pictures} pictures looked at): {s.last_error}"
+    if s.last_error and s.failures == 0:
+        return f"the encoder of detections could not be used: {s.last_error}"
+    return ""
 
 
 def _why_empty(

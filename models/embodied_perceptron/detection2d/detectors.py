@@ -27,6 +27,10 @@ _LARGEST_INPUT_PX = 4096
 _LONGEST_NAMES = 200_000
 
 
+class DetectorFileError(ValueError):
+    """A detector that cannot be used; the message names its file, the cause, and what to do where that is known."""
+
+
 class Detector(Protocol):
     """Anything that finds named boxes in pictures."""
 

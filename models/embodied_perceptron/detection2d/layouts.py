@@ -30,6 +30,7 @@ _NANODET_STRIDES: tuple[int, ...] = (8, 16, 32, 64)
 _YOLOX_STRIDES = (8, 16, 32)
 _YOLOV8_STRIDES = (8, 16, 32)
 _MASK_COEFFICIENTS = 32
+_END_TO_END_COLUMNS = 6
 
 
 class LayoutError(ValueError):
@@ -41,7 +42,12 @@ def _shapes(outputs: Outputs) -> str:
 
 
 def _misfit(layout: str, expected: str, outputs: Outputs) -> LayoutError:
-    return LayoutError(f"layout {layout}: expected {expected}, got outputs {_shapes(outputs)}")
+    text = f"layout {layout}: expected {expected}, got outputs {_shapes(outputs)}"
+    if any(
+        value.ndim == 3 and value.shape[0] == 1 and value.shape[2] == _END_TO_END_COLUMNS for value in outputs.values()
+    ):
+        text += "; (1, N, 6) is an end-to-end export (corners, score, class): export without it (nms=False)"
+    return LayoutError(text)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
-from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
+from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
+from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ DEFAULT_WORDS = (
 
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
-    """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name.
+    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector cannot be
+    used: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -69,6 +72,16 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     limits = limits_from_options(options)
 
     def make_detector() -> Detector:
+        try:
+            return build()
+        except DetectorFileError:
+            raise
+        except Exception as error:  # of files that anybody made, runtimes raise whatever they like
+            raise DetectorFileError(_why_unusable(options.detector, error)) from error
+
+    def build() -> Detector:
+        if pointer := _lfs_pointer(Path(options.detector)):
+            raise DetectorFileError(f"{pointer} is a pointer of Git LFS, not the network: run `git lfs pull`")
         if options.layout == "transformers":
             return ZeroShotDetector(options.detector, options.classes or names or DEFAULT_WORDS, limits, options.device)
         return OnnxDetector(
@@ -84,6 +97,22 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
     return DetectionLift(make_detector if options.detector else None, settings, encoder=encoder, names=words)
+
+
+def _lfs_pointer(path: Path) -> Path | None:
+    """The file, or the file of the folder, that Git LFS has not fetched."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return next((file for file in files if file.is_file() and is_lfs_pointer(file)), None)
+
+
+def _why_unusable(path: str, error: Exception) -> str:
+    said = " ".join(str(error).split())[:400] or type(error).__name__
+    advice = ""
+    if "opset" in said.lower() or "ir version" in said.lower():
+        advice = "; export it again for an older opset, or install a newer onnxruntime"
+    elif isinstance(error, ImportError):
+        advice = f"; it needs a package that is not installed: {error.name}" if error.name else ""
+    return f"the detector {path} cannot be used: {said}{advice}"
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import heapq
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lz4.frame import LZ4FrameDecompressor
 from rosbags.highlevel import AnyReader
+from rosbags.rosbag2 import storage_mcap
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import transform_from_pose
+from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
@@ -26,6 +30,7 @@ from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
+    LeftOut,
     RecordingError,
     Sample,
     TransformSample,
@@ -33,7 +38,8 @@ from embodied_perceptron.recordings.recording import (
 from embodied_perceptron.sensors.camera_model import CameraInfoFields, CameraModel, camera_model_from_info
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import NS_PER_S, TransformTree, format_stamp, frame_name, seconds_to_ns
-from embodied_perceptron.sensors.synchronizer import BadImage
+from embodied_perceptron.sensors.stamps import StampJudge
+from embodied_perceptron.sensors.synchronizer import RESTART_NS, BadImage
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
@@ -45,13 +51,37 @@ _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
 _WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
 _SCANNED_TRANSFORMS = 2000
-_RECOVER = "if the recording was cut off, `mcap recover` or `ros2 bag reindex` may save what is there"
+_REORDERED = 8  # messages of one topic among which stamps are put in order
+_FURTHEST_AHEAD_S = 5.0  # of transforms, should one of them end early; a transform tree remembers 10 s
+_MAX_CHUNK_BYTES = 2**30
+_MCAP_MAGIC = b"\x89MCAP0\r\n"
+_YAML_ALIAS = re.compile(r"(?:^|[\s\[{,])\*[^\s,\]}]", re.MULTILINE)
 
 
 def is_bag(path: str | Path) -> bool:
     """Whether ``path`` looks like a bag: a folder with metadata.yaml, or a file .mcap, .db3 or .bag."""
     path = Path(path)
-    return (path / "metadata.yaml").exists() if path.is_dir() else path.suffix in (".mcap", ".db3", ".bag")
+    if path.is_dir():
+        return (path / "metadata.yaml").exists()
+    return path.suffix in (".mcap", ".db3", ".bag") and path.is_file()
+
+
+# A chunk of half a megabyte may claim, or hold, gigabytes. The reader unpacks a chunk at once and believes it, so the
+# two functions that it does that with are replaced by ones that stop.
+def _bounded(new_decompressor: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
+    def decompress(data: bytes, size: int) -> bytes:
+        if size > _MAX_CHUNK_BYTES:
+            raise ValueError(f"a chunk claims {size} bytes, at most {_MAX_CHUNK_BYTES} are unpacked")
+        out = new_decompressor().decompress(data, max_length=size + 1)
+        if len(out) > size:
+            raise ValueError(f"a chunk holds more than the {size} bytes that it claims")
+        return bytes(out)
+
+    return decompress
+
+
+_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the package that stands in for it
+storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(_zstd.ZstdDecompressor))
 
 
 class TopicError(ValueError):
@@ -120,12 +150,12 @@ class CameraTopics:
 class BagRecording:
     """A :class:`~embodied_perceptron.recordings.recording.Recording` from a bag.
 
-    Messages come in the order in which they were recorded; their own stamps count. All static transforms come first,
-    and moving ones :attr:`lookahead_s` ahead of the images, so that a pose that was recorded a little late is there.
+    Messages come in the order of their stamps, whenever they were recorded: a converter may have written them topic by
+    topic, or all in one moment. Stamps that go back by more than 3 s begin anew. All static transforms come first, and
+    moving ones :attr:`lookahead_s` ahead of the images, so that a pose that was recorded late is there.
 
     Attributes:
         lookahead_s: by how much transforms run ahead.
-        skipped: messages that were left out by topic (``tolerate_damage``).
     """
 
     lookahead_s = 1.0
@@ -137,6 +167,8 @@ class BagRecording:
         cameras: Sequence[CameraTopics] | None = None,
         world_frame: str | None = None,
         tolerate_damage: bool = False,
+        tf_topic: str | None = None,
+        depth_scale: float | None = None,
     ) -> None:
         """Args:
 
@@ -145,19 +177,26 @@ class BagRecording:
         world_frame: by default the first of odom, world, map that is above the camera, otherwise the top of its tree.
         tolerate_damage: images that cannot be decoded become
             :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples, bad calibrations and transforms are
-            left out and counted, instead of raising.
+            left out and counted (:attr:`left_out`), instead of raising.
+        tf_topic: of the moving transforms; by default the one nearest to the cameras' namespace
+            (:func:`choose_tf_topics`). Of several robots' cameras those beside it are taken.
+        depth_scale: units per metre of depth images of whole numbers, by default 1000.
 
         Raises:
             RecordingError: unreadable, cut short, or without the topics that are needed.
         """
+        if depth_scale is not None and not 0 < depth_scale < float("inf"):
+            raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
         self._path = Path(path)
         self._tolerate_damage = tolerate_damage
-        self.skipped: Counter[str] = Counter()
+        self._depth_scale = depth_scale
+        self._left_out = LeftOut()
         with self._open() as reader:
             self._topics = self._summarise(reader)
             try:
                 chosen = tuple(cameras) if cameras is not None else detect_cameras(self._topics)
                 self._check_topics(chosen)
+                chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
                 raise RecordingError(f"{self._path}: {error}") from error
             self._cameras = {camera.name: camera for camera in chosen}
@@ -167,7 +206,10 @@ class BagRecording:
                 if not frame:
                     raise RecordingError(f"{self._path}: images on {self._cameras[name].color} have no frame_id")
             self._count = sum(by_name[c.color].count for c in chosen)
-            self._world_frame = frame_name(world_frame) if world_frame else self._find_world_frame(reader)
+            links, moving = self._scan_transforms(reader)
+            chains = [_above(frame, links) for frame in self._frames.values()]
+            self._awaited = moving.intersection(*[set().union(*chains)]) or moving
+            self._world_frame = frame_name(world_frame) if world_frame else _default_world(chains[0])
 
     @property
     def source(self) -> Path:
@@ -194,6 +236,16 @@ class BagRecording:
         """Bags know none."""
         return None
 
+    @property
+    def left_out(self) -> LeftOut:
+        """Calibrations and transforms that cannot be used."""
+        return self._left_out
+
+    @property
+    def tf_topics(self) -> tuple[str, ...]:
+        """Where transforms are read: moving ones, then static ones."""
+        return (*self._tf.moving, *self._tf.static)
+
     def camera_topics(self, camera: str) -> CameraTopics:
         """Topics of a camera. Raises ``KeyError`` for an unknown one."""
         if camera not in self._cameras:
@@ -205,41 +257,77 @@ class BagRecording:
         self.camera_topics(camera)
         return self._frames[camera]
 
+    def depth_scale(self, camera: str) -> float | None:
+        """Units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
+        topic = self.camera_topics(camera).depth
+        encoding = next(t.encoding for t in self._topics if t.name == topic)
+        return None if encoding.startswith("32FC1") else self._depth_scale or 1000.0
+
     def __len__(self) -> int:
         """Colour images over all cameras."""
         return self._count
 
     def __iter__(self) -> Iterator[Sample]:
         """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
-        self.skipped.clear()
-        lookahead_ns = seconds_to_ns(self.lookahead_s)
-        # a reader has one position in its file: transforms that run ahead need another
-        with self._open() as images, self._open() as ahead:
-            yield from (sample for _, sample in self._transforms(ahead, static=True))
-            transforms = self._transforms(ahead, static=False)
-            pending = next(transforms, None)
-            for logged_ns, sample in self._images(images):
-                while pending is not None and pending[0] <= logged_ns + lookahead_ns:
-                    yield pending[1]
-                    pending = next(transforms, None)
+        self._left_out.clear()
+        with ExitStack() as stack:
+            ahead = stack.enter_context(self._open())
+            for topic in self._tf.static:
+                yield from (sample for _, sample in self._transforms(ahead, [topic], static=True))
+            transforms = _TransformsAhead(
+                self._transforms(ahead, self._tf.moving, static=False), self._awaited, seconds_to_ns(self.lookahead_s)
+            )
+            for at, sample in self._images(stack):
+                yield from transforms.until(at)
                 yield sample
-            if pending is not None:
-                yield pending[1]
-            yield from (sample for _, sample in transforms)
+            yield from transforms.rest()
 
     # ---- reading
 
     @contextmanager
     def _open(self) -> Iterator[AnyReader]:
         try:
+            self._refuse_what_is_no_bag()
             reader = AnyReader([self._path], default_typestore=get_typestore(Stores.LATEST))
             reader.open()
+        except RecordingError:
+            raise
         except Exception as error:  # the reader lets through whatever damaged bytes provoke
-            raise RecordingError(f"{self._path} cannot be opened: {error}; {_RECOVER}") from error
+            raise RecordingError(f"{self._path} cannot be opened: {error!s:.500}{self._how_to_mend(error)}") from error
         try:
             yield reader
         finally:
             reader.close()
+
+    def _files(self) -> list[Path]:
+        """The storage files, as far as they can be told without reading metadata."""
+        if self._path.is_file():
+            return [self._path]
+        return sorted([*self._path.glob("*.mcap"), *self._path.glob("*.db3")])
+
+    def _refuse_what_is_no_bag(self) -> None:
+        for path in self._files():
+            if not path.is_file():
+                raise RecordingError(f"{path} is no regular file")
+            if is_lfs_pointer(path):
+                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording: run `git lfs pull`")
+        metadata = self._path / "metadata.yaml"
+        if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
+            # of which a few lines can stand for gigabytes
+            raise RecordingError(f"{metadata} refers to itself (YAML aliases), which no recorder writes")
+
+    def _how_to_mend(self, error: Exception) -> str:
+        """What may help, in words, where that is known."""
+        for path in self._files():
+            if path.suffix == ".mcap" and not _ends_with(path, _MCAP_MAGIC):
+                return f"; it was cut off: `mcap recover {path}` may save what is there"
+            if path.suffix == ".db3" and "malformed" in str(error):
+                return f"; it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
+            if path.suffix == ".bag" and "index" in str(error).lower():
+                return f"; it was cut off: `rosbag reindex {path}` may save what is there"
+        if "files are missing" in str(error):
+            return f"; if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
+        return ""
 
     def _messages(self, reader: AnyReader, topics: Collection[str]) -> Iterator[tuple[str, str, int, Any]]:
         """(topic, type, time of recording, message) of some topics."""
@@ -255,7 +343,8 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error}; {_RECOVER}"
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}"
+                    f"{self._how_to_mend(error)}"
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
@@ -271,11 +360,11 @@ class BagRecording:
                 continue
             seen.add(name)
             if name not in own:
-                raise RecordingError(f"{self._path}: it has no definition of {name}; {_RECOVER}")
+                raise RecordingError(f"{self._path} is damaged: it has no definition of {name}")
             has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
                 if field not in has:
-                    raise RecordingError(f"{self._path}: its definition of {name} has no field {field!r}; {_RECOVER}")
+                    raise RecordingError(f"{self._path} is damaged: its definition of {name} has no field {field!r}")
                 description: Any = node
                 while isinstance(description, tuple) and not isinstance(description[1], str):
                     description = description[1][0]  # of what sequences and arrays are; a string for plain numbers
@@ -317,11 +406,11 @@ class BagRecording:
                 if name not in known:
                     raise TopicError(f"topic {name} ({role} of {camera.name!r}) is not there; have {', '.join(known)}")
 
-    def _tf_topics(self, *, static: bool) -> list[str]:
-        return [t.name for t in self._topics if t.type in TF_TYPES and t.name.endswith("_static") == static]
-
-    def _transforms(self, reader: AnyReader, *, static: bool) -> Iterator[tuple[int, TransformSample]]:
-        for topic, _, logged_ns, message in self._messages(reader, self._tf_topics(static=static)):
+    def _transforms(
+        self, reader: AnyReader, topics: Collection[str], *, static: bool
+    ) -> Iterator[tuple[int, TransformSample]]:
+        """(time of recording, transform), as recorded."""
+        for topic, _, logged_ns, message in self._messages(reader, topics):
             for stamped in message.transforms:
                 t, q = stamped.transform.translation, stamped.transform.rotation
                 parent, child = stamped.header.frame_id, stamped.child_frame_id
@@ -333,18 +422,21 @@ class BagRecording:
                     continue
                 yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
 
-    def _images(self, reader: AnyReader) -> Iterator[tuple[int, Sample]]:
+    def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
+        """Images and calibrations of all cameras, by stamp."""
         roles: dict[str, list[tuple[str, str]]] = {}
-        for name, camera_topics in self._cameras.items():
-            for role in ("color", "depth", "camera_info"):
+        for role in ("camera_info", "color", "depth"):  # of one stamp in this order
+            for name, camera_topics in self._cameras.items():
                 roles.setdefault(getattr(camera_topics, role), []).append((name, role))
-        for topic, kind, logged_ns, message in self._messages(reader, roles):
+        # a reader has one position in its file, and each topic is read from its own
+        streams = [_by_stamp(self._messages(stack.enter_context(self._open()), [topic])) for topic in roles]
+        for at, (topic, kind, message) in heapq.merge(*streams, key=lambda entry: entry[0]):
             stamp_ns = message_stamp_ns(message.header)
             for camera, role in roles[topic]:
                 if role == "color":
-                    yield logged_ns, ColorSample(stamp_ns, camera, self._guarded(topic, kind, message, _color_of))
+                    yield at, ColorSample(stamp_ns, camera, self._guarded(topic, kind, message, _color_of))
                 elif role == "depth":
-                    yield logged_ns, DepthSample(stamp_ns, camera, self._guarded(topic, kind, message, _depth_of))
+                    yield at, DepthSample(stamp_ns, camera, self._guarded(topic, kind, message, self._depth_of))
                 else:
                     rectified = "rect" in self._cameras[camera].color.rsplit("/", 1)[-1]
                     try:
@@ -352,7 +444,13 @@ class BagRecording:
                     except ValueError as error:
                         self._complain(topic, str(error))
                         continue
-                    yield logged_ns, CalibrationSample(stamp_ns, camera, model)
+                    yield at, CalibrationSample(stamp_ns, camera, model)
+
+    def _depth_of(self, kind: str, message: Any) -> Any:
+        raw, encoding = _raw_depth_of(kind, message)
+        if self._depth_scale is None or raw.dtype != np.uint16:
+            return canonical_depth(raw, encoding)
+        return raw.astype(np.float32) / np.float32(self._depth_scale)
 
     def _guarded(self, topic: str, kind: str, message: Any, decode: Callable[[str, Any], Any]) -> Any:
         try:
@@ -366,29 +464,133 @@ class BagRecording:
     def _complain(self, topic: str, text: str) -> None:
         if not self._tolerate_damage:
             raise RecordingError(f"{self._path}: {topic}: {text}")
-        self.skipped[topic] += 1
+        self._left_out.add(topic, text)
 
-    def _find_world_frame(self, reader: AnyReader) -> str:
-        """The default world frame, from the static transforms and the first moving ones."""
-        tree = TransformTree(jump_s=None)
-        camera = next(iter(self._frames.values()))
-        scanned = 0
-        for static in (True, False):
-            for _, sample in self._transforms(reader, static=static):
-                try:
-                    tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-                except ValueError as error:
-                    self._complain("transforms", str(error))
-                scanned += 1
-                if not static and scanned > _SCANNED_TRANSFORMS:
-                    break
-        above = [camera]
-        links = tree.links
-        while above[-1] in links:
-            above.append(links[above[-1]])
-        if len(above) == 1:
-            return _WORLD_FRAMES[0]  # no transforms: lookups answer with the missing link
-        return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
+    def _scan_transforms(self, reader: AnyReader) -> tuple[Mapping[str, str], set[str]]:
+        """The static transforms and the first moving ones: child -> parent, and the children that move."""
+        tree, moving = TransformTree(jump_s=None), set()
+        static = (entry for topic in self._tf.static for entry in self._transforms(reader, [topic], static=True))
+        first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
+        for _, sample in chain(static, first):
+            try:
+                tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
+            except ValueError as error:
+                self._complain("transforms", str(error))
+            if not sample.is_static:
+                moving.add(sample.child)
+        return tree.links, moving
+
+
+def _above(frame: str, links: Mapping[str, str]) -> list[str]:
+    """A frame and everything above it."""
+    above = [frame]
+    while above[-1] in links:
+        above.append(links[above[-1]])
+    return above
+
+
+def _default_world(above: Sequence[str]) -> str:
+    """The first of the usual names above a camera, otherwise the top of its tree."""
+    if len(above) == 1:
+        return _WORLD_FRAMES[0]  # no transforms: lookups answer with the missing link
+    return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
+
+
+def _ends_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - len(magic)))
+        return file.read() == magic
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# the order of stamps
+
+
+_Place = tuple[int, int]  # how often time began anew before, and the stamp
+
+
+class _Clock:
+    """Places the messages of one stream: by stamp, but for single stamps that are off, which stay where they came."""
+
+    def __init__(self) -> None:
+        self._judge = StampJudge()
+        self._begun = 0
+
+    def place(self, stamp_ns: int, logged_ns: int) -> _Place:
+        verdict = self._judge.judge(stamp_ns, logged_ns)
+        if verdict == "moved" and abs(self._judge.shift_ns) > RESTART_NS:
+            # what went back only for a while was one sender's clock, and the rest has gone on
+            self._begun = self._begun + 1 if self._judge.shift_ns < 0 else max(0, self._begun - 1)
+        newest_ns = self._judge.newest_ns
+        return self._begun, newest_ns if verdict == "odd" and newest_ns is not None else stamp_ns
+
+
+def _by_stamp(
+    messages: Iterable[tuple[str, str, int, Any]],
+) -> Iterator[tuple[_Place, tuple[str, str, Any]]]:
+    """(place, (topic, type, message)) of one topic in order, as far as no more than a few messages are out of it."""
+    clock = _Clock()
+    waiting: list[tuple[_Place, int, tuple[str, str, Any]]] = []
+    for number, (topic, kind, logged_ns, message) in enumerate(messages):
+        at = clock.place(message_stamp_ns(message.header), logged_ns)
+        heapq.heappush(waiting, (at, number, (topic, kind, message)))
+        if len(waiting) > _REORDERED:
+            at, _, entry = heapq.heappop(waiting)
+            yield at, entry
+    while waiting:
+        at, _, entry = heapq.heappop(waiting)
+        yield at, entry
+
+
+class _TransformsAhead:
+    """Moving transforms, handed out so far ahead of the images that each can be placed, and no further.
+
+    Args:
+        source: (time of recording, transform), as recorded.
+        awaited: children of the links that cameras hang on.
+        lookahead_ns: how far they run ahead.
+    """
+
+    def __init__(
+        self, source: Iterator[tuple[int, TransformSample]], awaited: Collection[str], lookahead_ns: int
+    ) -> None:
+        self._source = source
+        self._lookahead_ns = lookahead_ns
+        self._clocks = {child: _Clock() for child in awaited}
+        self._newest: dict[str, _Place] = dict.fromkeys(awaited, (-1, 0))
+        self._next = self._take()
+
+    def until(self, at: _Place) -> Iterator[TransformSample]:
+        """Those that an image at this place needs."""
+        enough = at[0], at[1] + self._lookahead_ns
+        too_far = at[0], at[1] + seconds_to_ns(_FURTHEST_AHEAD_S)
+        while self._next is not None:
+            newest = self._newest.values()
+            begun_anew = self._next[0][0] > at[0]
+            if begun_anew or min(newest, default=enough) >= enough or max(newest, default=enough) > too_far:
+                return
+            yield self._hand_out()
+
+    def rest(self) -> Iterator[TransformSample]:
+        """All that are left."""
+        while self._next is not None:
+            yield self._hand_out()
+
+    def _hand_out(self) -> TransformSample:
+        assert self._next is not None
+        place, sample = self._next
+        if sample.child in self._newest:
+            self._newest[sample.child] = place
+        self._next = self._take()
+        return sample
+
+    def _take(self) -> tuple[_Place, TransformSample] | None:
+        entry = next(self._source, None)
+        if entry is None:
+            return None
+        logged_ns, sample = entry
+        clock = self._clocks.get(sample.child)
+        return ((0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)), sample
 
 
 def message_stamp_ns(header: Any) -> int:
@@ -427,13 +629,13 @@ def _color_of(kind: str, message: Any) -> Any:
     return image
 
 
-def _depth_of(kind: str, message: Any) -> Any:
+def _raw_depth_of(kind: str, message: Any) -> tuple[Any, str]:
+    """(H, W) uint16 or float32 and its encoding."""
     if kind == COMPRESSED_IMAGE:
-        raw, encoding = decode_compressed_depth(message.data, message.format)
-    else:
-        encoding = message.encoding
-        raw = decode_image(message.height, message.width, encoding, message.step, message.is_bigendian, message.data)
-    return canonical_depth(raw, encoding)
+        return decode_compressed_depth(message.data, message.format)
+    encoding = message.encoding
+    raw = decode_image(message.height, message.width, encoding, message.step, message.is_bigendian, message.data)
+    return raw, encoding
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -453,7 +655,7 @@ def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
     depths = [t for t in topics if t.is_depth]
     if not colors or not depths:
         lack = " and ".join(kind for kind, found in (("colour", colors), ("depth", depths)) if not found)
-        raise TopicError(f"found no {lack} images; image topics: {_listed(topics)}")
+        raise TopicError(f"found no {lack} images; image topics: {_listed(topics)}{_what_is_supported(topics)}")
     pairs = []
     for color in colors:
         depth = max(depths, key=lambda d: _affinity(color, d))
@@ -464,6 +666,76 @@ def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
         CameraTopics(name, color.name, depth.name, _camera_info_of(color, topics))
         for name, (color, depth) in zip(names, pairs, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class TfTopics:
+    """Topics of transforms; of one link that several static topics have, the last counts."""
+
+    moving: tuple[str, ...]
+    static: tuple[str, ...]
+
+
+def choose_tf_topics(
+    cameras: Sequence[CameraTopics], topics: Sequence[TopicSummary], wanted: str | None = None
+) -> tuple[tuple[CameraTopics, ...], TfTopics]:
+    """Cameras of one robot, and its transforms: robots of one kind have the same frames, each in its namespace.
+
+    Moving transforms are those of the topic nearest above a camera's namespace (``/robot1/tf`` of
+    ``/robot1/front/color``, before ``/tf``), otherwise of the only namespace that has some. Static ones come from every
+    namespace above the camera, and beside the moving ones.
+
+    Args:
+        cameras: all that were found or asked for.
+        topics: of the bag.
+        wanted: topic of the moving transforms; of several cameras those in its namespace are taken, if there are any.
+
+    Raises:
+        TopicError: ``wanted`` is not there; cameras of several robots; a camera beside several robots' transforms.
+    """
+    transforms = [t.name for t in topics if t.type in TF_TYPES]
+    moving = [name for name in transforms if not name.endswith("_static")]
+    static = [name for name in transforms if name.endswith("_static")]
+    if wanted is not None:
+        if wanted not in moving:
+            raise TopicError(f"topic {wanted} has no moving transforms; there are: {', '.join(moving) or 'none'}")
+        own = tuple(camera for camera in cameras if _lies_in(camera.color, wanted))
+        cameras, chosen = own or tuple(cameras), {wanted}
+    else:
+        chosen = {name for camera in cameras for name in _nearest_above(camera, moving)}
+    if len(chosen) > 1 and len({_space(name) for name in chosen}) > 1:
+        names, robots = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
+        raise TopicError(
+            f"cameras {names} have transforms of several robots ({robots}), and a map is of one: choose it with "
+            f"--tf-topic, for example --tf-topic {min(chosen)}"
+        )
+    spaces = {_space(name) for name in chosen}
+    beside = [n for n in static if _space(n) in spaces or any(_lies_in(c.color, n) for c in cameras)]
+    if not beside and len({_space(name) for name in static}) == 1:
+        beside = static
+    return tuple(cameras), TfTopics(tuple(sorted(chosen)), tuple(sorted(beside, key=lambda n: (n.count("/"), n))))
+
+
+def _space(topic: str) -> str:
+    """Namespace of a topic; that of ``/tf`` is empty."""
+    return topic.rsplit("/", 1)[0]
+
+
+def _lies_in(topic: str, other: str) -> bool:
+    """Whether a topic lies in the namespace of another."""
+    return topic.startswith(_space(other) + "/")
+
+
+def _nearest_above(camera: CameraTopics, moving: Sequence[str]) -> list[str]:
+    above = [name for name in moving if _lies_in(camera.color, name)]
+    spaces = {_space(name) for name in above or moving}
+    if not above and len(spaces) > 1:
+        raise TopicError(
+            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}: choose them with "
+            f"--tf-topic, for example --tf-topic {min(moving)}"
+        )
+    nearest = max(spaces, key=len, default="")
+    return [name for name in above or moving if _space(name) == nearest]
 
 
 def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
@@ -498,6 +770,15 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
         name if short.count(name) == 1 else color.namespace.strip("/").replace("/", "_") or name
         for name, color in zip(short, colors, strict=True)
     ]
+
+
+def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
+    """In words, where a topic has an encoding that is not."""
+    encodings = sorted({t.encoding for t in topics if t.type == IMAGE and not (t.is_color or t.is_depth)})
+    if not encodings:
+        return ""
+    supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}"
+    return f"; {', '.join(encodings)} cannot be read: {supported}"
 
 
 def _listed(topics: Sequence[TopicSummary]) -> str:

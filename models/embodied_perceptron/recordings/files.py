@@ -1,15 +1,38 @@
-"""Writing files so that a reader finds either the old file or the whole new one."""
+"""Writing files so that a reader finds either the old file or the whole new one, and reading what is a file at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _STALE_AFTER_S = 600.0
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def read_file(path: str | Path, max_bytes: int) -> bytes:
+    """The bytes of a regular file of at most ``max_bytes``.
+
+    Raises ``OSError`` naming the path, also for a device or pipe, from which reading might never end, and for a larger
+    file.
+    """
+    path = Path(path)
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(None, "is no regular file", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(None, f"has {status.st_size} bytes, at most {max_bytes} are read", str(path))
+    return path.read_bytes()
+
+
+def is_lfs_pointer(path: str | Path) -> bool:
+    """Whether a file is what Git LFS leaves where the content was not fetched. Raises ``OSError``."""
+    with Path(path).open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 @contextlib.contextmanager

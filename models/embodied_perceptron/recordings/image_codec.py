@@ -170,11 +170,16 @@ def _imdecode(data: Bytes, flags: int) -> NDArray[Any]:
     return np.asarray(image)
 
 
+# as the sensor saw it: an orientation in EXIF is for people, and would turn colour but not its depth
+COLOR_AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+
+
 def decode_color_file(data: Bytes) -> NDArray[np.uint8]:
-    """PNG or JPEG bytes (a file, or ``data`` of a ``sensor_msgs/CompressedImage``) -> (H, W, 3) uint8 RGB.
+    """PNG or JPEG bytes (a file, or ``data`` of a ``sensor_msgs/CompressedImage``) -> (H, W, 3) uint8 RGB, as stored:
+    an orientation in EXIF is ignored.
 
     Raises :class:`ImageDecodeError` for anything cut short or damaged."""
-    return np.asarray(cv2.cvtColor(_imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), dtype=np.uint8)
+    return np.asarray(cv2.cvtColor(_imdecode(data, COLOR_AS_STORED), cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
 def decode_depth_file(data: Bytes) -> NDArray[np.uint16]:

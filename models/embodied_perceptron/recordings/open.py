@@ -6,26 +6,62 @@ from pathlib import Path
 from typing import Any
 
 from embodied_perceptron.recordings.bag import BagRecording, is_bag
+from embodied_perceptron.recordings.conventions import (
+    ConventionError,
+    ConvertedRecording,
+    convert_pose,
+    parse_conventions,
+)
 from embodied_perceptron.recordings.recording import Recording, RecordingError
 from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
 
 
-def open_recording(source: str | Path, **options: Any) -> Recording:
+def open_recording(
+    source: str | Path, *, poses: str | None = None, pose_scale: float | None = None, **options: Any
+) -> Recording:
     """Open a folder (TUM RGB-D layout) or a bag (MCAP, SQLite, ROS 1) by what is found there.
 
-    ``options`` go to :class:`~embodied_perceptron.recordings.tum.TumRecording` or
-    :class:`~embodied_perceptron.recordings.bag.BagRecording`.
+    Args:
+        source: the folder or file.
+        poses: conventions of its poses where they are not those of ROS, names of
+            :data:`~embodied_perceptron.recordings.conventions.POSE_CONVENTIONS` separated by commas.
+        pose_scale: metres in one unit of its poses.
+        options: of :class:`~embodied_perceptron.recordings.tum.TumRecording` or
+            :class:`~embodied_perceptron.recordings.bag.BagRecording`.
 
     Raises:
         RecordingError: nothing that is known lies there, or it cannot be read.
+        ConventionError: conventions that are none.
     """
-    path = Path(source)
+    names = () if poses is None else parse_conventions(poses)
+    scale = 1.0 if pose_scale is None else pose_scale
+    if not 0 < scale < float("inf"):
+        raise ConventionError(f"pose_scale must be positive, got {scale}")
+    recording = _open(Path(source), options)
+    if not names and scale == 1.0:
+        return recording
+    return ConvertedRecording(recording, lambda T: convert_pose(T, names, scale))
+
+
+def _open(path: Path, options: dict[str, Any]) -> Recording:
     if not path.exists():
         raise RecordingError(f"{path} does not exist")
     if is_tum_folder(path):
+        if options.pop("tf_topic", None) is not None:
+            raise RecordingError(f"{path} is a folder: it has no topics of transforms to choose from")
         return TumRecording(path, **options)
     if is_bag(path):
         return BagRecording(path, **options)
+    if path.is_dir() and any([*path.glob("*.mcap"), *path.glob("*.db3")]):
+        raise RecordingError(
+            f"{path} holds files of a bag, but no metadata.yaml: name one of the files, or let "
+            f"`ros2 bag reindex {path}` write it"
+        )
+    if (path / "associations.txt").exists():
+        raise RecordingError(
+            f"{path} has associations.txt, which is not read: rgb.txt, depth.txt and groundtruth.txt list the images "
+            "and poses"
+        )
     raise RecordingError(
         f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json) "
         "nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"

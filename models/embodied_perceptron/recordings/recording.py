@@ -6,8 +6,9 @@ through the same transform tree and synchronizer as a robot does, so that what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,11 +67,35 @@ class TransformSample:
 Sample = ColorSample | DepthSample | CalibrationSample | TransformSample
 
 
+@dataclass
+class LeftOut:
+    """What a tolerant reader left out.
+
+    Attributes:
+        counts: messages or lines, by topic or file.
+        reasons: why the first of them was left out.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def add(self, where: str, reason: str) -> None:
+        """One more of a topic or file."""
+        self.counts[where] += 1
+        self.reasons.setdefault(where, reason)
+
+    def clear(self) -> None:
+        """Nothing was left out."""
+        self.counts.clear()
+        self.reasons.clear()
+
+
 class Recording(Protocol):
     """A recorded RGB-D stream. Iterating starts from the beginning every time.
 
-    Samples come in the order of time, with one exception: transforms come ahead of the images that need them, so that
-    nobody has to wait for a pose. A player that keeps real time sends transforms on at once and paces by the images.
+    Samples come in the order of their stamps, with one exception: transforms come ahead of the images that need them,
+    so that nobody has to wait for a pose. A player that keeps real time sends transforms on at once and paces by the
+    images.
     """
 
     @property
@@ -93,8 +118,17 @@ class Recording(Protocol):
         """What is known to be true of the scene (simulated recordings), or None."""
         ...
 
+    @property
+    def left_out(self) -> LeftOut:
+        """What the last iteration left out, where damage is tolerated."""
+        ...
+
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
+        ...
+
+    def depth_scale(self, camera: str) -> float | None:
+        """Raw units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
         ...
 
     def __len__(self) -> int:
@@ -113,9 +147,23 @@ class PosedFrameStream:
         colors_played: colour images played so far (progress).
     """
 
-    def __init__(self, recording: Recording, config: SynchronizerConfig, *, world_frame: str | None = None) -> None:
-        """``world_frame``: frame of ``T_world_camera``; by default the recording's own."""
+    def __init__(
+        self,
+        recording: Recording,
+        config: SynchronizerConfig,
+        *,
+        world_frame: str | None = None,
+        on_refused: Callable[[TransformSample, str], None] | None = None,
+    ) -> None:
+        """Args:
+
+        recording: what is played.
+        config: tolerances.
+        world_frame: frame of ``T_world_camera``; by default the recording's own.
+        on_refused: called with a transform that cannot be one, and why; it is left out. By default that raises.
+        """
         self._recording = recording
+        self._on_refused = on_refused
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
         frames = {camera: recording.camera_frame(camera) for camera in recording.cameras}
         poses = TreePoses(self._tree, world_frame or recording.world_frame, frames)
@@ -163,4 +211,6 @@ class PosedFrameStream:
             else:
                 self._tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
         except ValueError as error:
-            raise RecordingError(f"transform at {sample.stamp_ns} ns: {error}") from error
+            if self._on_refused is None:
+                raise RecordingError(f"transform at {sample.stamp_ns} ns: {error}") from error
+            self._on_refused(sample, str(error))

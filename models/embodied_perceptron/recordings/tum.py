@@ -9,7 +9,8 @@
     scene.json        optional: what is known of a simulated scene
 
 Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
-folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact.
+folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact; since an epoch in
+milli-, micro- or nanoseconds has more digits than seconds can have, such are recognised.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_from_pose,
 )
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -44,6 +45,7 @@ from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
+    LeftOut,
     RecordingError,
     Sample,
     TransformSample,
@@ -54,9 +56,16 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
 _OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
+_LENS_KEYS = ("distortion", "distortion_model", "d", "k1", "k2", "k3", "p1", "p2")
 _CAMERA_LIST = "cameras.json"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
+# from so large a number on, what a stamp counts: an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
+_STAMP_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, NS_PER_S))
+_MAX_STAMP_NS = 2**63 - 1
+_MAX_STEP_S = 1000.0  # between images that are named by whole numbers; more are no seconds
 _LOOKAHEAD_NS = 5 * NS_PER_S
+_MAX_LIST_BYTES = 2**28
+_MAX_IMAGE_BYTES = 2**28
 
 ArrayT = TypeVar("ArrayT")
 ImageT = TypeVar("ImageT", bound=np.generic)
@@ -75,22 +84,34 @@ class TumRecording:
     otherwise world -> optical frame for each camera.
     """
 
-    def __init__(self, folder: str | Path, *, world_frame: str = "odom", tolerate_damage: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        world_frame: str = "odom",
+        tolerate_damage: bool = False,
+        depth_scale: float | None = None,
+    ) -> None:
         """Args:
 
         folder: of one camera, or with one folder per camera.
         world_frame: where camera.json names none.
         tolerate_damage: images that cannot be decoded become
-            :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples instead of raising.
+            :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples, damaged lines of lists and poses are
+            left out and counted (:attr:`left_out`), instead of raising.
+        depth_scale: raw units per metre of all depth images, instead of that of camera.json.
 
         Raises :class:`RecordingError` (see :func:`read_tum_camera`).
         """
         self._folder = Path(folder)
+        self._left_out = LeftOut()
+        tolerated = self._left_out if tolerate_damage else None
         single = (self._folder / "rgb.txt").exists()
         if not is_tum_folder(self._folder):
             raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
         folders = [self._folder] if single else _camera_folders(self._folder)
-        self._cameras = {c.name: c for c in (read_tum_camera(f, None if single else f.name) for f in folders)}
+        cameras = [read_tum_camera(f, None if single else f.name, tolerated, depth_scale) for f in folders]
+        self._cameras = {c.name: c for c in cameras}
         if len(self._cameras) != len(folders):
             raise RecordingError(f"{self._folder}: two cameras have the same name")
         first = next(iter(self._cameras.values()))
@@ -123,6 +144,11 @@ class TumRecording:
         """Contents of scene.json, or None."""
         return self._truth
 
+    @property
+    def left_out(self) -> LeftOut:
+        """Lines of lists and of poses that were damaged."""
+        return self._left_out
+
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
         return self.camera(camera).optical_frame
@@ -132,6 +158,10 @@ class TumRecording:
         if name not in self._cameras:
             raise KeyError(f"unknown camera {name!r}; known: {', '.join(self._cameras)}")
         return self._cameras[name]
+
+    def depth_scale(self, camera: str) -> float | None:
+        """Raw units per metre of a camera's depth images. Raises ``KeyError`` for an unknown one."""
+        return self.camera(camera).depth_scale
 
     def __len__(self) -> int:
         """Colour images over all cameras."""
@@ -262,20 +292,30 @@ class TumCamera:
 
 def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
     try:
-        return decode(path.read_bytes())
+        return decode(read_file(path, _MAX_IMAGE_BYTES))
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # a damaged image, or a list that names no file
         raise RecordingError(f"{path}: {error}") from error
 
 
-def read_tum_camera(folder: str | Path, name: str | None = None) -> TumCamera:
-    """Read and check the text files of one camera's folder; ``name`` where camera.json gives none (default "camera").
+def read_tum_camera(
+    folder: str | Path, name: str | None = None, left_out: LeftOut | None = None, depth_scale: float | None = None
+) -> TumCamera:
+    """Read and check the text files of one camera's folder.
+
+    Args:
+        folder: where it lies.
+        name: where camera.json gives none (default "camera").
+        left_out: takes the damaged lines of lists and poses; None = the first of them raises.
+        depth_scale: raw units per metre; None = that of camera.json.
 
     Raises:
         RecordingError: a file is missing or malformed; names the file and the line or key.
     """
     folder = Path(folder)
+    if depth_scale is not None and not 0 < depth_scale < float("inf"):
+        raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
     spec = _read_camera_json(folder / "camera.json")
     try:
         intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
@@ -289,11 +329,11 @@ def read_tum_camera(folder: str | Path, name: str | None = None) -> TumCamera:
         name=name,
         optical_frame=spec.get("camera_frame") or f"{name}_optical_frame",
         intrinsics=intrinsics,
-        depth_scale=float(spec["depth_scale"]),
+        depth_scale=float(spec["depth_scale"] if depth_scale is None else depth_scale),
         depth_invalid=tuple(spec.get("depth_invalid", (0,))),
-        color_files=_read_list(folder / "rgb.txt"),
-        depth_files=_read_list(folder / "depth.txt"),
-        poses=_read_poses(folder / "groundtruth.txt"),
+        color_files=_read_list(folder / "rgb.txt", left_out),
+        depth_files=_read_list(folder / "depth.txt", left_out),
+        poses=_read_poses(folder / "groundtruth.txt", left_out),
         world_frame=spec.get("world_frame"),
         base_frame=spec.get("base_frame"),
         T_base_camera=T_base_camera,
@@ -316,6 +356,8 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
         if not isinstance(spec[key], (int, float)) or isinstance(spec[key], bool):
             raise RecordingError(f"{path}: {key} must be a number, got {spec[key]!r}")
     unknown = sorted(set(spec) - set(_REQUIRED_KEYS) - set(_OPTIONAL_KEYS))
+    if lens := [key for key in unknown if key in _LENS_KEYS]:
+        raise RecordingError(f"{path}: {lens[0]}: distorted images are not supported in a folder: undistort them first")
     if unknown:
         raise RecordingError(
             f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(_REQUIRED_KEYS + _OPTIONAL_KEYS)}"
@@ -333,44 +375,66 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
     return spec
 
 
-def _read_lines(path: Path, columns: int) -> Iterator[tuple[int, int, list[str]]]:
-    """(line number, stamp_ns, the other columns)."""
+def _read_text(path: Path) -> str:
+    """Text with or without a byte-order mark. Raises :class:`RecordingError` naming the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return read_file(path, _MAX_LIST_BYTES).decode("utf-8-sig")
     except FileNotFoundError as error:
         raise RecordingError(f"{path} is missing") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise RecordingError(f"{path}: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+
+
+def _read_lines(
+    path: Path, columns: int, parse: Callable[[list[str]], ArrayT], left_out: LeftOut | None
+) -> tuple[tuple[int, ArrayT], ...]:
+    """(stamp_ns, what ``parse`` makes of the other columns) of every line, sorted by stamp.
+
+    Lines that are none raise, or go to ``left_out``, unless no line is left.
+    """
+    entries = []
+    for number, line in enumerate(_read_text(path).splitlines(), start=1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
-        if len(fields) != columns:
-            raise RecordingError(f"{path}:{number}: expected {columns} columns, got {len(fields)}: {line!r}")
         try:
-            yield number, parse_stamp(fields[0]), fields[1:]
+            if len(fields) != columns:
+                raise ValueError(f"expected {columns} columns, got {len(fields)}: {line!r:.200}")
+            entries.append((parse_stamp(fields[0]), parse(fields[1:])))
         except ValueError as error:
-            raise RecordingError(f"{path}:{number}: {error}") from error
+            damaged = RecordingError(f"{path}:{number}: {error}")
+            if left_out is None:
+                raise damaged from error
+            left_out.add(str(path), str(damaged))
+    if not entries and left_out is not None and str(path) in left_out.reasons:
+        raise RecordingError(left_out.reasons[str(path)])
+    return tuple(sorted(entries, key=lambda entry: entry[0]))
 
 
-def _read_list(path: Path) -> tuple[tuple[int, Path], ...]:
-    files = [(stamp, path.parent / fields[0]) for _, stamp, fields in _read_lines(path, 2)]
+def _read_list(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, Path], ...]:
+    files = _read_lines(path, 2, lambda fields: path.parent / fields[0], left_out)
     if not files:
         raise RecordingError(f"{path} lists no images")
-    return tuple(sorted(files, key=lambda entry: entry[0]))
+    stamps = np.array([stamp for stamp, _ in files])
+    step_s = float(np.median(np.diff(stamps))) / NS_PER_S if len(files) > 1 else 0.0
+    if step_s > _MAX_STEP_S and not (stamps % NS_PER_S).any():
+        raise RecordingError(
+            f"{path}: images are {step_s:.0f} s apart: the stamps are in another unit of time, a list has seconds"
+        )
+    return files
 
 
-def _read_poses(path: Path) -> tuple[tuple[int, NDArray[np.float64]], ...]:
-    poses = []
-    for number, stamp, fields in _read_lines(path, 8):
-        try:
-            values = np.array([float(field) for field in fields])
-            poses.append((stamp, transform_from_pose(values[:3], values[3:])))
-        except ValueError as error:
-            raise RecordingError(f"{path}:{number}: {error}") from error
+def _read_poses(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+    def parse(fields: list[str]) -> NDArray[np.float64]:
+        values = np.array([float(field) for field in fields])
+        return transform_from_pose(values[:3], values[3:])
+
+    poses = _read_lines(path, 8, parse, left_out)
     if not poses:
         raise RecordingError(f"{path} holds no poses")
-    return tuple(sorted(poses, key=lambda entry: entry[0]))
+    return poses
 
 
 def _camera_folders(path: Path) -> list[Path]:
@@ -383,7 +447,7 @@ def _camera_folders(path: Path) -> list[Path]:
 def _read_json(path: Path) -> Any:
     """Raises :class:`RecordingError` naming the file; ``FileNotFoundError`` when it is not there."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path, _MAX_LIST_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:
@@ -391,12 +455,17 @@ def _read_json(path: Path) -> Any:
 
 
 def parse_stamp(text: str) -> int:
-    """Decimal seconds -> exact nanoseconds (digits beyond are cut). Raises ``ValueError`` naming the text."""
+    """Decimal seconds -> exact nanoseconds (digits beyond are cut); an epoch in smaller units is recognised by its
+    digits. Raises ``ValueError`` naming the text."""
     match = _STAMP.fullmatch(text)
     if match is None:
         raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
-    seconds, fraction = match.groups()
-    return int(seconds) * NS_PER_S + int((fraction or "").ljust(9, "0")[:9])
+    whole, fraction = int(match[1]), match[2] or ""
+    unit_ns = next(unit for least, unit in _STAMP_UNITS if whole >= least)
+    stamp_ns = whole * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
+    if stamp_ns > _MAX_STAMP_NS:
+        raise ValueError(f"timestamp {text!r} is later than 64 bits of nanoseconds can say")
+    return stamp_ns
 
 
 class CameraMount(NamedTuple):

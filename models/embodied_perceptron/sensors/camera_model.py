@@ -2,7 +2,8 @@
 
 Everything behind this module works with :class:`~embodied_perceptron.geometry.transforms.Intrinsics`, a pinhole without
 distortion. Images of a distorted camera are resampled once, here; models that are not known are refused by name.
-Model names and parameter orders are those of ``sensor_msgs/CameraInfo`` and OpenCV.
+Model names and parameter orders are those of ``sensor_msgs/CameraInfo`` and OpenCV; what drivers write instead is
+brought to them by :func:`standard_distortion`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,16 @@ _COEFFICIENTS = {
     "equidistant": (4,),  # k1..k4, OpenCV's fisheye
 }
 SUPPORTED_MODELS = tuple(_COEFFICIENTS)
+# names that drivers and calibration tools give them, in small letters without separators
+_POLYNOMIAL_NAMES = frozenset(
+    {
+        *("plumbbob", "brownconrady", "modifiedbrownconrady", "brown", "radtan", "radialtangential", "pinholeradtan"),
+        *("opencv", "rationalpolynomial", "rational", "brownconradyk6"),
+    }
+)
+_FISHEYE_NAMES = frozenset(
+    {"equidistant", "equi", "fisheye", "opencvfisheye", "kannalabrandt", "kannalabrandt4", "kb4"}
+)
 _EDGE_POINTS = 9  # of a box that is undistorted
 
 
@@ -119,6 +130,42 @@ def _as_float32(image: Any) -> NDArray[np.float32]:
     return np.asarray(image, dtype=np.float32)
 
 
+def standard_distortion(model: str, d: Sequence[float]) -> tuple[str, tuple[float, ...]]:
+    """A driver's distortion -> one of :data:`SUPPORTED_MODELS` and as many coefficients as it has.
+
+    Vectors may be short or end in zeros, the rational polynomial may be called plumb_bob, and names may be those of
+    other tools (radtan, fisheye, KannalaBrandt4, ...). No coefficient but zeros means no distortion, whatever the name.
+
+    Raises ``ValueError`` for an unknown model, values that are not finite, and more coefficients than the model has.
+    """
+    given = tuple(float(c) for c in d)
+    if not np.isfinite(given).all():
+        raise ValueError(f"distortion coefficients must be finite, got {list(given)}")
+    values = given
+    while values and values[-1] == 0:
+        values = values[:-1]
+    if not values:
+        return "plumb_bob", ()
+    name = "".join(c for c in model.lower() if c.isalnum()) or "plumbbob"
+    if name in _FISHEYE_NAMES:
+        if 4 < len(values) <= 6 and values[2] == values[3] == 0:
+            # eight fields k1 k2 p1 p2 k3 k4 k5 k6, filled from a model that has no p
+            values = (*values[:2], *values[4:6])
+        standard = "equidistant"
+    elif name in _POLYNOMIAL_NAMES:
+        standard = "plumb_bob" if len(values) <= max(_COEFFICIENTS["plumb_bob"]) else "rational_polynomial"
+    else:
+        raise ValueError(
+            f"distortion model {model!r} is not supported (supported: {', '.join(SUPPORTED_MODELS)}); "
+            "publish rectified images"
+        )
+    count = next((n for n in _COEFFICIENTS[standard] if n >= len(values)), None)
+    if count is None:
+        allowed = " or ".join(map(str, _COEFFICIENTS[standard]))
+        raise ValueError(f"distortion model {model!r} has {allowed} coefficients, got {len(values)}: {list(given)}")
+    return standard, values + (0.0,) * (count - len(values))
+
+
 @dataclass(frozen=True, eq=False)
 class CameraInfoFields:
     """A ``sensor_msgs/CameraInfo``, of whatever library read it.
@@ -126,7 +173,7 @@ class CameraInfoFields:
     Attributes:
         width, height: of the full-resolution calibration.
         k: (9,) row-major camera matrix of the raw image.
-        distortion_model, d: as in the message; an empty model with no (or zero) coefficients is a plain pinhole.
+        distortion_model, d: as in the message, see :func:`standard_distortion`.
         binning: pixels combined in x, y; 0 means 1.
         roi: (x_offset, y_offset, width, height) at full resolution; width = height = 0 means the whole image.
         p: (12,) projection matrix of the rectified image.
@@ -162,10 +209,7 @@ def camera_model_from_info(info: CameraInfoFields, image_is_rectified: bool = Fa
     x0, y0, roi_width, roi_height = info.roi
     if roi_width and roi_height:
         width, height, cx, cy = roi_width, roi_height, cx - x0, cy - y0
-    if d is not None and len(d) and any(c != 0 for c in d) and not image_is_rectified:
-        distortion, model = tuple(float(c) for c in d), distortion_model or "plumb_bob"
-    else:
-        distortion, model = (), "plumb_bob"
+    model, distortion = ("plumb_bob", ()) if image_is_rectified else standard_distortion(distortion_model, d)
     intrinsics = Intrinsics(fx, fy, cx, cy, int(width), int(height))
     bx, by = max(1, int(info.binning[0])), max(1, int(info.binning[1]))
     if (bx, by) != (1, 1):

@@ -405,8 +405,21 @@ class _CameraQueue:
 
     def _drop_pending(self, pending: _PendingFrame, drop: Drop) -> None:
         self._drop(drop)
-        if not pending.paired:
+        if not pending.paired and not self._has_twin(pending):
             self._orphaned[pending.missing].append((pending.stamp_ns, pending.arrived_ns))
+
+    def _has_twin(self, pending: _PendingFrame) -> bool:
+        """Whether the same image waits once more for the other one: what comes then belongs to that one."""
+        return any(
+            not other.paired
+            and other.missing == pending.missing
+            and self._same_moment(other.stamp_ns, pending.stamp_ns)
+            for other in self._waiting
+        )
+
+    def _same_moment(self, a_ns: int, b_ns: int) -> bool:
+        """Closer than a quarter of the tolerance cannot be a mix-up of neighbours in any stream that it fits."""
+        return abs(a_ns - b_ns) * 4 <= self._tolerance_ns
 
     # ---- pairing
 
@@ -481,9 +494,8 @@ class _CameraQueue:
         orphaned = self._orphaned[stream]
         for other in orphaned:
             stamp_ns, arrived_ns = other
-            if abs(stamp_ns - image.stamp_ns) * 4 <= self._tolerance_ns and image.arrived_ns - arrived_ns <= 2 * max(
-                self._pair_wait_ns, self._pose_wait_ns
-            ):
+            recent = image.arrived_ns - arrived_ns <= 2 * max(self._pair_wait_ns, self._pose_wait_ns)
+            if recent and self._same_moment(stamp_ns, image.stamp_ns):
                 orphaned.remove(other)
                 return True
         return False
@@ -503,11 +515,11 @@ class _CameraQueue:
             difference = abs(color.stamp_ns - depth.stamp_ns)
             if difference > self._tolerance_ns:
                 continue
-            # Closer than a quarter of the tolerance cannot be a mix-up of neighbours in any stream that the tolerance
-            # fits. Otherwise the earlier stream must have moved on past the later stamp: what it sends next is further.
+            # not of the same moment: the earlier stream must have moved on past the later stamp, what it sends next is
+            # further
             earlier = "depth" if depth.stamp_ns < color.stamp_ns else "color"
             settled = self._newest[earlier] >= max(color.stamp_ns, depth.stamp_ns)
-            if final or settled or difference * 4 <= self._tolerance_ns:
+            if final or settled or self._same_moment(color.stamp_ns, depth.stamp_ns):
                 self._waiting.remove(depth)
                 color.depth_m = depth.depth_m
                 color.arrived_ns = max(color.arrived_ns, depth.arrived_ns)

@@ -13,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from support.image_files import with_orientation
 
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
@@ -137,6 +138,14 @@ def test_3rscan_images_are_turned_upright(root: Path) -> None:
     assert view.color[:, -5:, 0].mean() > 150 > 50 > view.color[:, :5, 0].mean()
     stored = scan.load_view(0, upright=False)
     assert abs(stored.T_world_camera[2, 1]) < 0.1
+
+
+def test_pictures_are_read_as_they_are_stored(root: Path) -> None:
+    (scan,) = EmbodiedScanDataset(root, "val", frozenset({"scannet"}))
+    path = scan.images[0].color_path
+    before = scan.load_view(0).color
+    path.write_bytes(with_orientation(path.read_bytes(), 3))
+    np.testing.assert_array_equal(scan.load_view(0).color, before)
 
 
 def test_occupancy_masks_and_prompts(root: Path) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, make_transform
+from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_plain_pickle
 
@@ -129,7 +130,7 @@ class Scan:
         Raises :class:`DatasetError` naming a file that is missing or is no image.
         """
         image = self.images[index]
-        color = _read(image.color_path, cv2.IMREAD_COLOR)[..., ::-1]
+        color = _read(image.color_path, COLOR_AS_STORED)[..., ::-1]
         raw = _read(image.depth_path, cv2.IMREAD_UNCHANGED)
         if raw.ndim != 2 or raw.dtype != np.uint16:
             raise DatasetError(f"{image.depth_path} must be 16-bit gray, got {raw.dtype} {raw.shape}")

@@ -23,6 +23,7 @@ from torch.nn import functional
 from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
+from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
@@ -84,7 +85,7 @@ class LabelledViews:
         """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
         scan, view = self._views[index]
         image = self.dataset[scan].images[view]
-        stored = cv2.imread(str(image.color_path), cv2.IMREAD_COLOR)
+        stored = cv2.imread(str(image.color_path), COLOR_AS_STORED)
         ids_path = image.color_path.parent.parent / "ids" / f"{image.color_path.stem}.png"
         ids = cv2.imread(str(ids_path), cv2.IMREAD_UNCHANGED)
         if stored is None or ids is None or stored.shape[:2] != ids.shape:

@@ -177,9 +177,8 @@ def _surface_normals(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     return normal
 
 
-def connected_parts(cells: Cells, mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Rows of the cells of each 26-connected component of the (M,) ``mask``, ascending."""
-    rows = np.flatnonzero(mask)
+def connected_parts(cells: Cells, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The (K,) ascending ``rows`` of cells, split into their 26-connected components."""
     if len(rows) == 0:
         return []
     dense = cells.dense[rows] - cells.dense[rows].min(axis=0)  # no larger than what is asked about

@@ -80,7 +80,7 @@ def _group(layers: Layers, config: SegmentationConfig) -> list[_Group]:
         owner[free & beneath & (owner < 0)] = i
     loose = [
         rows
-        for component in connected_parts(cells, free & (owner < 0))
+        for component in connected_parts(cells, np.flatnonzero(free & (owner < 0)))
         for rows in _split(cells, component, layers, config.max_size_m)
     ]
     owned = _share_what_is_beneath(cells, owner, loose, len(surfaces))
@@ -111,7 +111,7 @@ def _share_what_is_beneath(
         part_at[tuple(cells.dense[rows].T)] = number
     size = np.array([len(rows) for rows in loose])
     for number in range(surfaces):
-        for rows in connected_parts(cells, owner == number):
+        for rows in connected_parts(cells, np.flatnonzero(owner == number)):
             around = _neighbours(part_at, cells.dense[rows])
             largest = int(around[np.argmax(size[around])]) if len(around) else -1
             if largest >= 0 and len(rows) <= _BENEATH_RATIO * size[largest]:
@@ -280,18 +280,20 @@ def find_surfaces(cells: Cells, thing: NDArray[np.bool_], floor_z_m: float, wall
 
 
 def _level_patches(cells: Cells, level: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Connected level cells of one height: a nightstand is no part of the bed beside it, if it is a little higher."""
+    """Connected level cells of one height: a nightstand is no part of the bed beside it, if it is a little higher.
+
+    A patch is cut at most once for every :data:`_STEP_M` of its height.
+    """
     patches = []
-    waiting = connected_parts(cells, level)
+    waiting = connected_parts(cells, np.flatnonzero(level))
     while waiting:
         patch = waiting.pop()
         height = cells.mean_m[patch, 2]
-        same = np.abs(height - np.median(height)) < _STEP_M
+        # the height of one of its cells: halfway between two groups there may be none, and nothing would be taken away
+        middle = np.percentile(height, 50, method="lower")
+        same = np.abs(height - middle) < _STEP_M
         patches.append(patch[same])
-        if not same.all():
-            rest = np.zeros(len(cells), dtype=bool)
-            rest[patch[~same]] = True
-            waiting += connected_parts(cells, rest)
+        waiting += connected_parts(cells, patch[~same])
     return sorted(patches, key=lambda patch: int(patch[0]))
 
 

@@ -1,0 +1,164 @@
+"""Recordings whose poses follow another convention than ROS: named, and brought to it while they are read.
+
+Everything behind the readers has poses ``T_world_camera`` of the optical frame (x right, y down, z forward), a world
+with z up, metres, and quaternions x y z w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import SynchronizerConfig
+from embodied_perceptron.geometry.transforms import (
+    FloatArray,
+    invert_transform,
+    make_transform,
+    quaternion_to_rotation,
+    rotation_to_quaternion,
+)
+from embodied_perceptron.recordings.recording import ColorSample, LeftOut, Recording, Sample, TransformSample
+from embodied_perceptron.sensors.poses import Found, TransformTree
+
+POSE_CONVENTIONS: Mapping[str, str] = {
+    "wxyz": "quaternions with w first",
+    "inverse": "inverse poses, T_camera_world (COLMAP)",
+    "opengl": "camera axes of OpenGL: x right, y up, z backward (NeRF, Blender)",
+    "body": "camera axes of a body: x forward, y left, z up",
+    "yup": "a world with y up (Unity)",
+    "ydown": "a world with y down: that of a first camera (visual SLAM)",
+    "arkit": "a world with y up and camera axes of OpenGL (ARKit, Record3D)",
+}
+_PARTS = {"arkit": ("opengl", "yup")}
+_EXCLUSIVE = (("opengl", "body"), ("yup", "ydown"))
+_CAMERA_AXES = {  # T_camera_optical
+    "opengl": np.diag([1.0, -1.0, -1.0, 1.0]),
+    "body": np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 0], [0, 0, 0, 1]]),
+}
+_WORLD_AXES = {  # T_zup_world
+    "yup": np.array([[1.0, 0, 0, 0], [0, 0, -1, 0], [0, 1, 0, 0], [0, 0, 0, 1]]),
+    "ydown": np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]]),
+}
+
+
+class ConventionError(ValueError):
+    """Names of conventions that are none, or contradict each other."""
+
+
+def parse_conventions(text: str) -> tuple[str, ...]:
+    """Names of :data:`POSE_CONVENTIONS`, separated by commas, in the order in which they are undone.
+
+    Raises :class:`ConventionError` naming what is unknown or contradicts.
+    """
+    given = [name.strip().lower() for name in text.split(",") if name.strip()]
+    unknown = [name for name in given if name not in POSE_CONVENTIONS]
+    if unknown or not given:
+        raise ConventionError(f"poses must be of {', '.join(POSE_CONVENTIONS)}, got {text!r}")
+    parts = {part for name in given for part in _PARTS.get(name, (name,))}
+    for pair in _EXCLUSIVE:
+        if parts.issuperset(pair):
+            raise ConventionError(f"poses cannot be both {pair[0]} and {pair[1]}, got {text!r}")
+    return tuple(name for name in POSE_CONVENTIONS if name in parts)
+
+
+def conventions_text(names: Sequence[str]) -> str:
+    """Inverse of :func:`parse_conventions`, with the usual name where several have one."""
+    names = list(names)
+    for name, parts in _PARTS.items():
+        if set(names) >= set(parts):
+            names = [n for n in names if n not in parts] + [name]
+    return ",".join(names)
+
+
+def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDArray[np.float64]:
+    """A (4, 4) pose as it was written -> ``T_world_camera`` as everything here has it.
+
+    Args:
+        T: rotation of unit quaternions x y z w, whatever they were meant to be.
+        names: of :func:`parse_conventions`.
+        scale: of its translation.
+    """
+    pose = np.array(T, dtype=np.float64)
+    pose[:3, 3] *= scale
+    for name in names:
+        if name == "wxyz":
+            w, x, y, z = rotation_to_quaternion(pose[:3, :3])
+            pose = make_transform(quaternion_to_rotation(np.array([x, y, z, w])), pose[:3, 3])
+        elif name == "inverse":
+            pose = invert_transform(pose)
+        elif name in _CAMERA_AXES:
+            pose = pose @ _CAMERA_AXES[name]
+        else:
+            pose = _WORLD_AXES[name] @ pose
+    return pose
+
+
+class ConvertedRecording:
+    """A recording with its poses converted: in place of its transforms, the pose of each camera at each of its images.
+
+    Args:
+        recording: with poses of another convention.
+        convert: a pose as it was written -> ``T_world_camera``.
+    """
+
+    def __init__(self, recording: Recording, convert: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> None:
+        self.original = recording
+        self._convert = convert
+
+    @property
+    def source(self) -> Path:
+        """Folder or file."""
+        return self.original.source
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras."""
+        return self.original.cameras
+
+    @property
+    def world_frame(self) -> str:
+        """Fixed frame in which poses are given."""
+        return self.original.world_frame
+
+    @property
+    def truth(self) -> Mapping[str, Any] | None:
+        """What is known to be true of the scene, or None."""
+        return self.original.truth
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What the last iteration left out."""
+        return self.original.left_out
+
+    def camera_frame(self, camera: str) -> str:
+        """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
+        return self.original.camera_frame(camera)
+
+    def depth_scale(self, camera: str) -> float | None:
+        """Raw units per metre of a camera's depth images; None where they are metres."""
+        return self.original.depth_scale(camera)
+
+    def __len__(self) -> int:
+        """Colour images over all cameras."""
+        return len(self.original)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
+        tree = TransformTree(max_gap_s=SynchronizerConfig().max_pose_gap_s)
+        for sample in self.original:
+            if isinstance(sample, TransformSample):
+                if sample.is_static:
+                    tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
+                else:
+                    tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
+                continue
+            if isinstance(sample, ColorSample):
+                frame = self.camera_frame(sample.camera)
+                answer = tree.lookup(self.world_frame, frame, sample.stamp_ns)
+                if isinstance(answer, Found):
+                    yield TransformSample(sample.stamp_ns, self.world_frame, frame, self._convert(answer.T))
+            yield sample
