@@ -102,7 +102,7 @@ D5, D8, F4 = DISTORTION["plumb_bob"], DISTORTION["rational_polynomial"], DISTORT
     ],
 )
 def test_calibrations_as_drivers_write_them(model: str, d: tuple[float, ...], expected: tuple[str, tuple]) -> None:
-    camera = camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
+    camera = camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=d))
     assert (camera.model, camera.distortion) == expected
 
 
@@ -111,7 +111,7 @@ def test_calibrations_as_drivers_write_them(model: str, d: tuple[float, ...], ex
 )
 def test_more_coefficients_than_a_model_has_are_refused(model: str, d: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=rf"'{model}' has .* coefficients, got {len(d)}"):
-        camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
+        camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=d))
 
 
 def test_coefficients_that_do_not_fit_are_refused() -> None:
@@ -120,7 +120,7 @@ def test_coefficients_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="coefficients must be finite"):
         CameraModel(INTRINSICS, "plumb_bob", (np.nan, 0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="coefficients must be finite"):
-        camera_model_from_info(width=640, height=480, k=K, d=(np.nan, 0.0, 0.0, 0.0))
+        camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, d=(np.nan, 0.0, 0.0, 0.0)))
 
 
 @pytest.mark.parametrize(

@@ -405,17 +405,8 @@ class _CameraQueue:
 
     def _drop_pending(self, pending: _PendingFrame, drop: Drop) -> None:
         self._drop(drop)
-        if not pending.paired and not self._has_twin(pending):
+        if not pending.paired:
             self._orphaned[pending.missing].append((pending.stamp_ns, pending.arrived_ns))
-
-    def _has_twin(self, pending: _PendingFrame) -> bool:
-        """Whether the same image waits once more for the other one: what comes then belongs to that one."""
-        return any(
-            not other.paired
-            and other.missing == pending.missing
-            and self._same_moment(other.stamp_ns, pending.stamp_ns)
-            for other in self._waiting
-        )
 
     def _same_moment(self, a_ns: int, b_ns: int) -> bool:
         """Closer than a quarter of the tolerance cannot be a mix-up of neighbours in any stream that it fits."""
@@ -485,9 +476,7 @@ class _CameraQueue:
         first still waits: this one is its partner, and the next of this stamp the copy's.
         """
         if any(
-            not waiting.paired
-            and waiting.missing == stream
-            and abs(waiting.stamp_ns - image.stamp_ns) * 4 <= self._tolerance_ns
+            not waiting.paired and waiting.missing == stream and self._same_moment(waiting.stamp_ns, image.stamp_ns)
             for waiting in self._waiting
         ):
             return False
