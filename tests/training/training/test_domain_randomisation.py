@@ -209,11 +209,11 @@ def test_outputs_alone_leave_everything_else_as_it_is(
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("presence", "yes", r"presence must be off or on, got 'yes'"),
-        ("prefix_share", "1.5", r"prefix_share must be in \[0, 1\], got 1.5"),
-        ("site_noise", "-1", r"site_noise must be in \[0, 1\], got -1"),
+        ("presence", "yes", r"presence must be one of off, on, got 'yes'"),
+        ("prefix_share", "1.5", r"prefix_share must lie in \[0, 1\], got 1.5"),
+        ("site_noise", "-1", r"site_noise must lie in \[0, 1\], got -1"),
         ("pictures", "-1", r"pictures must be >= 0, got -1"),
-        ("classes", "some", r"classes must be data, all or weights, got 'some'"),
+        ("classes", "some", r"classes must be one of data, all, weights, got 'some'"),
     ],
 )
 def test_options_that_make_no_sense(homes: Path, option: str, value: str, message: str) -> None:
