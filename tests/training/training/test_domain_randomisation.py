@@ -187,7 +187,7 @@ def test_outputs_alone_leave_everything_else_as_it_is(
     old = build_task(request(homes))
     old.save_weights(tmp_path / "old.safetensors", old.model, {})
     options = {"classes": "weights", "presence": "on", "learn": learn}
-    task = build_task(dataclasses.replace(request(homes, **options), weights=tmp_path / "old.safetensors"))
+    task = build_task(request(homes, **options).replaced(weights=tmp_path / "old.safetensors"))
     before = {k: v.clone() for k, v in task.model.state_dict().items()}
     learns = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learns, 1e-2)
@@ -222,7 +222,7 @@ def test_options_that_make_no_sense(homes: Path, option: str, value: str, messag
 
 
 def test_presence_needs_a_detector(homes: Path) -> None:
-    run = dataclasses.replace(request(homes, presence="on"), task="occupancy")
+    run = request(homes, presence="on").replaced(task="occupancy")
     with pytest.raises(ValueError, match=r"presence=on: a network of task occupancy has no detection"):
         build_task(run)
 
