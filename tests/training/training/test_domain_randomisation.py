@@ -149,8 +149,7 @@ def request(homes: Path, **options: str) -> TrainingRun:
 def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp_path: Path) -> None:
     old = build_task(request(homes))
     old.save_weights(tmp_path / "old.safetensors", old.model, {})
-    run = dataclasses.replace(
-        request(homes, classes="weights", presence="on", site_noise="0.5", prefix_share="0.5"),
+    run = request(homes, classes="weights", presence="on", site_noise="0.5", prefix_share="0.5").replaced(
         weights=tmp_path / "old.safetensors",
     )
     task = build_task(run)
