@@ -149,8 +149,7 @@ def request(homes: Path, **options: str) -> TrainingRun:
 def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp_path: Path) -> None:
     old = build_task(request(homes))
     old.save_weights(tmp_path / "old.safetensors", old.model, {})
-    run = dataclasses.replace(
-        request(homes, classes="weights", presence="on", site_noise="0.5", prefix_share="0.5"),
+    run = request(homes, classes="weights", presence="on", site_noise="0.5", prefix_share="0.5").replaced(
         weights=tmp_path / "old.safetensors",
     )
     task = build_task(run)
@@ -187,7 +186,7 @@ def test_outputs_alone_leave_everything_else_as_it_is(
     old = build_task(request(homes))
     old.save_weights(tmp_path / "old.safetensors", old.model, {})
     options = {"classes": "weights", "presence": "on", "learn": learn}
-    task = build_task(dataclasses.replace(request(homes, **options), weights=tmp_path / "old.safetensors"))
+    task = build_task(request(homes, **options).replaced(weights=tmp_path / "old.safetensors"))
     before = {k: v.clone() for k, v in task.model.state_dict().items()}
     learns = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learns, 1e-2)
@@ -209,11 +208,11 @@ def test_outputs_alone_leave_everything_else_as_it_is(
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("presence", "yes", r"presence must be off or on, got 'yes'"),
-        ("prefix_share", "1.5", r"prefix_share must be in \[0, 1\], got 1.5"),
-        ("site_noise", "-1", r"site_noise must be in \[0, 1\], got -1"),
+        ("presence", "yes", r"presence must be one of off, on, got 'yes'"),
+        ("prefix_share", "1.5", r"prefix_share must lie in \[0, 1\], got 1.5"),
+        ("site_noise", "-1", r"site_noise must lie in \[0, 1\], got -1"),
         ("pictures", "-1", r"pictures must be >= 0, got -1"),
-        ("classes", "some", r"classes must be data, all or weights, got 'some'"),
+        ("classes", "some", r"classes must be one of data, all, weights, got 'some'"),
     ],
 )
 def test_options_that_make_no_sense(homes: Path, option: str, value: str, message: str) -> None:
@@ -222,7 +221,7 @@ def test_options_that_make_no_sense(homes: Path, option: str, value: str, messag
 
 
 def test_presence_needs_a_detector(homes: Path) -> None:
-    run = dataclasses.replace(request(homes, presence="on"), task="occupancy")
+    run = request(homes, presence="on").replaced(task="occupancy")
     with pytest.raises(ValueError, match=r"presence=on: a network of task occupancy has no detection"):
         build_task(run)
 
