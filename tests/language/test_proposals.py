@@ -10,13 +10,13 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network
 
-from embodied_perceptron import perceptron as answering
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
 from embodied_perceptron.language import candidates as proposing
+from embodied_perceptron.language import grounder as answering
 from embodied_perceptron.language.candidates import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
