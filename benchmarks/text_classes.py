@@ -41,7 +41,7 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
 from embodied_perceptron_training.evaluation.runner.scenes import load_scene
 from embodied_perceptron_training.training.few_shot import (
-    Room,
+    RoomFeatures,
     Rows,
     boxes_by,
     classifier_rows,
@@ -69,7 +69,7 @@ class Sites:
 # what is learned from, and what is judged
 
 
-def see(data: EmbodiedScanDataset, name: str, views: int, inference: Predictor) -> Room:
+def see(data: EmbodiedScanDataset, name: str, views: int, inference: Predictor) -> RoomFeatures:
     """What the classifier reads in one home, and the things that its views show."""
     scene = load_scene(data, name, views)
     perceptron = scene_perceptron(inference, len(scene.frames))
@@ -79,10 +79,10 @@ def see(data: EmbodiedScanDataset, name: str, views: int, inference: Predictor) 
     assert prediction.detections is not None
     rows = [r for r in scene.seen_rows() if scene.labels[r] not in STRUCTURE_CLASSES]
     labels = tuple(scene.labels[r] for r in rows)
-    return Room(name, labels, scene.boxes[rows], room_parts(prediction), prediction.detections.boxes)
+    return RoomFeatures(name, labels, scene.boxes[rows], room_parts(prediction), prediction.detections.boxes)
 
 
-def sites_of(room: Room, seed: int) -> Sites:
+def sites_of(room: RoomFeatures, seed: int) -> Sites:
     """Examples of all things, and some sites that are none."""
     examples = examples_of(room)
     taught = (examples.thing >= 0).nonzero()[:, 0]
@@ -92,7 +92,7 @@ def sites_of(room: Room, seed: int) -> Sites:
     return Sites(examples.features[rows].clone(), examples.thing[rows].clone(), room.labels)
 
 
-def asked_sites(room: Room, inference: Predictor) -> tuple[Tensor, list[str]]:
+def asked_sites(room: RoomFeatures, inference: Predictor) -> tuple[Tensor, list[str]]:
     """(T, C) features at the best box of each thing that has one, and the things' names."""
     rows = classifier_rows(inference)
     truth = torch.from_numpy(room.boxes)
@@ -179,7 +179,7 @@ class Judged:
 
     features: Tensor
     labels: list[str]
-    rooms: list[Room]
+    rooms: list[RoomFeatures]
 
 
 def accuracy(classify: Classify, judged: Judged, names: Sequence[str], only: Sequence[str] | None = None) -> float:
