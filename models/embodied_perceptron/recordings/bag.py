@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
 _WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
 _SCANNED_TRANSFORMS = 2000
+_FORESEEN_TRANSFORMS = 5000  # within which a clock that went back for a while comes back
 _REORDERED = 8  # messages of one topic among which stamps are put in order
 _FURTHEST_AHEAD_S = 5.0  # of transforms, should one of them end early; a transform tree remembers 10 s
 _MAX_CHUNK_BYTES = 2**30
@@ -558,39 +560,40 @@ class _TransformsAhead:
         self._lookahead_ns = lookahead_ns
         self._clocks = {child: _Clock() for child in awaited}
         self._newest: dict[str, _Place] = dict.fromkeys(awaited, (-1, 0))
-        self._next = self._take()
+        self._taken: deque[tuple[_Place, TransformSample]] = deque()
 
     def until(self, at: _Place) -> Iterator[TransformSample]:
         """Those that an image at this place needs."""
         enough = at[0], at[1] + self._lookahead_ns
         too_far = at[0], at[1] + seconds_to_ns(_FURTHEST_AHEAD_S)
-        while self._next is not None:
+        while self._take(1):
             newest = self._newest.values()
-            begun_anew = self._next[0][0] > at[0]
-            if begun_anew or min(newest, default=enough) >= enough or max(newest, default=enough) > too_far:
+            if min(newest, default=enough) >= enough or max(newest, default=enough) > too_far:
                 return
-            yield self._hand_out()
+            if self._taken[0][0][0] > at[0] and not self._comes_back(at[0]):
+                return
+            place, sample = self._taken.popleft()
+            if sample.child in self._newest and place[0] <= at[0]:
+                self._newest[sample.child] = place
+            yield sample
 
     def rest(self) -> Iterator[TransformSample]:
         """All that are left."""
-        while self._next is not None:
-            yield self._hand_out()
+        while self._take(1):
+            yield self._taken.popleft()[1]
 
-    def _hand_out(self) -> TransformSample:
-        assert self._next is not None
-        place, sample = self._next
-        if sample.child in self._newest:
-            self._newest[sample.child] = place
-        self._next = self._take()
-        return sample
+    def _comes_back(self, begun: int) -> bool:
+        """Whether only a sender's clock went back for a while, and not the recording began anew."""
+        self._take(_FORESEEN_TRANSFORMS)
+        return any(place[0] <= begun for place, _ in self._taken)
 
-    def _take(self) -> tuple[_Place, TransformSample] | None:
-        entry = next(self._source, None)
-        if entry is None:
-            return None
-        logged_ns, sample = entry
-        clock = self._clocks.get(sample.child)
-        return ((0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)), sample
+    def _take(self, count: int) -> bool:
+        """Have so many ready, or as many as are left; whether there are any."""
+        for logged_ns, sample in islice(self._source, max(0, count - len(self._taken))):
+            clock = self._clocks.get(sample.child)
+            place = (0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)
+            self._taken.append((place, sample))
+        return bool(self._taken)
 
 
 def message_stamp_ns(header: Any) -> int:
