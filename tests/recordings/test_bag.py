@@ -458,8 +458,16 @@ def with_jitter(number: int, t: int) -> int:
     return t + random.Random(number).randrange(S // 3)
 
 
-@pytest.mark.parametrize("logged", [at_one_moment, by_the_converter, with_jitter])
-@pytest.mark.parametrize("order", ["by time", "topic by topic", "images first"])
+@pytest.mark.parametrize(
+    ("logged", "order"),
+    [
+        (at_one_moment, "by time"),
+        (with_jitter, "by time"),
+        (by_the_converter, "by time"),
+        (by_the_converter, "topic by topic"),
+        (by_the_converter, "images first"),
+    ],
+)
 @pytest.mark.parametrize("storage", list(StoragePlugin))
 def test_messages_come_by_their_stamps(tmp_path: Path, logged: Any, order: str, storage: StoragePlugin) -> None:
     """Longer than a transform tree remembers, written by converters that stamp records as they like."""
@@ -468,8 +476,6 @@ def test_messages_come_by_their_stamps(tmp_path: Path, logged: Any, order: str, 
         out.sort(key=lambda m: (not m[0].startswith("/tf"), m[0]))
     elif order == "images first":
         out.sort(key=lambda m: m[0].startswith("/tf"))
-    if order != "by time" and logged is not by_the_converter:
-        pytest.skip("another order of records that say the same")
     out = [(topic, logged(n, t), message) for n, (topic, t, message) in enumerate(out)]
     path = write_bag(tmp_path / "bag", out, storage)
     stream = PosedFrameStream(BagRecording(path), AssemblerConfig())

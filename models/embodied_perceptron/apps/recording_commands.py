@@ -355,7 +355,7 @@ def _examine_source(
         try:
             recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True, reading=reading)
         except RecordingError as error:
-            return [Finding("reading", Severity.ERROR, str(error))]
+            return [Finding("reading", Severity.ERROR, error.fault, error.remedy)]
         return examine_recording(recording, settings.assembler, progress.update, world_frame)
 
 

@@ -86,7 +86,7 @@ _zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the packa
 storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(_zstd.ZstdDecompressor))
 
 
-class TopicError(ValueError):
+class TopicError(RecordingError):
     """Topics that are missing or do not fit together; the message lists what there is."""
 
 
@@ -200,7 +200,7 @@ class BagRecording:
                 self._check_topics(chosen)
                 chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
-                raise RecordingError(f"{self._path}: {error}") from error
+                raise RecordingError(f"{self._path}: {error.fault}", error.remedy) from error
             self._cameras = {camera.name: camera for camera in chosen}
             by_name = {topic.name: topic for topic in self._topics}
             self._frames = {c.name: by_name[c.color].frame_id for c in chosen}
@@ -295,7 +295,8 @@ class BagRecording:
         except RecordingError:
             raise
         except Exception as error:  # the reader lets through whatever damaged bytes provoke
-            raise RecordingError(f"{self._path} cannot be opened: {error!s:.500}{self._how_to_mend(error)}") from error
+            fault = f"{self._path} cannot be opened: {error!s:.500}"
+            raise RecordingError(fault, self._how_to_mend(error)) from error
         try:
             yield reader
         finally:
@@ -312,7 +313,7 @@ class BagRecording:
             if not path.is_file():
                 raise RecordingError(f"{path} is no regular file")
             if is_lfs_pointer(path):
-                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording: run `git lfs pull`")
+                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
             # of which a few lines can stand for gigabytes
@@ -322,13 +323,13 @@ class BagRecording:
         """What may help, in words, where that is known."""
         for path in self._files():
             if path.suffix == ".mcap" and not _ends_with(path, _MCAP_MAGIC):
-                return f"; it was cut off: `mcap recover {path}` may save what is there"
+                return f"it was cut off: `mcap recover {path}` may save what is there"
             if path.suffix == ".db3" and "malformed" in str(error):
-                return f"; it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
+                return f"it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
             if path.suffix == ".bag" and "index" in str(error).lower():
-                return f"; it was cut off: `rosbag reindex {path}` may save what is there"
+                return f"it was cut off: `rosbag reindex {path}` may save what is there"
         if "files are missing" in str(error):
-            return f"; if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
+            return f"if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
         return ""
 
     def _messages(self, reader: AnyReader, topics: Collection[str]) -> Iterator[tuple[str, str, int, Any]]:
@@ -345,8 +346,8 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}"
-                    f"{self._how_to_mend(error)}"
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
+                    self._how_to_mend(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
@@ -709,8 +710,8 @@ def choose_tf_topics(
     if len(chosen) > 1 and len({_space(name) for name in chosen}) > 1:
         names, robots = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
         raise TopicError(
-            f"cameras {names} have transforms of several robots ({robots}), and a map is of one: choose it with "
-            f"--tf-topic, for example --tf-topic {min(chosen)}"
+            f"cameras {names} have transforms of several robots ({robots}), and a map is of one",
+            f"choose it, for example with --tf-topic {min(chosen)}",
         )
     spaces = {_space(name) for name in chosen}
     beside = [n for n in static if _space(n) in spaces or any(_lies_in(c.color, n) for c in cameras)]
@@ -734,8 +735,8 @@ def _nearest_above(camera: CameraTopics, moving: Sequence[str]) -> list[str]:
     spaces = {_space(name) for name in above or moving}
     if not above and len(spaces) > 1:
         raise TopicError(
-            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}: choose them with "
-            f"--tf-topic, for example --tf-topic {min(moving)}"
+            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}",
+            f"choose them, for example with --tf-topic {min(moving)}",
         )
     nearest = max(spaces, key=len, default="")
     return [name for name in above or moving if _space(name) == nearest]
