@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -645,6 +646,20 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return plain
 
 
+_MOST_VALUES = 100_000
+
+
+def _written_out(value: Any, known: dict[int, float]) -> float:
+    """How many values YAML stands for when its aliases are written out; a few lines can mean billions, or no end."""
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf  # until it is known: what holds itself has no end
+        parts = value if isinstance(value, list) else [*value, *value.values()]
+        known[id(value)] = 1 + sum(_written_out(part, known) for part in parts)
+    return known[id(value)]
+
+
 def load_config(path: str | Path) -> PerceptronConfig:
     """Read a YAML file. Raises ``ConfigError`` for unreadable YAML or values, ``OSError`` when it cannot be opened."""
     try:
@@ -653,4 +668,6 @@ def load_config(path: str | Path) -> PerceptronConfig:
         raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if _written_out(data, {}) > _MOST_VALUES:
+        raise ConfigError(f"{path} stands for more than {_MOST_VALUES} values: its aliases repeat each other")
     return config_from_dict(PerceptronConfig, {} if data is None else data, str(path))

@@ -16,11 +16,13 @@ from support.small_recording import INTRINSICS, S, camera_pose, frames, render, 
 
 from embodied_perceptron.apps.checks import (
     Finding,
+    RivalTransforms,
     Severity,
     SpreadSamples,
     check_alignment,
     check_clocks,
     check_depth,
+    check_frames_differ,
     check_level,
     check_motion,
     check_order,
@@ -37,7 +39,7 @@ from embodied_perceptron.apps.view_consistency import check_views
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import back_project, make_transform, transform_points
 from embodied_perceptron.recordings.open import open_recording
-from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.recordings.recording import PosedFrameStream, TransformSample
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly, TooOld
 
 
@@ -516,6 +518,78 @@ def test_a_bag_with_unusable_messages(tmp_path: Path) -> None:
     findings = examine(path)
     assert any("1 of /tf cannot be used, first: transform" in f.message for f in findings)
     assert has_errors(findings)
+
+
+def test_what_replay_drops_is_foretold_by_the_same_code(tmp_path: Path) -> None:
+    out = []
+    for stamp, color, depth_m, T in frames(12):
+        out.append(("/tf", stamp - 1, transform(stamp, "odom", "optical", T)))
+        for n in range(2):
+            out.append(("/c/color/image_raw", stamp + n, image(stamp, "optical", color)))
+            out.append(("/c/depth/image_raw", stamp + 2 + n, image(stamp, "optical", depth_m)))
+        out.append(("/c/color/camera_info", stamp + 5, camera_info(stamp, "optical", INTRINSICS)))
+    path = write_bag(tmp_path / "bag", sorted(out, key=lambda m: m[1]))
+    (finding,) = [f for f in examine(path) if f.check == "frames"]
+    stream = PosedFrameStream(open_recording(path), SynchronizerConfig())
+    fused = len(list(stream))
+    assert fused == 12
+    assert finding.message.startswith(f"{fused} of 24 frames can be fused; dropped are 24 duplicate, for example c 1.0")
+
+
+def test_frozen_depth_is_told_of_a_camera_that_moves(tmp_path: Path) -> None:
+    folder = write_recording(tmp_path / "a")
+    assert "depth frozen" not in worst(folder)
+    for i in range(4, 11):
+        (folder / "depth" / f"{i:06d}.png").write_bytes((folder / "depth" / "000003.png").read_bytes())
+    assert worst(folder)["depth frozen"] == Severity.WARNING
+    lines = (folder / "groundtruth.txt").read_text().splitlines()
+    still = [lines[0], *(f"{line.split()[0]} {lines[1].split(maxsplit=1)[1]}" for line in lines[1:])]
+    (folder / "groundtruth.txt").write_text("\n".join(still))
+    assert "depth frozen" not in worst(folder), "a camera that stands still sees the same"
+
+
+def moving(x: float) -> np.ndarray:
+    return make_transform(np.eye(3), np.array([x, 0.0, 0.0]))
+
+
+def rivals(xs: list[float], static: bool = False) -> list[Finding]:
+    found = RivalTransforms()
+    for i, x in enumerate(xs):
+        found.add(TransformSample(S + i * S // 50, "odom", "base", moving(x), static))
+    return found.findings()
+
+
+def test_publishers_that_fight_over_one_link() -> None:
+    drive = [0.01 * i for i in range(100)]
+    assert rivals(drive) == []
+    assert rivals([x + 1.5 * (i > 40) for i, x in enumerate(drive)]) == [], "one correction"
+    (finding,) = rivals([x + 1.5 * (i % 2) for i, x in enumerate(drive)])
+    assert finding.severity == Severity.ERROR
+    assert "several publishers set 'base' differently" in finding.message
+    assert rivals([x + 1.5 * (i % 5 < 2) for i, x in enumerate(drive)])[0].severity == Severity.ERROR, "other rates"
+    assert rivals([0.0, 0.0, 0.0], static=True) == []
+    assert len(rivals([0.0, 0.7], static=True)) == 1
+
+
+def test_cameras_that_share_a_frame() -> None:
+    assert check_frames_differ({"left": "a", "right": "b"}) == []
+    (finding,) = check_frames_differ({"left": "optical", "right": "optical"})
+    assert "cameras left and right are all in frame 'optical'" in finding.message
+
+
+def test_why_a_calibration_was_refused_is_said(tmp_path: Path) -> None:
+    out = []
+    for stamp, color, depth_m, T in frames(6):
+        info = camera_info(stamp, "optical", INTRINSICS, distortion_model="thin_prism", d=np.ones(5))
+        out += [
+            ("/tf", stamp - 1, transform(stamp, "odom", "optical", T)),
+            ("/c/color/image_raw", stamp, image(stamp, "optical", color)),
+            ("/c/depth/image_raw", stamp + 1, image(stamp, "optical", depth_m)),
+            ("/c/color/camera_info", stamp + 2, info),
+        ]
+    findings = examine(write_bag(tmp_path / "bag", out))
+    sizes = next(f for f in findings if f.check == "sizes")
+    assert "no camera_info could be read: distortion model 'thin_prism' is not supported" in sizes.message
 
 
 def test_a_recording_that_breaks_off_is_a_finding(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -437,4 +439,178 @@ def test_a_definition_that_lost_a_field_is_named(tmp_path: Path) -> None:
     assert sums[0] in damaged
     path.write_bytes(damaged.replace(*sums))
     with pytest.raises(RecordingError, match=r"definition of geometry_msgs/msg/TransformStamped .*'child_frame_id'"):
+        open_recording(path)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# the order of stamps, whenever messages were recorded
+
+
+def at_one_moment(_: int, t: int) -> int:
+    return 0
+
+
+def by_the_converter(number: int, _: int) -> int:
+    return T0 + 10**17 + number * 200_000
+
+
+def with_jitter(number: int, t: int) -> int:
+    return t + random.Random(number).randrange(S // 3)
+
+
+@pytest.mark.parametrize(
+    ("logged", "order"),
+    [
+        (at_one_moment, "by time"),
+        (with_jitter, "by time"),
+        (by_the_converter, "by time"),
+        (by_the_converter, "topic by topic"),
+        (by_the_converter, "images first"),
+    ],
+)
+@pytest.mark.parametrize("storage", list(StoragePlugin))
+def test_messages_come_by_their_stamps(tmp_path: Path, logged: Any, order: str, storage: StoragePlugin) -> None:
+    """Longer than a transform tree remembers, written by converters that stamp records as they like."""
+    out = messages(frames=150, static=True)
+    if order == "topic by topic":
+        out.sort(key=lambda m: (not m[0].startswith("/tf"), m[0]))
+    elif order == "images first":
+        out.sort(key=lambda m: m[0].startswith("/tf"))
+    out = [(topic, logged(n, t), message) for n, (topic, t, message) in enumerate(out)]
+    path = write_bag(tmp_path / "bag", out, storage)
+    stream = PosedFrameStream(BagRecording(path), SynchronizerConfig())
+    frames = list(stream)
+    assert [p.frame.stamp_ns for p in frames] == [stamp(i) for i in range(150)]
+    assert stream.stats.dropped == {}
+    np.testing.assert_allclose(frames[100].T_world_camera, base_pose(100) @ MOUNT, atol=1e-6)
+
+
+def test_a_sender_of_transforms_whose_clock_is_wrong_for_a_while_holds_up_nothing(tmp_path: Path) -> None:
+    out = messages(frames=60)
+    for topic, t, message in out:
+        if topic == "/tf" and stamp(20) < t < stamp(24):
+            for part in message.transforms:
+                part.header.stamp.sec -= 100
+    stream = PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), SynchronizerConfig())
+    stamps_ns = {p.frame.stamp_ns for p in stream}
+    assert stamps_ns >= {stamp(i) for i in (*range(10), *range(35, 60))}, "but for a second around it"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# transforms of several robots
+
+
+def of_robots(*names: str, cameras: tuple[str, ...] = ("robot1",)) -> list[tuple[str, int, Any]]:
+    """Robots with the same frames, each with /NAME/tf; the x of a base is 10 m for each robot before it."""
+    out: list[tuple[str, int, Any]] = []
+    for number, name in enumerate(names):
+        for topic, t, message in messages():
+            if topic.startswith("/tf"):
+                for part in message.transforms:
+                    if part.child_frame_id == "base_link":
+                        part.transform.translation.x += 10.0 * number
+                out.append((f"/{name}{topic}", t, message))
+            elif name in cameras or (not cameras and number == 0):
+                out.append((f"/{name}{topic}" if cameras else topic, t, message))
+    return sorted(out, key=lambda m: m[1])
+
+
+def test_transforms_are_those_of_the_cameras_namespace(tmp_path: Path) -> None:
+    for name in ("robot1", "robot2"):
+        path = write_bag(tmp_path / name, of_robots("robot1", "robot2", cameras=(name,)))
+        recording = BagRecording(path)
+        assert recording.tf_topics == (f"/{name}/tf", f"/{name}/tf_static")
+        frames = list(PosedFrameStream(recording, SynchronizerConfig()))
+        assert len(frames) == 5
+        x = 10.0 * (name == "robot2")
+        np.testing.assert_allclose([p.T_world_camera[0, 3] - x for p in frames], 0.1 + 0.1 * np.arange(5), atol=1e-6)
+
+
+@pytest.mark.parametrize("cameras", [(), ("robot1", "robot2")])
+def test_several_robots_are_no_map_until_one_is_chosen(tmp_path: Path, cameras: tuple[str, ...]) -> None:
+    path = write_bag(tmp_path / "bag", of_robots("robot1", "robot2", cameras=cameras))
+    with pytest.raises(RecordingError, match=r"--tf-topic /robot1/tf"):
+        BagRecording(path)
+    recording = BagRecording(path, tf_topic="/robot2/tf")
+    assert recording.tf_topics == ("/robot2/tf", "/robot2/tf_static")
+    assert len(recording.cameras) == 1
+    assert len(list(PosedFrameStream(recording, SynchronizerConfig()))) == 5
+    with pytest.raises(RecordingError, match="topic /tf has no moving transforms; there are: /robot1/tf, /robot2/tf"):
+        BagRecording(path, tf_topic="/tf")
+
+
+def test_one_namespace_of_transforms_serves_every_camera(tmp_path: Path) -> None:
+    recording = BagRecording(write_bag(tmp_path / "bag", of_robots("robot1", cameras=())))
+    assert recording.tf_topics == ("/robot1/tf", "/robot1/tf_static")
+    assert len(list(PosedFrameStream(recording, SynchronizerConfig()))) == 5
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what is no bag, or more than one
+
+
+def test_depth_of_another_scale(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    frames = list(PosedFrameStream(open_recording(path, depth_scale=5000.0), SynchronizerConfig()))
+    np.testing.assert_allclose(frames[3].frame.depth_m, pixels(3)[1] / 5000.0, atol=1e-6)
+    for scale in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(RecordingError, match="depth_scale must be positive"):
+            open_recording(path, depth_scale=scale)
+
+
+def test_unsupported_encodings_are_named(tmp_path: Path) -> None:
+    out = messages(encoding="bayer_rggb8", step=3 * W)
+    with pytest.raises(RecordingError, match=r"no colour images.*bayer_rggb8 cannot be read: colour may be rgb8"):
+        open_recording(write_bag(tmp_path / "bag", out))
+
+
+def test_files_without_metadata_and_pointers_say_what_to_do(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    metadata = (path / "metadata.yaml").read_text()
+    (path / "metadata.yaml").unlink()
+    with pytest.raises(RecordingError, match="ros2 bag reindex"):
+        open_recording(path)
+    (path / "metadata.yaml").write_text(metadata)
+    (path / "bag.mcap").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(RecordingError, match="git lfs pull") as caught:
+        open_recording(path)
+    assert "reindex" not in str(caught.value)
+    (path / "bag.mcap").write_bytes(b"no bag at all, but long enough to hold an end of file" * 4)
+    (path / "bag.mcap").rename(tmp_path / "other.mcap")
+    with pytest.raises(RecordingError) as caught:
+        open_recording(path)
+    assert "ros2 bag reindex" in str(caught.value)
+
+
+@pytest.mark.parametrize("honest", [True, False])
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_chunk_that_holds_gigabytes_is_refused(tmp_path: Path, honest: bool, compression: str) -> None:
+    import tracemalloc
+
+    import lz4.frame
+    from rosbags.rosbag2 import storage_mcap
+
+    size = 2**31 if honest else 1000
+    pack = vars(storage_mcap)["zstd"].compress if compression == "zstd" else lz4.frame.compress
+    packed = pack(bytes(2**26))  # 64 MiB
+    text = compression.encode()
+    chunk = struct.pack("<QQQI", 0, 1, size, 0) + struct.pack("<I", len(text)) + text
+    chunk += struct.pack("<Q", len(packed)) + packed
+    profile = struct.pack("<I", 4) + b"ros2" + struct.pack("<I", 0)
+    magic = b"\x89MCAP0\r\n"
+    body = magic + b"\x01" + struct.pack("<Q", len(profile)) + profile + b"\x06" + struct.pack("<Q", len(chunk)) + chunk
+    path = tmp_path / "a.mcap"
+    path.write_bytes(body + b"\x02" + struct.pack("<Q", 20) + bytes(20) + magic)
+    tracemalloc.start()
+    with pytest.raises(RecordingError, match=r"a chunk (claims|holds more than)"):
+        open_recording(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+def test_metadata_that_refers_to_itself_is_refused(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]" for i in range(1, 40)]
+    (path / "metadata.yaml").write_text("\n".join([*lines, "rosbag2_bagfile_information: *a39"]))
+    with pytest.raises(RecordingError, match="aliases"):
         open_recording(path)

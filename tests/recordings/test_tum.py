@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -356,6 +357,10 @@ def test_nothing_there(tmp_path: Path) -> None:
         ("7", 7 * S),
         ("1700000000.123456789", 1700000000123456789),
         ("0.1234567899", 123456789),
+        ("1700000000123", 1700000000123 * 10**6),  # milliseconds
+        ("1700000000123.25", 1700000000123250000),
+        ("1700000000123456", 1700000000123456 * 10**3),  # microseconds
+        ("1700000000123456789", 1700000000123456789),  # nanoseconds
     ],
 )
 def test_stamps_are_exact(text: str, ns: int) -> None:
@@ -366,6 +371,85 @@ def test_stamps_are_exact(text: str, ns: int) -> None:
 def test_what_is_no_stamp_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="must be decimal seconds"):
         parse_stamp(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 20, "9" * 40, "9223372036854775808"])
+def test_stamps_beyond_all_time_are_named(text: str) -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        parse_stamp(text)
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6])
+@pytest.mark.parametrize("only_images", [False, True])
+def test_lists_in_another_unit_of_time_are_read(tmp_path: Path, unit: int, only_images: bool) -> None:
+    start = 1_700_000_000 * S
+    with TumWriter(tmp_path, INTRINSICS) as writer:
+        for i in range(4):
+            writer.add(start + i * S // 10, *images(i), pose(i))
+    for name in ("rgb.txt", "depth.txt") if only_images else ("rgb.txt", "depth.txt", "groundtruth.txt"):
+        lines = [line.split() for line in (tmp_path / name).read_text().splitlines()[1:]]
+        text = "".join(f"{int(t.replace('.', '')) // unit} {' '.join(rest)}\n" for t, *rest in lines)
+        (tmp_path / name).write_text(text)
+    frames = list(PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig()))
+    assert [p.frame.stamp_ns for p in frames] == [start + i * S // 10 for i in range(4)]
+
+
+def test_times_since_the_start_in_small_units_are_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "rgb.txt").write_text("".join(f"{i * 33333333} color/{i:06d}.png\n" for i in range(4)))
+    with pytest.raises(RecordingError, match=r"rgb\.txt: images are 33333333 s apart"):
+        TumRecording(tmp_path)
+
+
+def test_byte_order_marks_and_damaged_lines(tmp_path: Path) -> None:
+    write(tmp_path, frames=6)
+    for name in ("rgb.txt", "depth.txt", "groundtruth.txt", "camera.json"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes().replace(b"\n", b"\r\n"))
+    assert len(list(PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig()))) == 6
+    lines = (tmp_path / "groundtruth.txt").read_text(encoding="utf-8-sig").splitlines()
+    lines[3] = "1.2 0 0 -inf 0 0 0 1"
+    (tmp_path / "groundtruth.txt").write_text("\n".join(lines))
+    with (tmp_path / "rgb.txt").open("a") as file:
+        file.write("1.60 colo")
+        file.write("\n1.7\n")
+    with pytest.raises(RecordingError, match=r"rgb\.txt"):
+        TumRecording(tmp_path)
+    tolerant = TumRecording(tmp_path, tolerate_damage=True)
+    assert tolerant.left_out.counts == {str(tmp_path / "rgb.txt"): 1, str(tmp_path / "groundtruth.txt"): 1}
+    assert "3 finite numbers" in tolerant.left_out.reasons[str(tmp_path / "groundtruth.txt")]
+    assert len(list(PosedFrameStream(tolerant, SynchronizerConfig()))) == 6, "the pose between its neighbours"
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["rgb.txt", "color/000001.png", "camera.json"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, what: str, name: str) -> None:
+    write(tmp_path)
+    (tmp_path / name).unlink()
+    if what == "pipe":
+        os.mkfifo(tmp_path / name)
+    elif what == "device":
+        (tmp_path / name).symlink_to("/dev/zero")
+    else:
+        (tmp_path / name).mkdir()
+    with pytest.raises(RecordingError, match="is no regular file"):
+        list(TumRecording(tmp_path))
+
+
+def test_depth_of_another_scale(tmp_path: Path) -> None:
+    recording = open_recording(write(tmp_path), depth_scale=5000.0)
+    plain = [p.frame.depth_m for p in PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig())]
+    scaled = [p.frame.depth_m for p in PosedFrameStream(recording, SynchronizerConfig())]
+    np.testing.assert_allclose(np.array(scaled), np.array(plain) / 5, rtol=1e-5)
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
+    (tmp_path / "associations.txt").write_text("1.0 a.png 1.0 b.png\n")
+    with pytest.raises(RecordingError, match=r"associations\.txt, which is not read"):
+        open_recording(tmp_path)
+    write(tmp_path / "r")
+    edit_json(k1=0.1)(tmp_path / "r")
+    with pytest.raises(RecordingError, match="distorted images are not supported in a folder"):
+        open_recording(tmp_path / "r")
 
 
 def test_damage_marks_carry_the_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ unreadable input; 130 interrupted.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import traceback
@@ -79,7 +80,18 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
         except Exception as error:  # whatever a plugin does wrong must not break the others
             failures[plugin.name] = f"{type(error).__name__}: {error}"
             _add_stub(app, plugin.name, failures[plugin.name])
+    _keep_brackets(app)
     return app
+
+
+def _keep_brackets(app: typer.Typer) -> None:
+    """Docstrings are text: in help, brackets would be taken for markup and vanish."""
+    for command in app.registered_commands:
+        if command.help is None and command.callback is not None:
+            command.help = escape(inspect.getdoc(command.callback) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _keep_brackets(group.typer_instance)
 
 
 def _version(asked: bool) -> None:

@@ -131,7 +131,7 @@ class _Examination:
                 for drop in stream.take_drops():
                     first_drops.setdefault(drop.reason, drop)
         except RecordingError as error:
-            self._findings.append(Finding("reading", Severity.ERROR, str(error)))
+            self._findings.append(Finding("reading", Severity.ERROR, error.fault, error.remedy))
         for drop in stream.take_drops():
             first_drops.setdefault(drop.reason, drop)
         findings = self._findings

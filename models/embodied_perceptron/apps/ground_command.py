@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.view_command import map_file
 
 
@@ -18,14 +19,22 @@ def ground(
     scenes: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON: scenes with detections, queries.")],
     out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of answers to write.")],
 ) -> None:
-    """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers."""
-    from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
-    from embodied_perceptron.recordings.files import write_atomically
+    """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers.
 
-    try:
-        answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
-    except ValueError as error:  # JSON's own errors are such too
-        raise CommandError(f"{scenes}: {error}") from error
+    Scenes: {"scenes": {"a": {"detections": [{"center": [x, y, z], "size": [dx, dy, dz], "category": "chair"}]}},
+    "queries": [{"scene": "a", "text": "the chair"}]}; of a detection also score, yaw (radians) and color (r, g, b from
+    0 to 255), of a scene also viewpoint (16 numbers of the camera's pose), where they are known.
+
+    Answers: {"answers": [{"scene": ..., "text": ..., "status": "FOUND", "boxes": [...], "ms": ...}]}.
+    """
+    with TaskProgress(f"answering {scenes}"):
+        from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
+        from embodied_perceptron.recordings.files import write_atomically
+
+        try:
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
+        except ValueError as error:  # JSON's own errors are such too
+            raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, (json.dumps(answers, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
     ms = [a["ms"] for a in answers["answers"]]
@@ -39,11 +48,12 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="Text, mentions, relations and boxes as JSON.")] = False,
 ) -> None:
     """Describe a saved map in sentences whose every noun carries its objects."""
-    from embodied_perceptron.language.description import describe as describe_objects  # torch loads only when needed
-    from embodied_perceptron.scene.live_map import saved_objects
+    with TaskProgress(f"reading {path}"):
+        from embodied_perceptron.language.description import describe as describe_objects  # torch loads only here
+        from embodied_perceptron.scene.live_map import saved_objects
 
-    objects = saved_objects(map_file(path))
-    description = describe_objects(objects, "dense" if dense else "plain")
+        objects = saved_objects(map_file(path))
+        description = describe_objects(objects, "dense" if dense else "plain")
     if not as_json:
         typer.echo(description.text)
         return

@@ -79,8 +79,17 @@ def _load_plugin(group: str, purpose: str) -> Any:
 # --------------------------------------------------------------------------------------------------------------------
 # replay
 
-Source = Annotated[Path, typer.Argument(help="Folder in TUM RGB-D layout, or bag (MCAP, SQLite, ROS 1).")]
-ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML configuration.")]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json), or bag: a folder with "
+        "metadata.yaml, or a file .mcap, .db3 or .bag."
+    ),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="YAML configuration by sections: volume: {voxel_size_m: 0.02}, for example."),
+]
 WorldFrame = Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")]
 ColorTopic = Annotated[str | None, typer.Option(help="Colour topic of a bag, where it is not found by itself.")]
 DepthTopic = Annotated[str | None, typer.Option(help="Depth topic of a bag.")]
@@ -328,9 +337,10 @@ def doctor_command(
         look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
     if source is None and not live:
-        from embodied_perceptron.apps.doctor import examine_environment
+        with TaskProgress("looking at the installation"):
+            from embodied_perceptron.apps.doctor import examine_environment
 
-        findings += examine_environment()
+            findings += examine_environment()
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings], indent=1))
     else:
@@ -355,7 +365,7 @@ def _examine_source(
         try:
             recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True, reading=reading)
         except RecordingError as error:
-            return [Finding("reading", Severity.ERROR, str(error))]
+            return [Finding("reading", Severity.ERROR, error.fault, error.remedy)]
         return examine_recording(recording, settings.assembler, progress.update, world_frame)
 
 

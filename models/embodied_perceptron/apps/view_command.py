@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.progress import TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron.perceptron import Perceptron
@@ -29,10 +30,11 @@ def view(
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,
 ) -> None:
     """Look at a saved map in the browser, ask it, name and correct things (kept in the map). Ctrl-C ends it."""
-    from embodied_perceptron.visualization.web import WebUnavailableError
-    from embodied_perceptron.visualization.web_gate import PortTakenError
+    with TaskProgress(f"reading {map_path}"):
+        from embodied_perceptron.visualization.web import WebUnavailableError
+        from embodied_perceptron.visualization.web_gate import PortTakenError
 
-    perceptron = open_map(map_path)
+        perceptron = open_map(map_path)
     try:
         viewer = serve_map(perceptron, map_file(map_path), host, port, token)
     except WebUnavailableError as error:

@@ -76,24 +76,27 @@ class _Views:
             points, valid = back_project(np.where(depth_m < far_m, depth_m, 0.0), intrinsics)
             cloud = points[valid]
             self._clouds.append(cloud[:: max(1, len(cloud) // _POINTS)])
-        self.pairs: list[tuple[int, int]] = []
+        count = len(views)
+        near: list[tuple[int, int]] = []
         for gap in (1, 2):  # neighbours in time, which see the same surfaces
-            near = [(i, i + gap) for i in range(len(views) - gap) if self._moved(i, i + gap)]
-            near = near[:: max(1, -(-len(near) // _MAX_NEAR))]
-            self.pairs += [pair if n % 2 else pair[::-1] for n, pair in enumerate(near)]
+            near += _thinned([(i, i + gap) for i in range(count - gap) if self._moved(i, i + gap)], _MAX_NEAR)
+        self.near = [pair if n % 2 else pair[::-1] for n, pair in enumerate(near)]
+        # from further apart small errors show better, where there still is something in common
+        wide = [(i, j) for i in range(count) for j in range(count) if i != j and self._moved(i, j)]
+        self.wide = _thinned(wide, 2 * _MAX_NEAR)
 
     def _moved(self, i: int, j: int) -> bool:
         T = invert_transform(self._views[j][1]) @ self._views[i][1]
         turn_rad = np.arccos(np.clip((np.trace(T[:3, :3]) - 1) / 2, -1, 1))
         return bool(np.linalg.norm(T[:3, 3]) > _MOVED_M or turn_rad > _TURNED_RAD)
 
-    def disagreements(self, causes: Sequence[_Cause]) -> NDArray[np.float64]:
+    def disagreements(self, pairs: Sequence[tuple[int, int]], causes: Sequence[_Cause]) -> NDArray[np.float64]:
         """(P, C) of every pair under every cause: median of |depth of one view's points in the other - depth there| /
         depth; NaN with too few points in common."""
-        out = np.full((len(self.pairs), len(causes)), np.nan)
+        out = np.full((len(pairs), len(causes)), np.nan)
         for c, cause in enumerate(causes):
             poses = [convert_pose(T, cause.conventions) for _, T in self._views]
-            for p, (i, j) in enumerate(self.pairs):
+            for p, (i, j) in enumerate(pairs):
                 out[p, c] = self._disagreement(i, j, invert_transform(poses[j]) @ poses[i], cause)
         return out
 
@@ -109,6 +112,10 @@ class _Views:
             return float("nan")
         z = cloud[inside][known, 2]
         return float(np.median(np.abs(z - s * seen[known]) / z))
+
+
+def _thinned(pairs: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    return pairs[:: max(1, -(-len(pairs) // count))]
 
 
 def _scores(table: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -141,20 +148,19 @@ def check_views(
         Nothing where the views tell nothing: a static camera, no overlap.
     """
     compared = _Views(views, intrinsics)
-    right = compared.disagreements([_Cause()])
-    conventions = _family(compared, right, [_Cause(names) for names in _CONVENTIONS[1:]])
+    conventions = _family(compared, [_Cause(names) for names in _CONVENTIONS[1:]])
     if conventions is None:
         return []
     here = conventions.here
     explained = conventions if conventions.explains(_FOREIGN) else None
-    if explained is None and here >= _WRONG:
-        focal = _family(compared, right, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES])
-        scale = _family(compared, right, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS])
+    if explained is None:
+        focal = _family(compared, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES], wide=True)
+        scale = _family(compared, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS]) if here >= _WRONG else None
         found = [family for family in (focal, scale) if family is not None and family.explains(_WRONG)]
         explained = min(found, key=lambda family: family.least / family.here, default=None)
     if explained is None and here > _UNEXPLAINED:  # two causes at once
         both = [_Cause(names, depth_factor=float(s)) for names in _CONVENTIONS for s in _DEPTH_FACTORS]
-        together = _family(compared, right, both)
+        together = _family(compared, both)
         explained = together if together is not None and together.explains(_FOREIGN) else None
     if explained is None:
         if here <= _UNEXPLAINED:
@@ -165,7 +171,7 @@ def check_views(
     cause, least = explained.cause, explained.least
     if cause.depth_factor != 1.0:
         near = [replace(cause, depth_factor=cause.depth_factor * float(f)) for f in np.linspace(0.85, 1.15, 31)]
-        finer = _family(compared, right, near)
+        finer = _family(compared, near)
         if finer is not None:
             cause, least = finer.cause, finer.least
     differ = f"views differ by {least:.1%} of the depth instead of {explained.here:.1%}"
@@ -209,9 +215,13 @@ class _Family:
         )
 
 
-def _family(compared: _Views, right: NDArray[np.float64], causes: Sequence[_Cause]) -> _Family | None:
-    """``right``: (P, 1) disagreement of the views as they are. None where too few pairs tell these causes apart."""
-    scores = _scores(np.concatenate([right, compared.disagreements(causes)], axis=1))
+def _family(compared: _Views, causes: Sequence[_Cause], *, wide: bool = False) -> _Family | None:
+    """The best of ``causes``; None where too few pairs tell them apart.
+
+    ``wide``: measured on views from far apart, of which those count that have something in common whatever the cause.
+    """
+    table = compared.disagreements(compared.wide if wide else compared.near, [_Cause(), *causes])
+    scores = _scores(table[np.isfinite(table).all(axis=1)] if wide else table)
     if len(scores) == 0:
         return None
     best = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
 _WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
 _SCANNED_TRANSFORMS = 2000
+_FORESEEN_TRANSFORMS = 5000  # within which a clock that went back for a while comes back
 _REORDERED = 8  # messages of one topic among which stamps are put in order
 _FURTHEST_AHEAD_S = 5.0  # of transforms, should one of them end early; a transform tree remembers 10 s
 _MAX_CHUNK_BYTES = 2**30
@@ -84,7 +86,7 @@ _zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the packa
 storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(_zstd.ZstdDecompressor))
 
 
-class TopicError(ValueError):
+class TopicError(RecordingError):
     """Topics that are missing or do not fit together; the message lists what there is."""
 
 
@@ -198,7 +200,7 @@ class BagRecording:
                 self._check_topics(chosen)
                 chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
-                raise RecordingError(f"{self._path}: {error}") from error
+                raise RecordingError(f"{self._path}: {error.fault}", error.remedy) from error
             self._cameras = {camera.name: camera for camera in chosen}
             by_name = {topic.name: topic for topic in self._topics}
             self._frames = {c.name: by_name[c.color].frame_id for c in chosen}
@@ -293,7 +295,8 @@ class BagRecording:
         except RecordingError:
             raise
         except Exception as error:  # the reader lets through whatever damaged bytes provoke
-            raise RecordingError(f"{self._path} cannot be opened: {error!s:.500}{self._how_to_mend(error)}") from error
+            fault = f"{self._path} cannot be opened: {error!s:.500}"
+            raise RecordingError(fault, self._how_to_mend(error)) from error
         try:
             yield reader
         finally:
@@ -310,7 +313,7 @@ class BagRecording:
             if not path.is_file():
                 raise RecordingError(f"{path} is no regular file")
             if is_lfs_pointer(path):
-                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording: run `git lfs pull`")
+                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
             # of which a few lines can stand for gigabytes
@@ -320,13 +323,13 @@ class BagRecording:
         """What may help, in words, where that is known."""
         for path in self._files():
             if path.suffix == ".mcap" and not _ends_with(path, _MCAP_MAGIC):
-                return f"; it was cut off: `mcap recover {path}` may save what is there"
+                return f"it was cut off: `mcap recover {path}` may save what is there"
             if path.suffix == ".db3" and "malformed" in str(error):
-                return f"; it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
+                return f"it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
             if path.suffix == ".bag" and "index" in str(error).lower():
-                return f"; it was cut off: `rosbag reindex {path}` may save what is there"
+                return f"it was cut off: `rosbag reindex {path}` may save what is there"
         if "files are missing" in str(error):
-            return f"; if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
+            return f"if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
         return ""
 
     def _messages(self, reader: AnyReader, topics: Collection[str]) -> Iterator[tuple[str, str, int, Any]]:
@@ -343,8 +346,8 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}"
-                    f"{self._how_to_mend(error)}"
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
+                    self._how_to_mend(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
@@ -558,39 +561,40 @@ class _TransformsAhead:
         self._lookahead_ns = lookahead_ns
         self._clocks = {child: _Clock() for child in awaited}
         self._newest: dict[str, _Place] = dict.fromkeys(awaited, (-1, 0))
-        self._next = self._take()
+        self._taken: deque[tuple[_Place, TransformSample]] = deque()
 
     def until(self, at: _Place) -> Iterator[TransformSample]:
         """Those that an image at this place needs."""
         enough = at[0], at[1] + self._lookahead_ns
         too_far = at[0], at[1] + seconds_to_ns(_FURTHEST_AHEAD_S)
-        while self._next is not None:
+        while self._take(1):
             newest = self._newest.values()
-            begun_anew = self._next[0][0] > at[0]
-            if begun_anew or min(newest, default=enough) >= enough or max(newest, default=enough) > too_far:
+            if min(newest, default=enough) >= enough or max(newest, default=enough) > too_far:
                 return
-            yield self._hand_out()
+            if self._taken[0][0][0] > at[0] and not self._comes_back(at[0]):
+                return
+            place, sample = self._taken.popleft()
+            if sample.child in self._newest and place[0] <= at[0]:
+                self._newest[sample.child] = place
+            yield sample
 
     def rest(self) -> Iterator[TransformSample]:
         """All that are left."""
-        while self._next is not None:
-            yield self._hand_out()
+        while self._take(1):
+            yield self._taken.popleft()[1]
 
-    def _hand_out(self) -> TransformSample:
-        assert self._next is not None
-        place, sample = self._next
-        if sample.child in self._newest:
-            self._newest[sample.child] = place
-        self._next = self._take()
-        return sample
+    def _comes_back(self, begun: int) -> bool:
+        """Whether only a sender's clock went back for a while, and not the recording began anew."""
+        self._take(_FORESEEN_TRANSFORMS)
+        return any(place[0] <= begun for place, _ in self._taken)
 
-    def _take(self) -> tuple[_Place, TransformSample] | None:
-        entry = next(self._source, None)
-        if entry is None:
-            return None
-        logged_ns, sample = entry
-        clock = self._clocks.get(sample.child)
-        return ((0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)), sample
+    def _take(self, count: int) -> bool:
+        """Have so many ready, or as many as are left; whether there are any."""
+        for logged_ns, sample in islice(self._source, max(0, count - len(self._taken))):
+            clock = self._clocks.get(sample.child)
+            place = (0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)
+            self._taken.append((place, sample))
+        return bool(self._taken)
 
 
 def message_stamp_ns(header: Any) -> int:
@@ -706,8 +710,8 @@ def choose_tf_topics(
     if len(chosen) > 1 and len({_space(name) for name in chosen}) > 1:
         names, robots = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
         raise TopicError(
-            f"cameras {names} have transforms of several robots ({robots}), and a map is of one: choose it with "
-            f"--tf-topic, for example --tf-topic {min(chosen)}"
+            f"cameras {names} have transforms of several robots ({robots}), and a map is of one",
+            f"choose it, for example with --tf-topic {min(chosen)}",
         )
     spaces = {_space(name) for name in chosen}
     beside = [n for n in static if _space(n) in spaces or any(_lies_in(c.color, n) for c in cameras)]
@@ -731,8 +735,8 @@ def _nearest_above(camera: CameraTopics, moving: Sequence[str]) -> list[str]:
     spaces = {_space(name) for name in above or moving}
     if not above and len(spaces) > 1:
         raise TopicError(
-            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}: choose them with "
-            f"--tf-topic, for example --tf-topic {min(moving)}"
+            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}",
+            f"choose them, for example with --tf-topic {min(moving)}",
         )
     nearest = max(spaces, key=len, default="")
     return [name for name in above or moving if _space(name) == nearest]

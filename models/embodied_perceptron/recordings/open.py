@@ -54,8 +54,8 @@ def _open(path: Path, options: dict[str, Any]) -> Recording:
         return BagRecording(path, **options)
     if path.is_dir() and any([*path.glob("*.mcap"), *path.glob("*.db3")]):
         raise RecordingError(
-            f"{path} holds files of a bag, but no metadata.yaml: name one of the files, or let "
-            f"`ros2 bag reindex {path}` write it"
+            f"{path} holds files of a bag, but no metadata.yaml",
+            f"name one of the files, or let `ros2 bag reindex {path}` write it",
         )
     if (path / "associations.txt").exists():
         raise RecordingError(

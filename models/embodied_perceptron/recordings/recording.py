@@ -23,7 +23,17 @@ from embodied_perceptron.sensors.synchronizer import BadImage, Drop, RgbdSynchro
 
 
 class RecordingError(ValueError):
-    """A recording that cannot be read; the message names the file (and line), and what to do where that is known."""
+    """A recording that cannot be read; the message names the file (and line), and what to do where that is known.
+
+    Attributes:
+        fault: what is wrong.
+        remedy: what to do, "" where nobody knows; the message is both.
+    """
+
+    def __init__(self, fault: str, remedy: str = "") -> None:
+        super().__init__(f"{fault}; {remedy}" if remedy else fault)
+        self.fault = fault
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
+    LeftOut,
     Recording,
     Sample,
     TransformSample,
@@ -71,6 +72,15 @@ class ScanRecording:
         if camera != "camera":
             raise KeyError(f"unknown camera {camera!r}; known: camera")
         return "camera_optical_frame"
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Nothing: a view that cannot be read raises."""
+        return LeftOut()
+
+    def depth_scale(self, camera: str) -> float | None:
+        """Depth comes in metres."""
+        return None
 
     def __len__(self) -> int:
         return len(self._scan.images)

@@ -7,6 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from embodied_perceptron.apps.reading_options import (
+    DepthScale,
+    Poses,
+    PoseScale,
+    TfTopic,
+    open_source,
+    reading_options,
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
@@ -215,15 +224,19 @@ def export_bag_command(
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
     split: Annotated[str, typer.Option(help="Split that the scan is in.")] = "train",
     rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
+    poses: Poses = None,
+    pose_scale: PoseScale = None,
+    depth_scale: DepthScale = None,
+    tf_topic: TfTopic = None,
 ) -> None:
     """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
-    from embodied_perceptron.recordings.open import open_recording
     from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
     from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 
     try:
         if scan is None:
-            count = export_bag(open_recording(source), out)
+            options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+            count = export_bag(open_source(source, **options), out)
         else:
             count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)
     except KeyError as error:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+
+from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
 
 _CONFIG_HELP = "YAML file with the node's parameters; default: the one of the package."
 
@@ -250,16 +253,27 @@ def demo_command(
     version: Annotated[
         int, typer.Option(help="Of the generator of homes; the shipped weights were trained for 1.")
     ] = 1,
-    weights: Annotated[str | None, typer.Option(help="Network: a name, a file, '' = none.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
+    ] = None,
     query: Annotated[list[str] | None, typer.Option(help="A sentence to ask at the end; repeatable.")] = None,
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
+    poses: Poses = None,
+    pose_scale: PoseScale = None,
+    depth_scale: DepthScale = None,
+    tf_topic: TfTopic = None,
 ) -> None:
     """Show it all: recording -> real topics -> node -> live map and answers; pictures and figures afterwards."""
     require_ros()
     from embodied_perceptron_ros.demo.demo import open_viewer, run_demo
-    from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
+    from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, converted
 
     number = DEFAULT_SEED if seed is None else seed
+    options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    if options and source is None:
+        _fail(ValueError("--poses, --pose-scale, --depth-scale and --tf-topic are of a --source"), 2)
+    if options and source is not None:
+        source = _guarded(partial(converted, source, out, options))
     result = _guarded(
         lambda: run_demo(out, source, rate, number, version=version, weights=weights, sentences=query or ())
     )

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.recordings.artifacts import read_ply, write_objects_json, write_ply
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.recordings.label_server import SURE, LabelServer, LabelSession
@@ -38,7 +39,7 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def page(folders, tmp_path):
     recording, replayed = folders
-    with LabelServer(LabelSession.open(tmp_path / "labels.json", replayed, recording, 3)) as server:
+    with LabelServer(LabelSession.open(tmp_path / "labels.json", replayed, open_recording(recording), 3)) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+from embodied_perceptron.apps.reading_options import (
+    DepthScale,
+    Poses,
+    PoseScale,
+    TfTopic,
+    open_source,
+    reading_options,
+)
+
 
 def label(
     labels: Annotated[Path, typer.Argument(dir_okay=False, help="Label file (JSON); made where it is missing.")],
@@ -20,6 +29,10 @@ def label(
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
     frames: Annotated[int, typer.Option(min=0, help="So many frames of the recording.")] = 40,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 = a free one.")] = 8700,
+    poses: Poses = None,
+    pose_scale: PoseScale = None,
+    depth_scale: DepthScale = None,
+    tf_topic: TfTopic = None,
 ) -> None:
     """Make labels of a recording: boxes on a page in the browser, on this machine alone.
 
@@ -49,7 +62,9 @@ def label(
         raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
     from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
 
-    with LabelServer(LabelSession.open(labels, replayed, recording, frames), port) as server:
+    options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    source = None if recording is None else open_source(recording, **options)
+    with LabelServer(LabelSession.open(labels, replayed, source, frames), port) as server:
         typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")
         try:
             server.serve_forever()

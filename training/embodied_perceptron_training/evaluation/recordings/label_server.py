@@ -26,8 +26,7 @@ import numpy as np
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.recordings.artifacts import read_objects_json, read_ply
 from embodied_perceptron.recordings.image_codec import encode_color_file
-from embodied_perceptron.recordings.open import open_recording
-from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
@@ -65,7 +64,7 @@ class LabelSession:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def open(cls, path: Path, replayed: Path, recording: Path | None = None, frames: int = 40) -> LabelSession:
+    def open(cls, path: Path, replayed: Path, recording: Recording | None = None, frames: int = 40) -> LabelSession:
         """Labels at ``path``, or where there are none the objects that a replay wrote into the folder ``replayed``;
         ``frames`` of the ``recording``, evenly spread. Raises what reading these raises."""
         points, colors = read_ply(replayed / "voxels.ply")
@@ -115,10 +114,9 @@ class LabelSession:
         )
 
 
-def _some_frames(recording: Path, wanted: int) -> tuple[PosedFrame, ...]:
-    source = open_recording(recording)
-    step = max(1, -(-len(source) // max(wanted, 1)))
-    stream = PosedFrameStream(source, PerceptronConfig().assembler)
+def _some_frames(recording: Recording, wanted: int) -> tuple[PosedFrame, ...]:
+    step = max(1, -(-len(recording) // max(wanted, 1)))
+    stream = PosedFrameStream(recording, PerceptronConfig().assembler)
     return tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:wanted]
 
 

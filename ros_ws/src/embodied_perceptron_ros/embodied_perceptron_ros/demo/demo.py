@@ -228,7 +228,9 @@ def run_demo(
             console.print(
                 f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True, markup=False
             )
-    weights = (_WEIGHTS if _WEIGHTS in available() else "") if weights is None else weights
+    if weights is None:
+        weights = _WEIGHTS if _WEIGHTS in available() else ""
+    weights = "" if weights.lower() == "none" else weights
     if not weights:
         console.print("no trained weights: boxes have no class, and sentences cannot be understood")
     questions = _questions(source, sentences, console)

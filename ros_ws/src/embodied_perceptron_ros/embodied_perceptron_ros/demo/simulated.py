@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,22 @@ def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
         partial.rename(recording)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def converted(source: Path, out: Path, options: Mapping[str, Any]) -> Path:
+    """A recording written anew as a bag in ``out``, as options of ``export-bag`` say it is to be read.
+
+    Raises :class:`SimulationError` in the words of that command.
+    """
+    bag = out / "converted"
+    shutil.rmtree(bag, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "export-bag", str(source), "--out", str(bag)]
+    finished = subprocess.run([*command, *words], check=False, capture_output=True, text=True)
+    if finished.returncode:
+        raise SimulationError((finished.stderr.strip() or finished.stdout.strip()).removeprefix("error: "))
+    return bag
 
 
 @contextmanager
