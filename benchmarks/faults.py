@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import array
 import gc
+import inspect
 import json
 import logging
 import math
@@ -30,6 +31,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -604,6 +606,10 @@ SCENE = tuple(
 SCENE_COLORS = np.array([[200.0, 30, 30], [30, 30, 200], [120, 80, 40], [np.nan] * 3, [90, 90, 90]])
 
 
+def _from_nobody(callback: Callable[[Any, dict[str, Any]], None], message: Any) -> None:
+    callback(message, {})
+
+
 class DrivenNode(PerceptionNode):
     """The real node, whose callbacks are called here instead of by an executor.
 
@@ -623,7 +629,8 @@ class DrivenNode(PerceptionNode):
         super().__init__(context=context, parameter_overrides=given, enable_rosout=False)
 
     def create_subscription(self, msg_type: Any, topic: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
-        self.heard[topic] = callback
+        told_sender = len(inspect.signature(callback).parameters) > 1  # the executor tells who sent a message
+        self.heard[topic] = partial(_from_nobody, callback) if told_sender else callback
         return super().create_subscription(msg_type, topic, callback, *args, **kwargs)
 
     def create_service(self, srv_type: Any, srv_name: str, callback: Any, *args: Any, **kwargs: Any) -> Any:

@@ -36,10 +36,11 @@ ROSDEP_KEYS = {
     **{"numpy": "python3-numpy", "torch": "python3-torch", "numba": "python3-numba", "scipy": "python3-scipy"},
     **{"cv2": "python3-opencv", "yaml": "python3-yaml", "typer": "python3-typer", "rich": "python3-rich"},
     **{"rosbags": "python3-rosbags-pip", "click": "python3-typer"},
+    **{"lz4": "python3-lz4"},
 }
 WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
 EXTRAS = {
-    *("rerun", "viser", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
+    *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
 }
 # used without an import statement: build tools and RViz
