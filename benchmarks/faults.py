@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import array
 import gc
-import inspect
 import json
 import logging
 import math
@@ -31,7 +30,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -606,10 +604,6 @@ SCENE = tuple(
 SCENE_COLORS = np.array([[200.0, 30, 30], [30, 30, 200], [120, 80, 40], [np.nan] * 3, [90, 90, 90]])
 
 
-def _from_nobody(callback: Callable[[Any, dict[str, Any]], None], message: Any) -> None:
-    callback(message, {})
-
-
 class DrivenNode(PerceptionNode):
     """The real node, whose callbacks are called here instead of by an executor.
 
@@ -629,8 +623,7 @@ class DrivenNode(PerceptionNode):
         super().__init__(context=context, parameter_overrides=given, enable_rosout=False)
 
     def create_subscription(self, msg_type: Any, topic: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
-        told_sender = len(inspect.signature(callback).parameters) > 1  # the executor tells who sent a message
-        self.heard[topic] = partial(_from_nobody, callback) if told_sender else callback
+        self.heard[topic] = callback
         return super().create_subscription(msg_type, topic, callback, *args, **kwargs)
 
     def create_service(self, srv_type: Any, srv_name: str, callback: Any, *args: Any, **kwargs: Any) -> Any:
@@ -789,7 +782,7 @@ class Rig:
         stamp_ns = max(self.stamp_ns + step_ns, 0)
         for kind, camera, message in frame_messages(case, stamp_ns):
             if kind == "tf":
-                self.node.heard["/tf"](message)
+                self.node.heard["/tf"](message, {})
             else:
                 name = {"color": "color_topic", "depth": "depth_topic", "info": "info_topic"}[kind]
                 topic = self.node.get_parameter(f"{camera}.{name}").value
@@ -820,7 +813,9 @@ class Rig:
     def _transform(self, case: Case) -> Verdict:
         refused = Counter(self.live.transforms.refused)
         self.stamp_ns += 10_000_000
-        self.node.heard["/tf_static" if case.changes.get("static") else "/tf"](transform_message(case, self.stamp_ns))
+        self.node.heard["/tf_static" if case.changes.get("static") else "/tf"](
+            transform_message(case, self.stamp_ns), {}
+        )
         more = Counter(self.live.transforms.refused) - refused
         return Verdict("refused", "transform") if more else Verdict("fused")
 
