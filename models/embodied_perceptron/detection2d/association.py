@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
@@ -30,6 +29,7 @@ from embodied_perceptron.geometry.suppression import (
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.inference.class_priors import ClassPriors
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45

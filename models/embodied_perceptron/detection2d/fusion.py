@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
 from embodied_perceptron.geometry.suppression import fusion_affinity
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
 _MAX_MISSES = 6  # views of one background are not independent

@@ -14,7 +14,6 @@ from functools import cached_property
 
 import cv2
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
@@ -22,6 +21,7 @@ from embodied_perceptron.detection2d.rays import Samples, VoxelIndex, keys_of, s
 from embodied_perceptron.geometry.transforms import distinct_keys
 from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
 from embodied_perceptron.sensors.frame import RgbdFrame
 

@@ -37,6 +37,7 @@ from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import (
     Checkpoint,
     CheckpointError,
+    check_fit,
     load_checkpoint,
     load_into,
     save_checkpoint,
@@ -86,8 +87,12 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
     try:
         config = with_current_decoding(config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config"))
         check_classes(config, checkpoint.classes)
+        with torch.device("meta"):  # takes no memory, whatever the header says
+            check_fit(PerceptionNetwork(config), checkpoint.state, str(path))
         network = PerceptionNetwork(config)
-    except ValueError as error:
+    except CheckpointError:
+        raise
+    except (ValueError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     load_into(network, checkpoint.state, str(path))
     return network.eval(), checkpoint

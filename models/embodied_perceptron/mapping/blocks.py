@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, distinct_keys, pack_keys, unpack_keys
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.mapping.voxels import VoxelRows
 
 BLOCK_BITS = 3

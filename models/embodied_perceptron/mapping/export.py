@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
@@ -19,6 +18,7 @@ from embodied_perceptron.geometry.transforms import (
     pack_site_keys,
     unpack_keys,
 )
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.mapping.blocks import hash_position, pack_key
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import (

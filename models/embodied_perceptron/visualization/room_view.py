@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import cv2
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
@@ -25,6 +24,7 @@ from embodied_perceptron.geometry.transforms import (
     transform_points,
     world_to_voxel,
 )
+from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.scene.segmentation.cells import build_cells
 from embodied_perceptron.visualization.drawing import (

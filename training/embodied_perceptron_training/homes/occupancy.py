@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
@@ -16,6 +15,7 @@ from embodied_perceptron.geometry.transforms import (
     project,
     transform_points,
 )
+from embodied_perceptron.kernels import njit
 from embodied_perceptron_training.homes.building.home import Home
 
 F64 = NDArray[np.float64]
