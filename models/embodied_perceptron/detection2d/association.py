@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
     LIFTED_AFFINITY,
     LIFTED_OTHER_NAME_AFFINITY,
@@ -29,7 +30,6 @@ from embodied_perceptron.geometry.suppression import (
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.inference.class_priors import ClassPriors
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45

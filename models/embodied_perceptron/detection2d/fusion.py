@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
 _MAX_MISSES = 6  # views of one background are not independent

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.rays import Samples, VoxelIndex, keys_of, see_surface
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import distinct_keys
 from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
 from embodied_perceptron.sensors.frame import RgbdFrame
 

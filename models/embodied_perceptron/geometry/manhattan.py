@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 
 F64 = NDArray[np.float64]
 

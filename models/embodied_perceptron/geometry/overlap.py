@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 
 Array = NDArray[np.float64]
 

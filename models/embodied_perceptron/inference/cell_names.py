@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import rotations
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import Detections, SemanticVoxels
 
 MIN_SCORE = 0.1  # boxes that score less name no cells

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, distinct_keys, pack_keys, unpack_keys
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.mapping.voxels import VoxelRows
 
 BLOCK_BITS = 3

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
@@ -18,7 +19,6 @@ from embodied_perceptron.geometry.transforms import (
     pack_site_keys,
     unpack_keys,
 )
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.mapping.blocks import hash_position, pack_key
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import (

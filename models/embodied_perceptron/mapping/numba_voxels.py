@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, hash_position, pack_key
 from embodied_perceptron.mapping.voxels import (
     COLOR,

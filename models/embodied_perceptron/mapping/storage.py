@@ -223,6 +223,15 @@ def pack_keyframes(keyframes: list[Keyframe]) -> tuple[dict[str, torch.Tensor], 
     return tensors, entries
 
 
+def _intrinsics(values: Any) -> Intrinsics:
+    numbers = plain_values.sequence(values, "intrinsics")
+    if len(numbers) != 6:
+        raise ValueError(f"intrinsics must be fx, fy, cx, cy, width and height, got {numbers!r:.100}")
+    fx, fy, cx, cy = (plain_values.number(value, "of the intrinsics, each") for value in numbers[:4])
+    width, height = (plain_values.whole(value, "of the intrinsics, each size", 1, 2**16) for value in numbers[4:])
+    return Intrinsics(fx, fy, cx, cy, width, height)
+
+
 def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
     """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the keyframe that does not fit.
 
@@ -232,16 +241,14 @@ def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
     try:
         for i, entry in enumerate(plain_values.sequence(saved.header.get("keyframes"), "keyframes")):
             mapped = plain_values.mapping(entry, "a keyframe")
-            *focal_and_center, width, height = plain_values.sequence(mapped["intrinsics"], "intrinsics")
-            fx, fy, cx, cy = (plain_values.number(value, "intrinsics") for value in focal_and_center)
-            width = plain_values.whole(width, "width", 1, 2**16)
-            height = plain_values.whole(height, "height", 1, 2**16)
+            intrinsics = _intrinsics(mapped["intrinsics"])
+            height, width = intrinsics.height, intrinsics.width
             frame = RgbdFrame(
                 stamp_ns=plain_values.stamp_ns(mapped["stamp_ns"], "stamp_ns"),
                 camera=plain_values.text(mapped["camera"], "camera"),
                 color=take_array(path, saved.tensors, f"keyframes.{i}.color", torch.uint8, (height, width, 3)),
                 depth_m=take_array(path, saved.tensors, f"keyframes.{i}.depth_m", torch.float32, (height, width)),
-                intrinsics=Intrinsics(fx, fy, cx, cy, width, height),
+                intrinsics=intrinsics,
             )
             T = take_array(path, saved.tensors, f"keyframes.{i}.T_world_camera", torch.float64, (4, 4))
             T = check_transform(T, "T_world_camera")

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.sites import Sites
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.config import GridConfig
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, Layers

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS, floor_site_keys
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.sparse.cpu_kernels import Floats
 from embodied_perceptron.sparse.sites import Sites
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS
-from embodied_perceptron.kernels import njit
 
 Floats = NDArray[np.floating[Any]]
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     invert_transform,
@@ -24,7 +25,6 @@ from embodied_perceptron.geometry.transforms import (
     transform_points,
     world_to_voxel,
 )
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.scene.segmentation.cells import build_cells
 from embodied_perceptron.visualization.drawing import (

@@ -103,14 +103,7 @@ def state_digest(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Load ``state`` into ``module``. Raises as :func:`check_fit`."""
-    check_fit(module, state, source)
-    module.load_state_dict(dict(state), strict=False)
-
-
-def check_fit(module: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Name every missing, unknown or misshapen parameter in a :class:`CheckpointError`; ``module`` may have no memory
-    (device ``meta``)."""
+    """Load ``state`` into ``module``; every missing, unknown or misshapen parameter is named in a CheckpointError."""
     own = module.state_dict()
     counters = {name for name in own if name.endswith("num_batches_tracked")}
     missing = sorted(set(own) - set(state) - counters)
@@ -127,6 +120,7 @@ def check_fit(module: nn.Module, state: Mapping[str, torch.Tensor], source: str)
     ]
     if problems:
         raise CheckpointError(f"{source} does not fit this network; " + "; ".join(problems))
+    module.load_state_dict(dict(state), strict=False)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
@@ -15,7 +16,6 @@ from embodied_perceptron.geometry.transforms import (
     project,
     transform_points,
 )
-from embodied_perceptron.kernels import njit
 from embodied_perceptron_training.homes.building.home import Home
 
 F64 = NDArray[np.float64]

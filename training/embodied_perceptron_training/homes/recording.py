@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.tum import CameraMount, TumWriter, read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers, world_to_voxel
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import VoxelSnapshot
 
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)

@@ -15,8 +15,8 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import SegmentationConfig
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.trimming import trimmed_bounds
-from embodied_perceptron.kernels import njit
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers

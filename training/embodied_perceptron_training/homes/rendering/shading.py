@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 
 
 @njit(cache=True, inline="always")

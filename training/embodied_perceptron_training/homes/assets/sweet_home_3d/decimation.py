@@ -12,7 +12,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.kernels import njit
+from embodied_perceptron.geometry.kernels import njit
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
