@@ -78,3 +78,20 @@ def test_a_taken_port_ends_the_command(saved):
         result = CliRunner().invoke(build_app([]), ["view", str(saved[0]), "--port", str(port), "--no-browser"])
     assert isinstance(result.exception, CommandError)
     assert f"cannot listen on 127.0.0.1, port {port}" in str(result.exception)
+
+
+def test_a_newer_map_of_the_robot_is_not_overwritten(saved, tmp_path):
+    pytest.importorskip("viser", reason="viser is absent (extra web)")
+    file = tmp_path / "home.safetensors"
+    saved[1].save(file)
+    shown = open_map(file)
+    number = shown.objects[0].id
+    with serve_map(shown, file, "127.0.0.1", 0) as viewer:
+        saved[1].save(file)  # the robot goes on
+        newer = file.read_bytes()
+        for teach in (lambda c: c.name(number, "Anna's crate"), lambda c: c.correct(number, "workbench", False)):
+            with pytest.raises(ValueError, match=r"nothing has changed: another program .* wrote home\.safetensors"):
+                teach(viewer._controls)
+        assert shown.objects[0].user_name == ""
+        assert shown.objects[0].label != "workbench"
+    assert file.read_bytes() == newer

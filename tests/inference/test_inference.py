@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -338,6 +339,30 @@ def test_files_whose_parts_do_not_fit(tmp_path: Path) -> None:
     save_checkpoint(path, dataclasses.replace(saved, config=config))
     with pytest.raises(CheckpointError, match="does not fit this network; of another shape: detection"):
         load_network(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("backbone", {"channels": [10**6] * 4}),
+        ("backbone", {"blocks": [10**12, 1, 1, 1]}),
+        ("detection", {"channels": 10**8}),
+        ("detection", {"channels": -3}),
+        ("occupancy", {"levels": 10**9}),
+    ],
+)
+def test_networks_larger_than_their_weights_take_no_memory(
+    tmp_path: Path, part: str, changes: dict[str, object]
+) -> None:
+    path = tmp_path / "w.safetensors"
+    save_network(path, network(), CLASSES)
+    saved = load_checkpoint(path)
+    config = {**saved.config, part: {**saved.config[part], **changes}}
+    save_checkpoint(path, dataclasses.replace(saved, config=config))
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match=r"w\.safetensors"):
+        load_network(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 500_000
 
 
 def test_files_are_decoded_as_their_preset_decodes_today(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support.volume_frames import random_walk, wall
 
@@ -106,10 +105,16 @@ def refused(path: Path, volume: FeatureVolume, match: str) -> None:
 
 
 def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **fields: object) -> None:
-    """Change tensors or header fields of a map file."""
-    with safe_open(str(path), framework="pt") as file:
-        header = json.loads(file.metadata()[storage.FORMAT])
-    save_file({**load_file(path), **(tensors or {})}, path, metadata={storage.FORMAT: json.dumps({**header, **fields})})
+    """Change tensors or header fields of a map file, as one who knows how to make checksums."""
+    saved = storage.read_map(path)
+    storage.write_map(path, {**saved.tensors, **(tensors or {})}, {**saved.header, **fields})
+
+
+def rewrite_as_version_1(path: Path) -> None:
+    """As it was written before there were checksums."""
+    saved = storage.read_map(path)
+    header = {name: value for name, value in saved.header.items() if not name.startswith("checksum")}
+    save_file(saved.tensors, path, metadata={storage.FORMAT: json.dumps({**header, "version": 1}, sort_keys=True)})
 
 
 def test_another_voxel_size_is_refused(volume: FeatureVolume, tmp_path: Path) -> None:
@@ -143,13 +148,16 @@ def test_damaged_files_are_refused(volume: FeatureVolume, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"version": 2}, "version 2.*version 1"),
+        ({"version": 3}, "version 3.*version 1 to 2"),
+        ({"version": True}, "version True"),
         ({"version": None}, "version None"),
         ({"volume": {"voxel_size_m": -1.0}}, "voxel_size_m"),
         ({"volume": {"wings": 2}}, "wings"),
         ({"volume": None}, "volume"),
         ({"keyframes": [{}]}, "keyframe 0"),
-        ({"keyframes": 7}, "keyframe 0"),
+        ({"keyframes": 7}, "keyframe 0.*7"),
+        ({"keyframes_taken": True}, "keyframes_taken.*True"),
+        ({"keyframes_taken": 10**30}, "keyframes_taken"),
         ({"keyframes_taken": 1}, "keyframes_taken"),
     ],
 )
@@ -193,6 +201,95 @@ def test_other_content_is_refused(
     volume.save(path)
     rewrite(path, tensors)
     refused(path, volume, match)
+
+
+KEYFRAME_FIELDS = [
+    ("id", "0"),
+    ("id", -1),
+    ("id", 2**70),
+    ("stamp_ns", 1.5),
+    ("stamp_ns", 2**63 - 1),
+    ("stamp_ns", True),
+    ("camera", 7),
+    ("camera", ["camera"]),
+    ("camera", ""),
+    ("camera", "c" * 2000),
+    ("intrinsics", ["20", 20.0, 11.5, 8.5, 24, 18]),
+    ("intrinsics", [20.0, 20.0, 11.5, 8.5, 24.0, 18]),
+    ("intrinsics", [20.0, 20.0, 11.5, 8.5, 24]),
+    ("intrinsics", [float("nan"), 20.0, 11.5, 8.5, 24, 18]),
+    ("intrinsics", [10**400, 20.0, 11.5, 8.5, 24, 18]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), KEYFRAME_FIELDS, ids=str)
+def test_keyframes_with_a_wrong_field_are_refused(
+    volume: FeatureVolume, tmp_path: Path, field: str, value: object
+) -> None:
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    entries = storage.read_header(path)["keyframes"]
+    rewrite(path, keyframes=[{**entries[0], field: value}, *entries[1:]])
+    refused(path, volume, rf"map\.safetensors: keyframe 0 .*{field}")
+
+
+def test_times_and_places_that_no_map_has_are_refused(volume: FeatureVolume, tmp_path: Path) -> None:
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    seen = load_file(path)["voxels.last_seen_ns"].clone()
+    seen[1] = 2**63 - 1
+    rewrite(path, {"voxels.last_seen_ns": seen})
+    refused(path, volume, str(2**63 - 1))
+    volume.save(path)
+    T = load_file(path)["keyframes.1.T_world_camera"].clone()
+    T[0, 3] = 1e9
+    rewrite(path, {"keyframes.1.T_world_camera": T})
+    refused(path, volume, r"keyframe 1 .*further than")
+
+
+def test_a_budget_beyond_this_machine_is_refused_before_memory_is_taken(volume: FeatureVolume, tmp_path: Path) -> None:
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    rewrite(path, volume={**storage.read_header(path)["volume"], "max_blocks": 2**40})
+    with pytest.raises(MapFileError, match=rf"map\.safetensors: max_blocks={2**40} takes .* GiB"):
+        FeatureVolume.from_file(path)
+    volume.load(path)  # which has a budget of its own
+
+
+def test_a_map_of_version_1_loads(volume: FeatureVolume, tmp_path: Path) -> None:
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    rewrite_as_version_1(path)
+    assert "checksum" not in storage.read_header(path)
+    assert_same_map(volume, FeatureVolume.from_file(path))
+
+
+def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
+    """One bit of each byte of the header, and of every 97th byte behind it; each bit of the length before it."""
+    path = tmp_path / "map.safetensors"
+    volume = FeatureVolume(CONFIG, KEYFRAMES)
+    volume.integrate(wall(1.0, 0))
+    volume.save(path, extra={"objects": "1e-05 \u00e9 \u2028"})
+    whole = path.read_bytes()
+    header_end = 8 + int.from_bytes(whole[:8], "little")
+    rng = np.random.default_rng(5)
+    flips = [(byte, bit) for byte in range(8) for bit in range(8)]
+    flips += [(byte, int(rng.integers(8))) for byte in range(8, header_end)]
+    flips += [(byte, int(rng.integers(8))) for byte in range(header_end, len(whole), 97)]
+    flips.append((len(whole) - 1, 0))
+    for byte, bit in flips:
+        damaged = bytearray(whole)
+        damaged[byte] ^= 1 << bit
+        path.write_bytes(damaged)
+        with pytest.raises(MapFileError, match=r"map\.safetensors"):
+            storage.read_map(path)
+
+
+def test_json_that_is_nested_too_deep_is_refused(volume: FeatureVolume, tmp_path: Path) -> None:
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    save_file(load_file(path), path, metadata={storage.FORMAT: "[" * 200_000})
+    refused(path, volume, "nested too deep")
 
 
 def test_unsorted_or_empty_voxels_are_refused(volume: FeatureVolume, tmp_path: Path) -> None:
@@ -243,7 +340,7 @@ def test_a_failed_save_leaves_the_old_map_and_no_rest(
 
 def test_what_a_killed_writer_left_is_removed_later(volume: FeatureVolume, tmp_path: Path) -> None:
     path = tmp_path / "map.safetensors"
-    old, fresh = tmp_path / ".map.safetensors.1-ab.tmp", tmp_path / ".map.safetensors.2-cd.tmp"
+    old, fresh = (tmp_path / f".map.safetensors.{2**31 - 1}-{end}.tmp" for end in ("ab", "cd"))
     for p in (old, fresh):
         p.write_bytes(b"half")
     os.utime(old, (time.time() - 3600, time.time() - 3600))

@@ -85,10 +85,9 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
         it.integrate(frame)
     before = answers(it)
     it.save(tmp_path / "map.safetensors")
-    tensors, header = read_map(tmp_path / "map.safetensors")
-    damage(tensors)
-    header.pop("version")
-    write_map(tmp_path / "bad.safetensors", tensors, header)
+    saved = read_map(tmp_path / "map.safetensors")
+    damage(saved.tensors)
+    write_map(tmp_path / "bad.safetensors", saved.tensors, saved.header)
     voxels = len(it.volume)
     with pytest.raises(MapFileError, match=r"semantic\.|labelled cells"):
         it.load(tmp_path / "bad.safetensors")

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.recordings import tensor_files
-from embodied_perceptron.recordings.tensor_files import TensorFileError, open_tensors
+from embodied_perceptron.recordings.tensor_files import TensorFileError, read_metadata, read_tensors
 from embodied_perceptron.weights.checkpoint import Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 
 # a process whose files may not grow beyond 64 KiB, as on a full disk
@@ -77,13 +77,34 @@ def test_a_header_larger_than_any_is_refused_before_it_is_read(tmp_path: Path) -
 
 def test_a_file_larger_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_file({"a": torch.zeros(1000)}, str(tmp_path / "a"))
-    with open_tensors(tmp_path / "a") as file:
-        assert list(file.keys()) == ["a"]
+    assert list(read_tensors(tmp_path / "a")[0]) == ["a"]
     monkeypatch.setattr(tensor_files, "MAX_FILE_BYTES", 1000)
-    with pytest.raises(TensorFileError, match="at most 1000"), open_tensors(tmp_path / "a"):
-        pass
+    with pytest.raises(TensorFileError, match="at most 1000"):
+        read_tensors(tmp_path / "a")
 
 
 def test_devices_are_not_read(tmp_path: Path) -> None:
-    with pytest.raises(TensorFileError, match="no plain file"), open_tensors("/dev/zero"):
-        pass
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        for read in (read_tensors, read_metadata):
+            with pytest.raises(TensorFileError, match="no plain file"):
+                read(path)
+
+
+def test_what_is_read_is_of_one_file_though_another_replaces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    save_file({"a": torch.zeros(3)}, str(path), metadata={"of": "zeros"})
+    check = tensor_files.stat.S_ISREG
+
+    def replaced_meanwhile(mode: int) -> bool:  # asked once it is open
+        save_file({"a": torch.ones(3)}, str(path), metadata={"of": "ones"})
+        return check(mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tensor_files.stat, "S_ISREG", replaced_meanwhile)
+        tensors, metadata, _ = read_tensors(path)
+    assert (metadata, tensors["a"].tolist()) == ({"of": "zeros"}, [0.0, 0.0, 0.0])
+    tensors, metadata, _ = read_tensors(path)
+    assert (metadata, tensors["a"].tolist()) == ({"of": "ones"}, [1.0, 1.0, 1.0])

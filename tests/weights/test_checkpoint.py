@@ -121,3 +121,14 @@ def test_every_released_head_key_is_mapped_or_listed(task: str) -> None:
         mapped = load_official({k: torch.empty(s) for k, s in shapes.items()}, task)  # type: ignore[arg-type]
     never_read = [k for k in mapped.unused if k.startswith("decoder.layers.") and ".self_posembed." in k]
     assert len(mapped.unused) == len(never_read)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+    saved = checkpoint()
+    saved.state["weight"] = saved.state["weight"].to(dtype)
+    saved.state["weight"][1, 2] = value
+    save_checkpoint(tmp_path / "w.safetensors", saved)
+    with pytest.raises(CheckpointError, match=r"w\.safetensors: 1 of the 6 numbers of weight are not finite"):
+        load_checkpoint(tmp_path / "w.safetensors")

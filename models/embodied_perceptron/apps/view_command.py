@@ -67,31 +67,43 @@ def open_map(path: Path) -> Perceptron:
     Raises ``CommandError`` where there is none, ``MapFileError`` for a damaged one.
     """
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.mapping.storage import read_header, saved_config, saved_keyframe_config
+    from embodied_perceptron.mapping.storage import read_map, saved_config, saved_keyframe_config
     from embodied_perceptron.perceptron import Perceptron
 
-    file = map_file(path)
-    header = read_header(file)
-    config = PerceptronConfig(volume=saved_config(file, header), keyframes=saved_keyframe_config(file, header))
-    perceptron = Perceptron(config)
-    perceptron.load(file)
+    saved = read_map(map_file(path))
+    volume, keyframes = saved_config(saved.path, saved.header), saved_keyframe_config(saved.path, saved.header)
+    perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes))
+    perceptron.map.restore(saved)
     return perceptron
 
 
 def serve_map(perceptron: Perceptron, file: Path, host: str, port: int, token: str = "") -> WebViewer:
-    """A viewer of the map from ``file``, to which names and corrections are written. Raises as ``WebViewer``."""
+    """A viewer of the map from ``file``, to which names and corrections are written, unless another program wrote the
+    file meanwhile: then they are refused, with nothing changed. Raises as ``WebViewer``."""
+    from embodied_perceptron.mapping.storage import MapChangedError
     from embodied_perceptron.visualization.web import Controls, WebViewer
 
     taught = threading.Lock()
 
+    def require_unchanged() -> None:
+        try:
+            perceptron.map.check_unchanged(file)
+        except MapChangedError:
+            raise ValueError(
+                f"nothing has changed: another program (the robot?) wrote {file.name} since it was opened here; "
+                "open it again to name things in the newer map"
+            ) from None
+
     def name(number: int, words: str) -> str:
         with taught:
+            require_unchanged()
             thing = perceptron.name_object(number, words)
             keep()
         return f"{thing.label} {number} is called {thing.user_name!r}" if thing.user_name else f"{number} has no name"
 
     def correct(number: int, label: str, not_there: bool) -> str:
         with taught:
+            require_unchanged()
             thing = perceptron.correct_object(number, label, not_there)
             keep()
         return f"there is no {thing.label} {number}" if not_there else f"object {number} is a {thing.label}"

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
     LIFTED_AFFINITY,
     LIFTED_OTHER_NAME_AFFINITY,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import cv2
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.rays import Samples, VoxelIndex, keys_of, see_surface
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import distinct_keys
 from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 from embodied_perceptron.inference.class_priors import ClassPrior, ClassPriors

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sparse.cpu_kernels import first_not_below

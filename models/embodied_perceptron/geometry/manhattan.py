@@ -15,8 +15,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.kernels import njit
 
 F64 = NDArray[np.float64]
 

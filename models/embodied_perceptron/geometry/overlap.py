@@ -22,8 +22,9 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.kernels import njit
 
 Array = NDArray[np.float64]
 

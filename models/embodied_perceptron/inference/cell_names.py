@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import Detections, SemanticVoxels
 
 MIN_SCORE = 0.1  # boxes that score less name no cells
@@ -68,7 +68,7 @@ def names_from_boxes(cells: SemanticVoxels, found: Detections, min_score: float 
     return replace(cells, labels=labels, confidence=confidence)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _assign_names(
     centers_m: NDArray[np.float32],
     free: NDArray[np.int64],

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.overrides import TorchFunctionMode
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
 from embodied_perceptron.inference.naming import Naming, shift_between
@@ -45,6 +47,8 @@ from embodied_perceptron.weights.checkpoint import (
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Backend = Literal["torch", "onnx"]
 DEFAULT_MIN_SCORE = 0.1
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+_BESIDE_WEIGHTS = 2**25  # numbers of a network that its file does not hold: grids of places
 _CPU = ("CPUExecutionProvider",)
 
 
@@ -86,11 +90,33 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
     try:
         config = with_current_decoding(config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config"))
         check_classes(config, checkpoint.classes)
-        network = PerceptionNetwork(config)
-    except ValueError as error:
+        held = sum(value.numel() for value in checkpoint.state.values())
+        with _MemoryLimit(2 * held + _BESIDE_WEIGHTS):
+            network = PerceptionNetwork(config)
+    except (ValueError, RuntimeError, ArithmeticError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     load_into(network, checkpoint.state, str(path))
     return network.eval(), checkpoint
+
+
+class _MemoryLimit(TorchFunctionMode):
+    """Within it, at most so many numbers are made: a network is no larger than the weights that shall fill it, whatever
+    the header beside them says. Raises ``ValueError`` before memory is taken."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self._most = self._left = numbers
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FACTORIES:
+            size = kwargs.get("size", args[0] if args and not isinstance(args[0], int) else args)
+            self._left -= abs(math.prod(size))
+        elif func is torch.arange:
+            self._left -= max((abs(int(value)) for value in args), default=0)
+        if self._left < 0:
+            raise ValueError(f"its configuration makes a network of more than {self._most} numbers, the file has fewer")
+        return func(*args, **kwargs)
 
 
 def fold_batch_norms(module: ModuleT) -> ModuleT:

@@ -15,10 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]

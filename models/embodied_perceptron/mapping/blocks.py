@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, distinct_keys, pack_keys, unpack_keys
 from embodied_perceptron.mapping.voxels import VoxelRows
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,

@@ -1,14 +1,16 @@
-"""Map files: safetensors, versioned, written atomically.
+"""Map files: safetensors, versioned, written atomically, with a checksum of every part.
 
 A file holds the occupied voxels sorted by key (``voxels.*``), the keyframes (``keyframes.<i>.*``) and, as JSON in the
-header, the format version and everything that is not an array.
+header, the format version and everything that is not an array. Since version 2 the header has the CRC-32 of each tensor
+and of itself; files of version 1 have none, and load as they are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
+import os
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,85 +21,169 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, distinct_keys, unpack_keys
+from embodied_perceptron.geometry.transforms import (
+    MAX_COORDINATE,
+    Intrinsics,
+    check_transform,
+    distinct_keys,
+    unpack_keys,
+)
 from embodied_perceptron.mapping.blocks import split_coords
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD, VoxelRows
+from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.files import atomic_path
-from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, open_tensors
+from embodied_perceptron.recordings.tensor_files import (
+    FileState,
+    TensorFileError,
+    disk_errors,
+    parse_json,
+    read_metadata,
+    read_tensors,
+)
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 FORMAT = "embodied_perceptron.map"
-VERSION = 1
+VERSION = 2
+_WITHOUT_CHECKSUMS = 1  # the version before
+_BLOCK_BYTES = 20 * 1024  # of voxel memory; see VolumeConfig.max_blocks
 
 
 class MapFileError(ValueError):
     """A map file that cannot be used; the message names the file and the reason."""
 
 
-def write_map(path: str | Path, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+class MapChangedError(OSError):
+    """A map file that another program wrote since it was read or written here, and that would be lost."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedMap:
+    """A map file that was read whole.
+
+    Attributes:
+        path: of the file.
+        tensors, header: what was written.
+        state: which file it was; see :func:`write_map`.
+    """
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    header: dict[str, Any]
+    state: FileState
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What was saved beside the map. Raises ``MapFileError``."""
+        return _extra(self.path, self.header)
+
+
+def write_map(
+    path: str | Path, tensors: Mapping[str, torch.Tensor], header: dict[str, Any], known: FileState | None = None
+) -> FileState:
     """Write a map so that ``path`` holds either the old file or the whole new one, whatever happens meanwhile.
 
-    Raises ``OSError`` when the folder is missing or cannot be written.
+    ``known`` is the file that the caller read or wrote there last: where another one stands there now, it stays.
+    Returns which file ``path`` is then.
+
+    Raises ``OSError`` when the folder is missing or cannot be written, :class:`MapChangedError` for another file.
     """
+    described: dict[str, Any] = {"version": VERSION, **header}
+    if described["version"] == VERSION:
+        described["checksums"] = {name: _tensor_checksum(tensor) for name, tensor in tensors.items()}
+        described["checksum"] = _header_checksum(described)
     # one entry only: safetensors writes several in random order, and equal maps shall be equal files
-    metadata = {FORMAT: json.dumps({"version": VERSION, **header}, sort_keys=True)}
+    metadata = {FORMAT: json.dumps(described, sort_keys=True)}
     with atomic_path(path) as temporary, disk_errors(path):
-        save_file(tensors, str(temporary), metadata=metadata)
+        save_file(dict(tensors), str(temporary), metadata=metadata)
+        check_unchanged(path, known)
+        written = FileState.of(temporary.stat())
+    return written
 
 
-def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read a map file whole.
+def check_unchanged(path: str | Path, known: FileState | None) -> None:
+    """Raise :class:`MapChangedError` where another file than ``known`` stands at ``path``; None = nothing is known."""
+    try:
+        now = FileState.of(os.stat(path))
+    except FileNotFoundError:
+        return
+    if known is not None and now != known:
+        raise MapChangedError(
+            f"{path} was written by another program since it was read or saved here: load it again, "
+            "or save under another name"
+        )
 
-    Returns its tensors and header. Raises ``MapFileError`` when the file is cut short, is no map, or is of another
-    version; ``OSError`` when it cannot be opened.
+
+def _tensor_checksum(tensor: torch.Tensor) -> int:
+    """CRC-32 over type, shape and values."""
+    values = tensor.detach().cpu().contiguous()
+    start = zlib.crc32(f"{values.dtype} {tuple(values.shape)}".encode())
+    return zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().data, start) if values.numel() else start
+
+
+def _header_checksum(header: Mapping[str, Any]) -> int:
+    described = {name: value for name, value in header.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(described, sort_keys=True).encode())
+
+
+def read_map(path: str | Path) -> SavedMap:
+    """Read a map file whole, from one open file.
+
+    Raises ``MapFileError`` when the file is damaged, cut short, is no map, or is of another version; ``OSError`` when
+    it cannot be opened.
     """
-    with _opened(path) as file:
-        header = _parse_header(path, file.metadata() or {})
-        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 (not a mapping)
-
-
-def read_some(path: str | Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors whose name begins with ``prefix``, without reading the others. Raises as :func:`read_map`."""
-    with _opened(path) as file:
-        _parse_header(path, file.metadata() or {})
-        return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
+    try:
+        tensors, metadata, state = read_tensors(path)
+    except TensorFileError as error:
+        raise MapFileError(f"no map: {error}") from error
+    header = _parse_header(path, metadata)
+    if header["version"] != _WITHOUT_CHECKSUMS:
+        sums = header.get("checksums")
+        if not isinstance(sums, dict) or set(sums) != set(tensors):
+            raise MapFileError(f"{path} is damaged: it has other tensors than its header says")
+        for name, tensor in tensors.items():
+            if sums[name] != _tensor_checksum(tensor):
+                raise MapFileError(f"{path} is damaged: {name} does not agree with its checksum")
+    return SavedMap(Path(path), tensors, header, state)
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
     """The header alone. Raises as :func:`read_map`."""
-    with _opened(path) as file:
-        return _parse_header(path, file.metadata() or {})
+    try:
+        return _parse_header(path, read_metadata(path))
+    except TensorFileError as error:
+        raise MapFileError(f"no map: {error}") from error
 
 
 def read_extra(path: str | Path) -> dict[str, str]:
     """What was saved beside the map, without reading the map. Raises as :func:`read_map`."""
-    extra = read_header(path).get("extra", {})
+    return _extra(path, read_header(path))
+
+
+def _extra(path: str | Path, header: dict[str, Any]) -> dict[str, str]:
+    extra = header.get("extra", {})
     if not isinstance(extra, dict) or not all(isinstance(v, str) for v in extra.values()):
         raise MapFileError(f"{path}: its extra entries must be text, got {extra!r:.200}")
     return extra
-
-
-@contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    try:
-        with open_tensors(path) as file:
-            yield file
-    except TensorFileError as error:
-        raise MapFileError(f"no map: {error}") from error
 
 
 def _parse_header(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
     if FORMAT not in metadata:
         raise MapFileError(f"{path} is no map: it has no {FORMAT!r} in its header, only {sorted(metadata)}")
     try:
-        header = json.loads(metadata[FORMAT])
-    except json.JSONDecodeError as error:
+        header = parse_json(metadata[FORMAT])
+    except ValueError as error:
         raise MapFileError(f"{path} has no readable header: {error}") from error
     if not isinstance(header, dict):
         raise MapFileError(f"{path}: the header must be a mapping, got {type(header).__name__}")
-    if header.get("version") != VERSION:
-        raise MapFileError(f"{path} is of map version {header.get('version')}, this program reads version {VERSION}")
+    version = header.get("version")
+    if type(version) is not int or version not in (_WITHOUT_CHECKSUMS, VERSION):
+        raise MapFileError(f"{path} is of map version {version!r:.20}, this program reads version 1 to {VERSION}")
+    # as it was written to the letter: equal values may be spelled in several ways
+    if version != _WITHOUT_CHECKSUMS and (
+        header.get("checksum") != _header_checksum(header) or metadata[FORMAT] != json.dumps(header, sort_keys=True)
+    ):
+        raise MapFileError(f"{path} is damaged: its header does not agree with its checksum")
     return header
 
 
@@ -113,8 +199,7 @@ def take_array(
     )
     if tensor.dtype != dtype or not fits:
         raise MapFileError(f"{path}: {name} must be {dtype} {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
-    # a copy: tensors of an open file may be mapped memory, which would fault if somebody cut the file short later
-    array: NDArray[Any] = tensor.numpy().copy()
+    array: NDArray[Any] = tensor.numpy()
     return array
 
 
@@ -138,33 +223,62 @@ def pack_keyframes(keyframes: list[Keyframe]) -> tuple[dict[str, torch.Tensor], 
     return tensors, entries
 
 
-def unpack_keyframes(path: str | Path, tensors: dict[str, torch.Tensor], entries: Any) -> list[Keyframe]:
-    """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the keyframe that does not fit."""
-    keyframes = []
+def _intrinsics(values: Any) -> Intrinsics:
+    numbers = plain_values.sequence(values, "intrinsics")
+    if len(numbers) != 6:
+        raise ValueError(f"intrinsics must be fx, fy, cx, cy, width and height, got {numbers!r:.100}")
+    fx, fy, cx, cy = (plain_values.number(value, "of the intrinsics, each") for value in numbers[:4])
+    width, height = (plain_values.whole(value, "of the intrinsics, each size", 1, 2**16) for value in numbers[4:])
+    return Intrinsics(fx, fy, cx, cy, width, height)
+
+
+def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
+    """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the keyframe that does not fit.
+
+    ``reach_m``: how far from the origin, along an axis, a voxel may lie.
+    """
+    path, keyframes = saved.path, list[Keyframe]()
     try:
-        for i, entry in enumerate(entries):
-            fx, fy, cx, cy, width, height = entry["intrinsics"]
+        for i, entry in enumerate(plain_values.sequence(saved.header.get("keyframes"), "keyframes")):
+            mapped = plain_values.mapping(entry, "a keyframe")
+            intrinsics = _intrinsics(mapped["intrinsics"])
+            height, width = intrinsics.height, intrinsics.width
             frame = RgbdFrame(
-                stamp_ns=entry["stamp_ns"],
-                camera=entry["camera"],
-                color=take_array(path, tensors, f"keyframes.{i}.color", torch.uint8, (height, width, 3)),
-                depth_m=take_array(path, tensors, f"keyframes.{i}.depth_m", torch.float32, (height, width)),
-                intrinsics=Intrinsics(fx, fy, cx, cy, width, height),
+                stamp_ns=plain_values.stamp_ns(mapped["stamp_ns"], "stamp_ns"),
+                camera=plain_values.text(mapped["camera"], "camera"),
+                color=take_array(path, saved.tensors, f"keyframes.{i}.color", torch.uint8, (height, width, 3)),
+                depth_m=take_array(path, saved.tensors, f"keyframes.{i}.depth_m", torch.float32, (height, width)),
+                intrinsics=intrinsics,
             )
-            T = take_array(path, tensors, f"keyframes.{i}.T_world_camera", torch.float64, (4, 4))
-            keyframes.append(Keyframe(entry["id"], frame, check_transform(T, "T_world_camera")))
+            T = take_array(path, saved.tensors, f"keyframes.{i}.T_world_camera", torch.float64, (4, 4))
+            T = check_transform(T, "T_world_camera")
+            if np.abs(T[:3, 3]).max() > reach_m:
+                raise ValueError(f"the camera at {T[:3, 3].tolist()} m lies further than {reach_m:.0f} m away")
+            number = plain_values.whole(mapped["id"], "id", keyframes[-1].id + 1 if keyframes else 0, 2**53)
+            keyframes.append(Keyframe(number, frame, T))
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, MapFileError):
             raise
-        raise MapFileError(f"{path}: keyframe {len(keyframes)} is damaged: {error!r}") from error
+        raise MapFileError(f"{path}: keyframe {len(keyframes)} is damaged: {error}") from error
     return keyframes
 
 
 def saved_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
-    """The configuration in a map file's header; raises ``MapFileError``."""
+    """The configuration in a map file's header; raises ``MapFileError``, also where this machine has not the memory."""
+    config = _volume_config(path, header)
+    reserved, memory = config.max_blocks * _BLOCK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if reserved > memory:
+        raise MapFileError(
+            f"{path}: max_blocks={config.max_blocks} takes {reserved / 2**30:.0f} GiB, "
+            f"and this machine has {memory / 2**30:.0f} GiB"
+        )
+    return config
+
+
+def _volume_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
     try:
         return config_from_dict(VolumeConfig, header.get("volume"), "volume")
-    except ConfigError as error:
+    except (ConfigError, OverflowError) as error:
         raise MapFileError(f"{path}: {error}") from error
 
 
@@ -175,6 +289,9 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
     last_seen = take_array(path, tensors, "voxels.last_seen_ns", torch.int64, (len(keys),))
     if len(keys) and (int(keys.min()) < 0 or not bool((np.diff(keys) > 0).all())):
         raise MapFileError(f"{path}: voxels.keys must be positive and strictly increasing")
+    if len(keys) and not 0 <= int(last_seen.min()) <= int(last_seen.max()) <= plain_values.MAX_STAMP_NS:
+        wrong = int(last_seen.min()) if int(last_seen.min()) < 0 else int(last_seen.max())
+        raise MapFileError(f"{path}: voxels.last_seen_ns has {wrong}, no time from 0 to {plain_values.MAX_STAMP_NS} ns")
     if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
         raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
     if len(keys):  # where a voxel's mean lies, and its colour: halving the sums of many hits may round up a little
@@ -202,22 +319,23 @@ class SavedVolume:
     keyframes_taken: int
 
 
-def read_volume(path: str | Path, config: VolumeConfig) -> SavedVolume:
-    """A saved map for a volume of ``config``.
+def unpack_volume(saved: SavedMap, config: VolumeConfig) -> SavedVolume:
+    """What a volume of ``config`` takes from a saved map.
 
-    Raises :class:`MapFileError` for a file that is damaged, of another version or voxel size, or larger than the block
-    budget, and ``OSError`` when it cannot be opened.
+    Raises :class:`MapFileError` for a file that is damaged, of another voxel size, or larger than the block budget.
     """
-    tensors, header = read_map(path)
-    saved = saved_config(path, header)
-    if saved.voxel_size_m != config.voxel_size_m:
-        raise MapFileError(f"{path} has voxel_size_m={saved.voxel_size_m}, this volume has {config.voxel_size_m}")
-    rows = unpack_voxels(path, tensors)
-    keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
+    path, header = saved.path, saved.header
+    theirs = _volume_config(path, header)
+    if theirs.voxel_size_m != config.voxel_size_m:
+        raise MapFileError(f"{path} has voxel_size_m={theirs.voxel_size_m}, this volume has {config.voxel_size_m}")
+    rows = unpack_voxels(path, saved.tensors)
+    keyframes = unpack_keyframes(saved, config.voxel_size_m * MAX_COORDINATE)
     blocks = len(distinct_keys(split_coords(rows.coords.numpy())[0]))
     if blocks > config.max_blocks:
         raise MapFileError(f"{path} has {blocks} blocks, this volume takes max_blocks={config.max_blocks}")
-    taken = header.get("keyframes_taken")
-    if not isinstance(taken, int) or taken < len(keyframes):
-        raise MapFileError(f"{path}: keyframes_taken must be at least {len(keyframes)}, got {taken!r}")
+    try:
+        least = keyframes[-1].id + 1 if keyframes else 0
+        taken = plain_values.whole(header.get("keyframes_taken"), "keyframes_taken", least, 2**53)
+    except ValueError as error:
+        raise MapFileError(f"{path}: {error}") from error
     return SavedVolume(rows, keyframes, taken)

@@ -22,11 +22,12 @@ from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
 from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
 from embodied_perceptron.mapping.storage import (
+    SavedVolume,
     pack_keyframes,
-    read_header,
-    read_volume,
+    read_map,
     saved_config,
     saved_keyframe_config,
+    unpack_volume,
     write_map,
 )
 from embodied_perceptron.mapping.torch_voxels import TorchVoxels
@@ -430,7 +431,10 @@ class FeatureVolume:
         Stamps may start anywhere afterwards. Raises ``MapFileError`` for a file that is damaged, of another version or
         voxel size, or larger than the block budget, and ``OSError`` when it cannot be opened; the map then stays.
         """
-        saved = read_volume(path, self.config)
+        self.restore(unpack_volume(read_map(path), self.config))
+
+    def restore(self, saved: SavedVolume) -> None:
+        """Replace the map by what :func:`~.storage.unpack_volume` gave for this volume's configuration."""
         self.reset()
         self._put(saved.rows)
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
@@ -438,9 +442,10 @@ class FeatureVolume:
     @classmethod
     def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
         """A volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
-        header = read_header(path)
-        volume = cls(saved_config(path, header), saved_keyframe_config(path, header), kernels=kernels)
-        volume.load(path)
+        saved = read_map(path)
+        config = saved_config(path, saved.header)
+        volume = cls(config, saved_keyframe_config(path, saved.header), kernels=kernels)
+        volume.restore(unpack_volume(saved, config))
         return volume
 
 

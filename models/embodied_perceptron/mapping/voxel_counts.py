@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import VoxelSnapshot
 
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
 from embodied_perceptron.sparse import cpu_kernels

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.sites import Sites
 
@@ -153,7 +153,7 @@ def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int],
     return total.index_add_(0, *_rows_in_cells(sites, colors, stride, origin, cells))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _sum_in_cells(
     keys: NDArray[np.int64],
     feats: NDArray[np.float32],

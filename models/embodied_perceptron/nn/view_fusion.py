@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _STALE_AFTER_S = 600.0
+_in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -40,13 +42,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; what was written there replaces ``path`` when the block ends well.
 
     The new file is flushed to the disk and renamed over the old one. When the block raises, the old file stays and
-    the temporary one goes; what a killed writer left behind is removed by a later write, once it is ten minutes old.
+    the temporary one goes; what a killed writer left behind is removed by a later write of the same path, once it is
+    ten minutes old.
 
     Raises ``OSError`` when the folder is missing or cannot be written.
     """
     path = Path(path)
     _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    _in_progress.add(temporary)
     try:
         temporary.touch(exist_ok=False)  # a plain OSError by name, whatever the writer would say
         mode = temporary.stat().st_mode & 0o777  # what the umask allows; writers that replace the file may be stricter
@@ -57,6 +61,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        _in_progress.discard(temporary)
     _flush(path.parent)
 
 
@@ -75,7 +81,26 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    for old in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):  # another process may be removing it as well
-            if time.time() - old.stat().st_mtime > _STALE_AFTER_S:
-                old.unlink()
+    """Remove what dead writers of ``path`` left. Age alone proves nothing: a clock may be set during a write."""
+    names = re.compile(re.escape(f".{path.name}.") + r"(\d{1,10})-[0-9a-f]+\.tmp")
+    with contextlib.suppress(OSError):  # without the folder, the write itself says so
+        for entry in os.scandir(path.parent):
+            match = names.fullmatch(entry.name)
+            if match is None or _writes(int(match[1]), path.with_name(entry.name)):
+                continue
+            with contextlib.suppress(OSError):  # another process may be removing it as well
+                if time.time() - entry.stat().st_mtime > _STALE_AFTER_S:
+                    os.unlink(entry.path)
+
+
+def _writes(pid: int, temporary: Path) -> bool:
+    """Whether the process that began a temporary file may still be writing it."""
+    if pid == os.getpid():
+        return temporary in _in_progress
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True  # another user's
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -1,16 +1,23 @@
-"""Safetensors with limits: what a file claims is checked before memory is taken, and a full disk is an OSError."""
+"""Safetensors with limits: what a file claims is checked before memory is taken, and a full disk is an OSError.
+
+A file is opened once and read once, so that what is returned is of one file even where another replaces it meanwhile.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from safetensors import SafetensorError, safe_open
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 MAX_HEADER_BYTES = 32 * 2**20  # names, shapes, and the JSON beside them, which takes some ten times that in Python
 MAX_FILE_BYTES = 16 * 2**30  # tensors can't be larger than the file that holds them
@@ -21,14 +28,60 @@ class TensorFileError(ValueError):
     """A file that is no safetensors file, is damaged, or larger than anything that is read."""
 
 
-@contextlib.contextmanager
-def open_tensors(path: str | Path) -> Iterator[Any]:
-    """An opened safetensors file (``safe_open``, torch).
+@dataclass(frozen=True)
+class FileState:
+    """What tells a file from one that was written over it: renaming keeps it, writing changes it."""
 
-    Raises :class:`TensorFileError`, also for damage that shows while it is read, and ``OSError`` naming the path when
-    it cannot be opened.
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """Of what ``os.stat`` says."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str], FileState]:
+    """Tensors and metadata of a safetensors file, and which file that was.
+
+    Raises :class:`TensorFileError` for anything but a whole file within the limits, and ``OSError`` naming the path
+    when it cannot be opened.
     """
-    with open(path, "rb") as file:  # an OSError that names the path
+    with _checked(path) as (file, state):
+        data = file.read(state.size + 1)
+    try:
+        tensors = load(data)
+    except (SafetensorError, AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise TensorFileError(f"{path} is damaged, cut short, or of another kind: {error}") from error
+    (length,) = _LENGTH.unpack_from(data)
+    return tensors, _metadata(path, data[_LENGTH.size : _LENGTH.size + length]), state
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """The metadata of a safetensors file, without reading its tensors. Raises as :func:`read_tensors`."""
+    with _checked(path) as (file, _):
+        first = file.read(_LENGTH.size)
+        if len(first) < _LENGTH.size:
+            raise TensorFileError(f"{path} is damaged, cut short, or of another kind: it has {len(first)} bytes")
+        (length,) = _LENGTH.unpack(first)
+        return _metadata(path, file.read(min(length, MAX_HEADER_BYTES)))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """``json.loads``, with a ``ValueError`` also for what is nested too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+
+
+@contextlib.contextmanager
+def _checked(path: str | Path) -> Iterator[tuple[BinaryIO, FileState]]:
+    """An open file whose size, and that of its header, are within the limits."""
+    # a pipe must not be waited for; an OSError names the path
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise TensorFileError(f"{path} is no plain file")
@@ -38,11 +91,19 @@ def open_tensors(path: str | Path) -> Iterator[Any]:
         header_bytes = _LENGTH.unpack(first)[0] if len(first) == _LENGTH.size else 0
         if MAX_HEADER_BYTES < header_bytes <= status.st_size:
             raise TensorFileError(f"{path} has a header of {header_bytes} bytes, at most {MAX_HEADER_BYTES} are read")
+        file.seek(0)
+        yield file, FileState.of(status)
+
+
+def _metadata(path: str | Path, header: bytes) -> dict[str, str]:
     try:
-        with safe_open(str(path), framework="pt") as tensors:
-            yield tensors
-    except SafetensorError as error:
+        parsed = parse_json(header)
+    except ValueError as error:
         raise TensorFileError(f"{path} is damaged, cut short, or of another kind: {error}") from error
+    metadata = parsed.get("__metadata__", {}) if isinstance(parsed, dict) else None
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise TensorFileError(f"{path} is damaged, cut short, or of another kind: its metadata are no texts")
+    return metadata
 
 
 @contextlib.contextmanager

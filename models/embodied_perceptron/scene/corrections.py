@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.suppression import denied_detections
+from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import Detections
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 MAX_NAME = 100  # characters
 MAX_CORRECTIONS = 10_000  # the oldest go
+MAX_ID = 2**53  # of an object
+_MAX_AWAY_M, _MAX_EDGE_M = 2e5, 1e3  # of the box of a thing in a file
 # embeddings, overrides and isolates: they turn the text around that a name stands in
 _TURNING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 
@@ -93,14 +96,33 @@ class Corrections:
     @classmethod
     def from_list(cls, rows: Iterable[dict[str, Any]]) -> Corrections:
         """What :meth:`to_list` gave. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
-        entries = [
-            Correction(int(r["id"]), np.array(r["box"], np.float64), str(r["was"]), str(r["label"]), int(r["stamp_ns"]))
-            for r in rows
-        ]
-        for entry in entries:
-            if entry.box.shape != (9,) or not np.isfinite(entry.box).all():
-                raise ValueError(f"the correction of object {entry.id} has the box {entry.box.tolist()}")
-        return cls(entries)
+        return cls([_correction(row) for row in rows][-MAX_CORRECTIONS:])
+
+
+def _correction(row: dict[str, Any]) -> Correction:
+    whose = f"the correction of object {plain_values.mapping(row, 'a correction')['id']!r:.30}"
+    if row["label"] != "":
+        plain_values.text(row["label"], f"{whose}: label", MAX_NAME)
+    return Correction(
+        plain_values.whole(row["id"], f"{whose}: id", 1, MAX_ID),
+        checked_box(row["box"], whose),
+        plain_values.text(row["was"], f"{whose}: was"),
+        row["label"],
+        plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
+    )
+
+
+def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
+    """(9,) box of a file. Raises ``ValueError`` naming it for one that no thing in a map has."""
+    try:
+        box = np.array([plain_values.number(value, "box") for value in plain_values.sequence(numbers, "box")])
+        fits = box.shape == (9,) and (np.abs(box[:3]) <= _MAX_AWAY_M).all() and (np.abs(box[6:]) <= 1e3).all()
+        fits = fits and bool(((box[3:6] >= 0) & (box[3:6] <= _MAX_EDGE_M)).all())
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{whose} has the box {numbers!r:.200}")
+    return box
 
 
 def check_words(text: str, what: str) -> str:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.manhattan import Region
 
+_WIDE = 1024  # cells: what touches more of them is asked every time
+
 
 class GroundIndex:
     """Which objects may lie where: ids by the square cells of the ground that their bounds touch."""
@@ -18,6 +20,7 @@ class GroundIndex:
         self._cell_m = cell_m
         self._ids: dict[tuple[int, int], set[int]] = {}
         self._span: dict[int, tuple[int, int, int, int]] = {}
+        self._wide: set[int] = set()
 
     def put(self, track: int, box: NDArray[np.float64]) -> None:
         """An object stands, or now stands, where its (9,) box is."""
@@ -28,6 +31,9 @@ class GroundIndex:
             return
         self.remove(track)
         self._span[track] = span
+        if (span[2] - span[0] + 1) * (span[3] - span[1] + 1) > _WIDE:
+            self._wide.add(track)
+            return
         for cell in self._of(span):
             self._ids.setdefault(cell, set()).add(track)
 
@@ -35,6 +41,9 @@ class GroundIndex:
         """An object is no more."""
         span = self._span.pop(track, None)
         if span is None:
+            return
+        if track in self._wide:
+            self._wide.remove(track)
             return
         for cell in self._of(span):
             ids = self._ids[cell]
@@ -53,7 +62,12 @@ class GroundIndex:
             cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
         else:
             cells = [c for c in self._of((*low, *high)) if c in self._ids]
-        return set().union(*(self._ids[c] for c in cells))
+        wide = {t for t in self._wide if self._touches(self._span[t], low, high)}
+        return wide.union(*(self._ids[c] for c in cells))
+
+    @staticmethod
+    def _touches(span: tuple[int, int, int, int], low: tuple[int, int], high: tuple[int, int]) -> bool:
+        return span[0] <= high[0] and low[0] <= span[2] and span[1] <= high[1] and low[1] <= span[3]
 
     def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
         return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)

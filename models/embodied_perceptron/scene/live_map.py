@@ -17,6 +17,8 @@ of the image features is guarded by the features themselves. Readers take no loc
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,9 +34,19 @@ from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transf
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
+from embodied_perceptron.mapping.storage import (
+    MapFileError,
+    SavedMap,
+    SavedVolume,
+    check_unchanged,
+    read_extra,
+    read_map,
+    unpack_volume,
+    write_map,
+)
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import read_file, write_atomically
+from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.results import (
     Certainty,
     Detections,
@@ -52,12 +64,15 @@ from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxel
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
-from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
+from embodied_perceptron.scene.semantic_map import SemanticMap
 from embodied_perceptron.scene.stages import Proposal
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
 LABELS_SUFFIX = ".labels.json"
+_MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"
+_MAX_LABELS_BYTES = 64 * 2**20
+_LOG = logging.getLogger(__name__)
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
 
@@ -130,6 +145,8 @@ class LiveMap:
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
+        self._saving = threading.Lock()
+        self._files: dict[str, FileState] = {}  # absolute path -> the file that was read or written there last
         self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
 
     # ------------------------------------------------------------------------------------------ frames and perceptions
@@ -259,7 +276,8 @@ class LiveMap:
     def save(self, path: str | Path) -> None:
         """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
 
-        What users corrected is written as labels too, to ``<name>.labels.json`` beside it.
+        What users corrected is written as labels too: see :func:`labels_path`. A map that another program wrote there
+        since it was loaded or saved here stays (:class:`~embodied_perceptron.mapping.storage.MapChangedError`).
 
         Raises ``OSError`` when it cannot be written.
         """
@@ -269,10 +287,14 @@ class LiveMap:
             tensors, header = self.volume.pack(extra)
             tensors |= cells
             labels = self._labels()
-        write_map(path, tensors, header)
-        if labels["corrections"] or labels["names"]:
-            text = json.dumps(labels, ensure_ascii=False, indent=1)
-            write_atomically(labels_path(path), (text + "\n").encode("utf-8"))
+        with self._saving:
+            known = self._files.get(os.path.abspath(path))
+            self._files[os.path.abspath(path)] = write_map(path, tensors, header, known)
+            _write_labels(labels_path(path), labels)
+
+    def check_unchanged(self, path: str | Path) -> None:
+        """Raise :class:`~embodied_perceptron.mapping.storage.MapChangedError` where :meth:`save` would."""
+        check_unchanged(path, self._files.get(os.path.abspath(path)))
 
     def _labels(self) -> dict[str, Any]:
         """What users said: of each corrected object box, label and what it was called, and the names."""
@@ -287,36 +309,32 @@ class LiveMap:
         world of then in that of now, turned about the vertical alone.
 
         Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
-        ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
+        ``ValueError`` for a pose that is not rigid, not level or too far away; then nothing has changed.
         """
+        self.restore(read_map(path), T_world_saved)
+
+    def restore(self, saved: SavedMap, T_world_saved: NDArray[np.float64] | None = None) -> None:
+        """:meth:`load` of a file that was read already."""
+        path, extra = saved.path, saved.extra
+        volume = unpack_volume(saved, self.volume.config)
+        semantic = SemanticMap.unpack(path, saved.tensors, extra.get(_SEMANTIC, ""))
         objects = ObjectMap(self.config.objects.tracking, self._name_of)
-        extra = read_extra(path)
-        saved = extra.get(_OBJECTS)
-        semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
-        if saved is not None:  # a bare volume may have been saved without objects
-            try:
-                objects.load_json(saved)
-            except ValueError as error:
-                raise MapFileError(f"{path}: {error}") from error
         frame = MapFrame(self._frame.reach_m)
         try:
-            frame.load_json(extra.get(_FRAME, ""), None)
+            if _OBJECTS in extra:  # a bare volume may have been saved without objects
+                objects.load_json(extra[_OBJECTS])
+            frame.load_json(extra.get(_FRAME, ""), _newest_ns(volume, objects))
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
-        T_world_saved = np.eye(4) if T_world_saved is None else T_world_saved
-        MapFrame().put(T_world_saved)  # refuse it before anything changes
+        frame.put(np.eye(4) if T_world_saved is None else T_world_saved)
+        cells = semantic.cells()
+        if cells is None or self._cell_classes not in (None, cells.classes):
+            semantic = SemanticMap()
         with self.scene_lock, self._volume_lock:
-            self.volume.load(path)
+            self.volume.restore(volume)
             self._forget()
-            self._objects = objects
-            if _FRAME not in extra:
-                stamps = [k.frame.stamp_ns for k in self.volume.keyframes]
-                frame.load_json("", max([objects.updated_ns, *stamps], default=0))
-            frame.put(T_world_saved)
-            self._frame = frame
-            cells = semantic.cells()
-            if cells is not None and self._cell_classes in (None, cells.classes):
-                self._semantic = semantic
+            self._objects, self._semantic, self._frame = objects, semantic, frame
+            self._files[os.path.abspath(path)] = saved.state
             self._publish()
 
     def reset(self) -> None:
@@ -452,7 +470,33 @@ class LiveMap:
             self._on_forget()
 
 
+def _newest_ns(volume: SavedVolume, objects: ObjectMap) -> int:
+    return max([objects.updated_ns, *(k.frame.stamp_ns for k in volume.keyframes)])
+
+
 def labels_path(path: str | Path) -> Path:
-    """Where the labels of a map's corrections stand: ``home.labels.json`` beside ``home.safetensors``."""
+    """Where the labels of a map's corrections stand: ``home.labels.json`` beside ``home.safetensors``, and
+    ``home.map_labels.json`` beside a map ``home`` without that ending."""
     path = Path(path)
-    return path.with_name(path.name.removesuffix(".safetensors") + LABELS_SUFFIX)
+    if path.name.endswith(_MAP_SUFFIX):
+        return path.with_name(path.name.removesuffix(_MAP_SUFFIX) + LABELS_SUFFIX)
+    return path.with_name(path.name + _OTHER_LABELS_SUFFIX)
+
+
+def _write_labels(path: Path, labels: dict[str, Any]) -> None:
+    """Labels of a map that was saved; nothing is left of those before. A file of another kind stays as it is."""
+    if path.exists() and not _are_map_labels(path):
+        _LOG.warning("%s holds other labels than those of a map and stays; the map has its corrections within", path)
+    elif labels["corrections"] or labels["names"]:
+        text = json.dumps(labels, ensure_ascii=False, indent=1)
+        write_atomically(path, (text + "\n").encode("utf-8"))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _are_map_labels(path: Path) -> bool:
+    try:
+        content = parse_json(read_file(path, _MAX_LABELS_BYTES))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and {"corrections", "names"} <= set(content)

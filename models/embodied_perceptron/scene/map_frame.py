@@ -17,15 +17,19 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import check_transform, invert_transform, make_transform, transform_points
+from embodied_perceptron.recordings import plain_values
+from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.sensors.frame import PosedFrame
 
 FAR_M = 1000.0  # float32 then still resolves 0.06 mm
 ANCHOR_STEP_M = 100.0
+MAX_WORLD_M = 2e7  # half of the way around the Earth: UTM and Earth-centred coordinates lie within
 REACH_M = 8000.0  # float32 resolves 0.5 mm up to 8192 m
 _LEVEL_RAD = 0.02  # what a localisation's pose may tilt by rounding and noise
 _NEAR_NS = 1_000_000_000
@@ -160,16 +164,13 @@ class MapFrame:
     def put(self, T_world_saved: NDArray[np.float64]) -> None:
         """Move the map: what was the world when it was saved lies at (4, 4) ``T_world_saved`` of the world of now.
 
-        Raises ``ValueError`` for what is no rigid motion, or not level: a map knows where down is.
+        Raises ``ValueError`` for what is no rigid motion, not level (a map knows where down is), or too far away.
         """
-        T = check_transform(T_world_saved, "place of the map")
-        tilt_rad = float(np.arccos(np.clip(T[2, 2], -1.0, 1.0)))
-        if tilt_rad > _LEVEL_RAD:
-            raise ValueError(f"the place of a map must be level (turned about z alone), it tilts by {tilt_rad:.4f} rad")
+        T = _level(check_transform(T_world_saved, "place of the map"))
         yaw = float(np.arctan2(T[1, 0], T[0, 0]))
         c, s = np.cos(yaw), np.sin(yaw)
         level = make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), T[:3, 3])
-        self.T_world_map = level @ self.T_world_map
+        self.T_world_map = _near(level @ self.T_world_map)
 
     def stamp_of(self, camera: str, map_ns: int) -> int:
         """The stamp that a camera gave to what it saw at a time of the map."""
@@ -201,17 +202,45 @@ class MapFrame:
         if not text:
             return
         try:
-            data = json.loads(text)
+            data = plain_values.mapping(parse_json(text), "the map's frame")
             T_world_map = check_transform(np.array(data["T_world_map"], dtype=np.float64), "T_world_map")
+            T_world_map = _near(_level(T_world_map))
             newest = data["newest_ns"]
+            if newest is not None:
+                newest = plain_values.stamp_ns(newest, "newest_ns")
             cameras = {
-                str(name): _CameraTime([(int(first), int(offset)) for first, offset in spans], None, False)
-                for name, spans in data["spans"].items()
+                plain_values.text(name, "a camera"): _CameraTime(_checked_spans(name, spans), None, False)
+                for name, spans in plain_values.mapping(data["spans"], "spans").items()
             }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"place and time of the map cannot be read: {error!r}") from error
-        if not isinstance(newest, int | None):
-            raise ValueError(f"the map's newest time is {newest!r}")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"place and time of the map cannot be read: {error}") from error
         self.T_world_map, self._cameras = T_world_map, cameras
         if newest is not None:
             self._newest_ns = newest
+
+
+def _level(T: NDArray[np.float64]) -> NDArray[np.float64]:
+    tilt_rad = float(np.arccos(np.clip(T[2, 2], -1.0, 1.0)))
+    if tilt_rad > _LEVEL_RAD:
+        raise ValueError(f"the place of a map must be level (turned about z alone), it tilts by {tilt_rad:.4f} rad")
+    return T
+
+
+def _near(T_world_map: NDArray[np.float64]) -> NDArray[np.float64]:
+    if np.abs(T_world_map[:3, 3]).max() > MAX_WORLD_M:
+        raise ValueError(
+            f"T_world_map must lie within {MAX_WORLD_M:.0f} m of the world's origin, "
+            f"got {T_world_map[:3, 3].tolist()} m"
+        )
+    return T_world_map
+
+
+def _checked_spans(camera: str, spans: Any) -> list[tuple[int, int]]:
+    limit = plain_values.MAX_STAMP_NS
+    checked = []
+    for span in plain_values.sequence(spans, f"spans of {camera!r}"):
+        first, offset = plain_values.sequence(span, f"a span of {camera!r}")
+        checked.append((plain_values.stamp_ns(first, "a span"), plain_values.whole(offset, "an offset", -limit, limit)))
+    if len(checked) > _MAX_SPANS:
+        raise ValueError(f"spans of {camera!r} are {len(checked)}, at most {_MAX_SPANS} are kept")
+    return checked

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.config import GridConfig
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells

@@ -53,8 +53,10 @@ from embodied_perceptron.geometry.suppression import (
     touching_pairs,
 )
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
+from embodied_perceptron.recordings import plain_values
+from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.corrections import Correction, Corrections, check_user_name, check_words
+from embodied_perceptron.scene.corrections import MAX_ID, Correction, Corrections, check_user_name, check_words
 from embodied_perceptron.scene.ground_index import GroundIndex, ground_bounds
 from embodied_perceptron.scene.tracks import (
     Track,
@@ -493,16 +495,18 @@ class ObjectMap:
         Raises ``ValueError`` and changes nothing when it cannot.
         """
         try:
-            data = json.loads(text)
+            data = plain_values.mapping(parse_json(text), "objects")
             version = data["version"]
             if version not in (1, 2, 3, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [
-                track_from_json(upgraded_entry(entry, version, self.config.estimates)) for entry in data["objects"]
+                track_from_json(upgraded_entry(entry, version, self.config.estimates))
+                for entry in plain_values.sequence(data["objects"], "objects")
             ]
-            next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
-            corrections = Corrections.from_list(data.get("corrections", []))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            next_id = plain_values.whole(data["next_id"], "next_id", 1, MAX_ID)
+            updated_ns = plain_values.stamp_ns(data.get("updated_ns", 0), "updated_ns")
+            corrections = Corrections.from_list(plain_values.sequence(data.get("corrections", []), "corrections"))
+        except (KeyError, TypeError, OverflowError, json.JSONDecodeError) as error:
             raise ValueError(f"objects cannot be read: {type(error).__name__}: {error}") from error
         ids = [t.id for t in tracks]
         if ids != sorted(set(ids)) or any(not 0 < i < next_id for i in ids):

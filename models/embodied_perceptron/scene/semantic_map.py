@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.geometry.transforms import pack_keys, unpack_keys
+from embodied_perceptron.geometry.transforms import MAX_COORDINATE, pack_keys, unpack_keys
 from embodied_perceptron.mapping.storage import MapFileError, take_array
+from embodied_perceptron.recordings import plain_values
+from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import SemanticVoxels
 
 PREFIX = "semantic."  # of the tensors in a map file
@@ -89,25 +91,28 @@ class SemanticMap:
         if not text:
             return restored
         try:
-            meaning = json.loads(text)
-            size_m, classes = float(meaning["cell_size_m"]), tuple(str(name) for name in meaning["classes"])
+            meaning = plain_values.mapping(parse_json(text), "their description")
+            size_m = plain_values.number(meaning["cell_size_m"], "cell_size_m", 1e-3, 100.0)
+            names = plain_values.sequence(meaning["classes"], "classes")
+            classes = tuple(plain_values.text(name, "a class") for name in names)
         except (KeyError, TypeError, ValueError) as error:
-            raise MapFileError(f"{path}: labelled cells cannot be read: {error!r}") from error
+            raise MapFileError(f"{path}: labelled cells cannot be read: {error}") from error
         centers = take_array(path, tensors, PREFIX + "centers_m", torch.float32, (None, 3))
         n = len(centers)
         labels = take_array(path, tensors, PREFIX + "labels", torch.int32, (n,))
-        if (
-            not size_m > 0
-            or not np.isfinite(centers).all()
-            or (n and not 0 <= labels.min() <= labels.max() < len(classes))
-        ):
-            raise MapFileError(f"{path}: labelled cells must be finite, with labels in [0, {len(classes)})")
+        confidence = take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,))
+        if n and not (np.abs(centers) <= size_m * MAX_COORDINATE).all():  # NaN is not, either
+            raise MapFileError(f"{path}: labelled cells must lie within {MAX_COORDINATE} cells of the origin")
+        if n and not 0 <= labels.min() <= labels.max() < len(classes):
+            raise MapFileError(f"{path}: labelled cells must have labels in [0, {len(classes)})")
+        if n and not ((confidence >= 0) & (confidence <= 1)).all():
+            raise MapFileError(f"{path}: labelled cells must have confidences in [0, 1]")
         cells = SemanticVoxels(
             size_m,
             centers,
             take_array(path, tensors, PREFIX + "color", torch.uint8, (n, 3)),
             labels,
-            take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,)),
+            confidence,
             classes,
         )
         restored.update(cells, Region.nowhere())

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import EstimateConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.inference.naming import published_name
+from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import UNNAMED, ObjectState, SceneObject
-from embodied_perceptron.scene.corrections import check_words
+from embodied_perceptron.scene.corrections import MAX_ID, check_words, checked_box
+
+_MAX_LOG_ODDS = 500.0  # in files: the exponential of more is none
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
@@ -135,6 +138,7 @@ class Track:
 
 def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) -> dict[str, Any]:
     """An object of a file of any version with the fields of this one."""
+    plain_values.mapping(entry, "an object")
     if version == 1:
         entry = {"looks": 1, "whole": True, **entry}
     if version < 3:  # had states and scores by rules
@@ -154,23 +158,41 @@ def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) 
 
 
 def track_from_json(entry: dict[str, Any]) -> Track:
+    """A track of a map file. Raises ``ValueError`` naming the object and the field that does not fit."""
     for name in ("published", "looked_at", "begun_ns"):
         if name in entry:
             raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
-    track = Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
-    if track.box.shape != (9,) or not np.isfinite(track.box).all():
-        raise ValueError(f"object {track.id} has the box {entry['box']}")
-    if not isinstance(track.user_name, str) or not isinstance(track.user_label, str):
-        raise ValueError(f"object {track.id} has the names {track.user_name!r} and {track.user_label!r}")
-    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
-        if words:
-            try:
-                check_words(words, what)
-            except ValueError as error:
-                raise ValueError(f"object {track.id}: {error}") from None
-    if track.state not in ObjectState.ALL or not track.votes:
-        raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
-    if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):
-        raise ValueError(f"object {track.id} has numbers that are not finite")
+    track = Track(**{**entry, "box": checked_box(entry["box"], f"object {entry.get('id')}")})
+    try:
+        _check_fields(track)
+    except ValueError as error:
+        raise ValueError(f"object {track.id}: {error}") from None
     track.box = canonical_boxes(track.box[None])[0]
     return track
+
+
+def _check_fields(track: Track) -> None:
+    whole, number, truth = plain_values.whole, plain_values.number, plain_values.truth
+    whole(track.id, "id", 1, MAX_ID)
+    for name in ("found", "looks"):
+        whole(getattr(track, name), name, 0, MAX_ID)
+    for name in ("found_ns", "last_seen_ns"):
+        plain_values.stamp_ns(getattr(track, name), name)
+    for name in ("whole", "missed", "is_back"):
+        truth(getattr(track, name), name)
+    for name in ("weight", "unfound_s", "support", "surroundings"):
+        number(getattr(track, name), name, 0.0, 1e18)
+    for name in ("score", "reference"):
+        number(getattr(track, name), name, 0.0, 1.0 + 1e-9)
+    number(track.log_odds, "log_odds", -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+    if not plain_values.mapping(track.votes, "votes"):
+        raise ValueError("votes must have a name")
+    for name, votes in track.votes.items():
+        number(votes, f"votes of {plain_values.text(name, 'a name in votes')!r}", 0.0, 1e18)
+    if track.state not in ObjectState.ALL:
+        raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
+    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
+        if not isinstance(words, str):
+            raise ValueError(f"the user's {what} must be a text, got {words!r:.100}")
+        if words:
+            check_words(words, what)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS, floor_site_keys
 from embodied_perceptron.sparse.cpu_kernels import Floats
 from embodied_perceptron.sparse.sites import Sites
@@ -75,7 +75,7 @@ def convolve_blocks(feats: torch.Tensor, kernel: torch.Tensor, blocks: Blocks) -
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _fill_inside(
     keys: NDArray[np.int64], lowest: NDArray[np.int64], block_of: NDArray[np.int64], inside: NDArray[np.int32]
 ) -> None:
@@ -87,7 +87,7 @@ def _fill_inside(
         inside[block_of[i], (4 if z else 0) + (2 if y else 0) + (1 if x else 0)] = i
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _fill_around(inside: NDArray[np.int32], neighbours: NDArray[np.int32], around: NDArray[np.int32]) -> None:
     """inside: (B + 1, 8), the last row that of no block; neighbours: (B, 27) rows of the blocks around each, or -1."""
     for b in range(around.shape[0]):
@@ -101,7 +101,7 @@ def _fill_around(inside: NDArray[np.int32], neighbours: NDArray[np.int32], aroun
 # vectors (three times slower).
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _read_axis(source: Floats, target: Floats, n: int, step: int, first: int, target_first: int) -> None:
     """The transform of inputs along one axis: four rows of n numbers to four others, ``step`` apart."""
     for i in range(n):
@@ -112,7 +112,7 @@ def _read_axis(source: Floats, target: Floats, n: int, step: int, first: int, ta
         target[target_first + step + step + step + i] = w - y
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _read(feats: Floats, around: NDArray[np.int32], read: Floats) -> None:
     """Gather what the blocks read, and transform it.
 
@@ -142,7 +142,7 @@ def _read(feats: Floats, around: NDArray[np.int32], read: Floats) -> None:
             _read_axis(along_yz, read, c_count, stream, q * line, np.uint64(4) * q * stream + t * c_count)
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _write_axis(source: Floats, target: Floats, n: int, step: int, first: int, target_first: int) -> None:
     """The transform of products along one axis: four rows of n numbers, ``step`` apart, to two."""
     for i in range(n):
@@ -152,7 +152,7 @@ def _write_axis(source: Floats, target: Floats, n: int, step: int, first: int, t
         target[target_first + n + i] = w - x - y
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _write(product: Floats, inside: NDArray[np.int32], out: Floats) -> None:
     """Transform products back, and write them to the sites of their blocks.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS
 
 Floats = NDArray[np.floating[Any]]
@@ -23,14 +23,14 @@ def serves(*tensors: torch.Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def site_coordinates(key: int) -> tuple[int, int, int]:
     """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
     mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
     return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def scatter_add(out: Floats, rows: NDArray[np.int64], values: Floats) -> None:
     """``out[rows] += values``."""
     for i in range(rows.shape[0]):
@@ -39,7 +39,7 @@ def scatter_add(out: Floats, rows: NDArray[np.int64], values: Floats) -> None:
             out[row, c] += values[i, c]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def scatter_max(
     out: Floats, winner: NDArray[np.int32], feats: Floats, in_rows: NDArray[np.int64], out_rows: NDArray[np.int64]
 ) -> None:
@@ -53,7 +53,7 @@ def scatter_max(
                 winner[target, c] = source
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def interpolate(
     keys: NDArray[np.int64],
     bases: NDArray[np.int64],
@@ -107,7 +107,7 @@ def interpolate(
                 total[m, c] += feats[row, c] * share
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def without_repetitions(keys: NDArray[np.int64], out: NDArray[np.int64]) -> int:
     """Copy ``keys`` without those that equal the one before them; returns how many. ``out`` may be ``keys``."""
     n = 0
@@ -118,7 +118,7 @@ def without_repetitions(keys: NDArray[np.int64], out: NDArray[np.int64]) -> int:
     return n
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def rows_of(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
     """Where each of ``wanted`` stands in ``keys``, -1 where it does not; both strictly increasing."""
     j = 0
@@ -128,7 +128,7 @@ def rows_of(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np
         rows[i] = j if j < keys.shape[0] and keys[j] == wanted[i] else -1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def first_not_below(keys: NDArray[np.int64], key: int, low: int, high: int) -> int:
     """First row of the sorted ``keys`` in [low, high) that is not below ``key``; ``high`` where there is none."""
     while low < high:
@@ -140,7 +140,7 @@ def first_not_below(keys: NDArray[np.int64], key: int, low: int, high: int) -> i
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def find(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
     """As :func:`rows_of`, but ``wanted`` in any order; fast where each lies near the one before."""
     n, at = keys.shape[0], 0
@@ -162,14 +162,14 @@ def find(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.in
         rows[i] = at if at < n and keys[at] == key else -1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_neighbours(rows: NDArray[np.int32], k: int, in_rows: NDArray[np.int64], out_rows: NDArray[np.int64]) -> None:
     """``rows[out_rows, k] = in_rows``."""
     for i in range(in_rows.shape[0]):
         rows[out_rows[i], k] = in_rows[i]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def merge_join(
     in_keys: NDArray[np.int64], out_keys: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import cv2
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     invert_transform,

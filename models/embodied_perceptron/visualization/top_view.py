@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_corners
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.visualization.drawing import (
     INK,

@@ -23,8 +23,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from embodied_perceptron.nn.official import OfficialTask, map_state_dict
+from embodied_perceptron.recordings import tensor_files
 from embodied_perceptron.recordings.files import atomic_path
-from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, open_tensors
+from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, parse_json
 
 FORMAT = "embodied_perceptron.weights"
 VERSION = 1
@@ -63,9 +64,7 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
 def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Tensors and metadata of a safetensors file of any kind. Raises as :func:`load_checkpoint`."""
     try:
-        with open_tensors(path) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        tensors, metadata, _ = tensor_files.read_tensors(path)
     except TensorFileError as error:
         raise CheckpointError(f"no safetensors file: {error}") from error
     return tensors, metadata
@@ -74,18 +73,22 @@ def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, s
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a weights file.
 
-    Raises ``CheckpointError`` when it is cut short, is not ours or of another version; ``OSError`` when it cannot be
-    opened.
+    Raises ``CheckpointError`` when it is cut short, is not ours, is of another version, or has weights that are not
+    finite; ``OSError`` when it cannot be opened.
     """
     state, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} holds no network weights: its format is {metadata.get('format')!r}")
     if metadata.get("version") != str(VERSION):
         raise CheckpointError(f"{path} has version {metadata.get('version')}, this program reads {VERSION}")
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            wrong = int((~torch.isfinite(value)).sum())
+            raise CheckpointError(f"{path}: {wrong} of the {value.numel()} numbers of {name} are not finite")
     try:
-        header = json.loads(metadata["header"])
+        header = parse_json(metadata["header"])
         return Checkpoint(state, header["config"], tuple(header["classes"]), header["extra"])
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has no readable header: {error!r}") from error
 
 

@@ -25,7 +25,7 @@ from embodied_perceptron.mapping.storage import MapFileError
 from embodied_perceptron.nn.detection import DetectionLevel
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.live_map import labels_path
+from embodied_perceptron.scene.live_map import LABELS_SUFFIX
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import load_checkpoint
@@ -374,7 +374,7 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
 def test_labels_that_are_none_are_refused(tmp_path: Path, label: str, reason: str) -> None:
     folder = write_recording(tmp_path / "drive", 2)
     text = {"objects": [{"names": [label], "box": [1, 0, 0.4, 1, 1, 1, 0, 0, 0]}], "extra_names": [label]}
-    labels_path(folder).write_text(json.dumps(text))
+    folder.with_name(folder.name + LABELS_SUFFIX).write_text(json.dumps(text))
     with pytest.raises(FewShotError, match=reason):
         read_labelled_rooms([folder], CLASSES)
 
@@ -383,7 +383,8 @@ def labelled(folder: Path, *things: tuple[str, float], size_m: float = 0.9) -> P
     boxes = [(name, np.array([x, 0.0, 0.4, size_m, size_m, 0.74, 0.0, 0.0, 0.0])) for name, x in things]
     extra = tuple(sorted({name for name, _ in things} - {"table", "chair"}))
     write_labels(
-        labels_path(folder), RecordingLabels(tuple(LabelledThing((n,), b) for n, b in boxes), extra_names=extra)
+        folder.with_name(folder.name + LABELS_SUFFIX),
+        RecordingLabels(tuple(LabelledThing((n,), b) for n, b in boxes), extra_names=extra),
     )
     return folder
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
 

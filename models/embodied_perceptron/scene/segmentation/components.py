@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import SegmentationConfig
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts

@@ -6,8 +6,9 @@ The two strongest lights of a pixel shine on it and cast shadows.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.kernels import njit
 
 
 @njit(cache=True, inline="always")

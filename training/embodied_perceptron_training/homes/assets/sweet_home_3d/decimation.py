@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.kernels import njit
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
