@@ -57,7 +57,7 @@ def lift_from_options(
     options: LiftOptions, objects: ObjectsConfig | None = None, names: Sequence[str] = ()
 ) -> DetectionLift | None:
     """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector cannot be
-    used: at the start, by name.
+    used, ``FileNotFoundError`` without its file: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -76,7 +76,7 @@ def lift_from_options(
     def make_detector() -> Detector:
         try:
             return build()
-        except DetectorFileError:
+        except (DetectorFileError, FileNotFoundError):
             raise
         except Exception as error:  # of files that anybody made, runtimes raise whatever they like
             raise DetectorFileError(_why_unusable(options.detector, error)) from error
