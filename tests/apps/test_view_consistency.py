@@ -109,6 +109,19 @@ def test_a_wrong_pose_scale_is_named(factor: float) -> None:
     assert float(finding.remedy.removeprefix("use --pose-scale ")) == pytest.approx(1 / factor, rel=0.03)
 
 
+def test_poses_so_large_that_nothing_is_in_common() -> None:
+    """A drive in millimetres: under no convention do two views have anything in common."""
+    views = []
+    for i in range(6):
+        T = camera_pose(2 * i, 12)
+        turned = make_transform(T[:3, :3], 1000 * (T[:3, 3] + np.array([0.0, 0.3 * i, 0.0])))
+        right = make_transform(T[:3, :3], turned[:3, 3] / 1000)
+        depth = render(right)[1]
+        views.append((np.where(np.isfinite(depth), depth, 0).astype(np.float32), turned))
+    finding = worst(views, depth_scale=1000.0)
+    assert finding.remedy == "use --pose-scale 0.001"
+
+
 def test_convention_and_scale_at_once() -> None:
     views = [(0.2 * depth, WRITTEN["opengl"](T)) for depth, T in ROOM]
     findings = check_views("front", views, INTRINSICS, depth_scale=5000.0)

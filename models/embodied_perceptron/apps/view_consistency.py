@@ -149,10 +149,9 @@ def check_views(
     """
     compared = _Views(views, intrinsics)
     conventions = _family(compared, [_Cause(names) for names in _CONVENTIONS[1:]])
-    if conventions is None:
-        return []
-    here = conventions.here
-    explained = conventions if conventions.explains(_FOREIGN) else None
+    # poses that are far too large leave nothing in common under any of them
+    here = 1.0 if conventions is None else conventions.here
+    explained = conventions if conventions is not None and conventions.explains(_FOREIGN) else None
     if explained is None:
         focal = _family(compared, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES], wide=True)
         scale = _family(compared, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS]) if here >= _WRONG else None
@@ -163,6 +162,8 @@ def check_views(
         together = _family(compared, both)
         explained = together if together is not None and together.explains(_FOREIGN) else None
     if explained is None:
+        if conventions is None:
+            return []
         if here <= _UNEXPLAINED:
             return [Finding("views", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
         message = f"{camera}: views differ by {here:.1%} of the depth: the poses do not fit the images"

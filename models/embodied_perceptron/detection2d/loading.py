@@ -55,7 +55,7 @@ DEFAULT_WORDS = (
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
     """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector cannot be
-    used: at the start, by name.
+    used, ``FileNotFoundError`` without its file: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -74,7 +74,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     def make_detector() -> Detector:
         try:
             return build()
-        except DetectorFileError:
+        except (DetectorFileError, FileNotFoundError):
             raise
         except Exception as error:  # of files that anybody made, runtimes raise whatever they like
             raise DetectorFileError(_why_unusable(options.detector, error)) from error
