@@ -987,12 +987,13 @@ def _play(path: Path) -> None:
 
 
 def with_map_header(data: bytes, changes: dict[str, Plain]) -> bytes:
-    """A map file with other values in its header."""
+    """A map file with other values in its header, of the version without checksums: they would hide all else."""
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     metadata = header["__metadata__"]
     (name,) = metadata
-    metadata[name] = json.dumps({**json.loads(metadata[name]), **changes})
+    values = {key: value for key, value in json.loads(metadata[name]).items() if not key.startswith("checksum")}
+    metadata[name] = json.dumps({**values, "version": 1, **changes})
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data[8 + length :]
 

@@ -344,9 +344,12 @@ def test_files_whose_parts_do_not_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "changes"),
     [
-        ("backbone", {"channels": [10**6] * 4}),
+        ("backbone", {"channels": [10**5] * 4}),
         ("backbone", {"blocks": [10**12, 1, 1, 1]}),
+        ("backbone", {"blocks": [10**6, 1, 1, 1]}),
         ("detection", {"channels": 10**8}),
+        ("detection", {"channels": 10**5}),
+        ("occupancy", {"cell_size_m": float("nan")}),
         ("detection", {"channels": -3}),
         ("occupancy", {"levels": 10**9}),
     ],

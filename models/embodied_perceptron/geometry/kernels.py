@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _LOG = logging.getLogger(__name__)
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(**options: Any) -> Callable[[FunctionT], FunctionT]:
     """``numba.njit``, whose ``cache=True`` does not fail for what is damaged on the disk."""
     compiled = numba.njit(**options)
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        kernel = compiled(function)
+    def decorate(function: FunctionT) -> FunctionT:
+        kernel: FunctionT = compiled(function)
         # where numba is switched off (NUMBA_DISABLE_JIT) it gives the function itself
         cache = getattr(kernel, "_cache", None)
         if isinstance(cache, FunctionCache):
             locator = cache._impl.locator
-            cache._cache_file = _TolerantCacheFile(
-                cache.cache_path, cache._impl.filename_base, locator.get_source_stamp()
-            )
+            where = cache.cache_path, cache._impl.filename_base, locator.get_source_stamp()
+            cache._cache_file = _TolerantCacheFile(*where)  # type: ignore[no-untyped-call]
         return kernel
 
     return decorate
@@ -42,7 +43,8 @@ class _TolerantCacheFile(IndexDataCacheFile):
         return self._or_none(super()._load_index, self._index_path) or {}
 
     def _load_data(self, name: str) -> Any:
-        return self._or_none(lambda: super(_TolerantCacheFile, self)._load_data(name), self._data_path(name))
+        path: str = self._data_path(name)  # type: ignore[no-untyped-call]
+        return self._or_none(partial(super()._load_data, name), path)
 
     @staticmethod
     def _or_none(load: Callable[[], Any], path: str) -> Any:

@@ -48,7 +48,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Backend = Literal["torch", "onnx"]
 DEFAULT_MIN_SCORE = 0.1
 _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
-_BESIDE_WEIGHTS = 2**25  # numbers of a network that its file does not hold: grids of places
+_BESIDE_WEIGHTS = 2**20  # numbers of a network that its file may lack
+_MOST = 1_000_000  # of any number of a network's configuration
 _CPU = ("CPUExecutionProvider",)
 
 
@@ -90,6 +91,7 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
     try:
         config = with_current_decoding(config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config"))
         check_classes(config, checkpoint.classes)
+        _check_counts(dataclasses.asdict(config), "config")
         held = sum(value.numel() for value in checkpoint.state.values())
         with _MemoryLimit(2 * held + _BESIDE_WEIGHTS):
             network = PerceptionNetwork(config)
@@ -97,6 +99,18 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
         raise CheckpointError(f"{path}: {error}") from error
     load_into(network, checkpoint.state, str(path))
     return network.eval(), checkpoint
+
+
+def _check_counts(value: Any, name: str) -> None:
+    """Raise ``ValueError`` for a count that no network has: lists of that length are made before any weight is."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_counts(inner, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_counts(inner, name)
+    elif isinstance(value, (int, float)) and not abs(value) <= _MOST:
+        raise ValueError(f"{name} must be a number up to {_MOST}, got {value!r:.40}")
 
 
 class _MemoryLimit(TorchFunctionMode):

@@ -146,7 +146,7 @@ class LiveMap:
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
         self._saving = threading.Lock()
-        self._files: dict[str, FileState] = {}  # absolute path -> the file that was read or written there last
+        self._files: dict[str, FileState] = {}  # real path -> the file that was read or written there last
         self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
 
     # ------------------------------------------------------------------------------------------ frames and perceptions
@@ -288,13 +288,13 @@ class LiveMap:
             tensors |= cells
             labels = self._labels()
         with self._saving:
-            known = self._files.get(os.path.abspath(path))
-            self._files[os.path.abspath(path)] = write_map(path, tensors, header, known)
+            written = write_map(path, tensors, header, self._files.get(os.path.realpath(path)))
+            self._files[os.path.realpath(path)] = written
             _write_labels(labels_path(path), labels)
 
     def check_unchanged(self, path: str | Path) -> None:
         """Raise :class:`~embodied_perceptron.mapping.storage.MapChangedError` where :meth:`save` would."""
-        check_unchanged(path, self._files.get(os.path.abspath(path)))
+        check_unchanged(path, self._files.get(os.path.realpath(path)))
 
     def _labels(self) -> dict[str, Any]:
         """What users said: of each corrected object box, label and what it was called, and the names."""
@@ -334,7 +334,7 @@ class LiveMap:
             self.volume.restore(volume)
             self._forget()
             self._objects, self._semantic, self._frame = objects, semantic, frame
-            self._files[os.path.abspath(path)] = saved.state
+            self._files[os.path.realpath(path)] = saved.state
             self._publish()
 
     def reset(self) -> None:

@@ -193,6 +193,6 @@ def _check_fields(track: Track) -> None:
         raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
     for words, what in ((track.user_name, "name"), (track.user_label, "label")):
         if not isinstance(words, str):
-            raise ValueError(f"the user's {what} must be a text, got {words!r:.100}")
+            raise ValueError(f"the {what} must be a text, got {words!r:.100}")
         if words:
             check_words(words, what)
