@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
@@ -877,19 +878,27 @@ class Parser:
 
     def _colours(self, k: int) -> tuple[Constraint, ...]:
         """Colours and substances said of mention ``k``."""
+        if not self._is_target[k]:
+            return tuple(self._looks.get(k, {}).values())
+        owners = [owner for owner in self._looks if self._is_target[owner]]
+        said = [c for owner in owners for c in self._looks[owner].values()]
+        return tuple({(c.relation, c.value): c for c in sorted(said, key=lambda c: c.span)}.values())
+
+    @cached_property
+    def _looks(self) -> dict[int, dict[tuple[str, str], Constraint]]:
+        """Colours and substances of the sentence by the mention that they are said of."""
         table = relation_words()
-        found = {}
+        found: dict[int, dict[tuple[str, str], Constraint]] = {}
         for i, token in enumerate(self.tokens):
             colour = table.colours.get(token, "")
-            if not colour and token not in table.materials:
-                continue
-            owner = self._owner(i)
-            if owner is None or not (owner == k or (self._is_target[owner] and self._is_target[k])):
+            owner = self._owner(i) if colour or token in table.materials else None
+            if owner is None:
                 continue
             relation, value = ("colour", colour) if colour else ("material", token)
             negated = any(t in _NOT for t in self.tokens[max(0, i - 2) : i])
-            found[relation, value] = Constraint(relation, value=value, negated=negated, span=self._span(i, i + 1))
-        return tuple(found.values())
+            said = Constraint(relation, value=value, negated=negated, span=self._span(i, i + 1))
+            found.setdefault(owner, {})[relation, value] = said
+        return found
 
     def _owner(self, i: int) -> int | None:
         """The mention that an adjective at word ``i`` belongs to."""
@@ -1095,7 +1104,8 @@ class Parser:
         if own[0] in ("not", "nowhere"):
             return False  # "not far from" is near
         near = self.tokens[max(0, first - 2) : last]
-        return "without" in own or "no" in own or any(t in _NOT for t in near)
+        denied = {"without", "no"} & {*own, *self.tokens[last : last + 1]}  # "that has | no book"
+        return bool(denied) or any(t in _NOT for t in near)
 
     def _is_without(self, mention: Mention) -> bool:
         word, place = governor(self.tokens, mention)
