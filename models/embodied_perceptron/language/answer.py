@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -200,6 +201,7 @@ class _Answer:
         vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
+        self._words = split_words(meaning.text)
         objects = (
             tuple(confirmed) if low_confidence is None else (*low_confidence.objects, *low_confidence.about(meaning))
         )
@@ -347,7 +349,7 @@ class _Answer:
     def _phrase(self, phrase: ObjectPhrase, ids: Sequence[int]) -> GroundedPhrase:
         text = self.meaning.text
         first, last = phrase.span
-        for word in reversed(split_words(text[:first])):
+        for word in reversed(self._words[: bisect_right(self._words, first, key=lambda word: word.end)]):
             if word.text not in _PHRASE_WORDS:
                 break
             first = word.start

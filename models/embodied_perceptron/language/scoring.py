@@ -361,6 +361,8 @@ class Scorer:
             )
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
+        if pairs.different.size and not pairs.different.any():  # "the desk on the desk", where there is one
+            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
         if _has_boards(c):
@@ -480,10 +482,10 @@ class Scorer:
     def _context(self) -> F64:
         """Mean log closeness to everything else that the sentence names."""
         total, count = np.zeros(self.g.n), 0
-        compared = {a.span for c in self.meaning.constraints if c.is_superlative for a in c.anchors}
+        compared = {a.span for c in self.meaning.constraints if c.is_superlative and c.rank > 1 for a in c.anchors}
         for phrase in self.meaning.mentioned:
             if phrase.span in compared:
-                continue  # "the second closest to the table", "the farthest from it" are not all the likelier near it
+                continue  # "the second closest to the table" is not all the likelier the nearest
             weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
             if weight.max(initial=0.0) > 0.3:
                 total += np.log(_EPS + self._nearest_of(weight))
@@ -598,9 +600,10 @@ def log_share(x: F64, group: F64) -> F64:
 
 
 def soft_clip(x: F64, low: float, high: float) -> F64:
-    """``x`` within [low, high], and beyond at a hundredth of the slope: never a tie, so that ranks can be counted."""
+    """``x`` within [low, high], and what is beyond within a tenth of it, in its order: ranks can be counted."""
     inside = np.clip(x, low, high)
-    return np.asarray(inside + 0.01 * (x - inside))
+    beyond = x - inside
+    return np.asarray(inside + 0.1 * beyond / (10.0 + np.abs(beyond)))
 
 
 def first_of_each(order: Index, alike: Pairs) -> Index:

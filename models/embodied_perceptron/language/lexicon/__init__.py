@@ -153,7 +153,7 @@ class Lexicon:
         last = words[-1] if words else ""
         for at in range(_LEAST_LETTERS, len(last) - _LEAST_LETTERS + 1):
             one = self.surfaces.get((last[at:],), ("", False))[0]
-            if one and last[:at] in listed_words():
+            if one and (last[:at] in listed_words() or (last[:at],) in self.surfaces):
                 return one, _JOINED
         return label, 1.0
 
@@ -250,7 +250,7 @@ def label_words(label: str) -> tuple[str, ...]:
 
 def singular(word: str) -> str:
     """The singular of what looks like an English plural by rule; empty for other words."""
-    if not word.endswith("s") or word.endswith(("ss", "us", "is", "as", "os")) or len(word) <= _LEAST_LETTERS:
+    if not word.endswith("s") or word.endswith(("ss", "us", "is", "as")) or len(word) <= _LEAST_LETTERS:
         return ""
     if word.endswith("ies"):
         return word[:-3] + "y"
