@@ -48,7 +48,14 @@ def test_labels_that_nobody_listed_are_found_in_both_numbers(
 
 @pytest.mark.parametrize(
     ("word", "one"),
-    [("gizmos", "gizmo"), ("pantries", "pantry"), ("torches", "torch"), ("scarves", "scarf"), ("bus", ""), ("glass", "")],
+    [
+        ("gizmos", "gizmo"),
+        ("pantries", "pantry"),
+        ("torches", "torch"),
+        ("scarves", "scarf"),
+        ("bus", ""),
+        ("glass", ""),
+    ],
 )
 def test_singular_by_rule(word: str, one: str) -> None:
     assert singular(word) == one

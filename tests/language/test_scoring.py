@@ -42,7 +42,9 @@ def test_a_denied_condition_that_is_met_is_no_weakness() -> None:
     assert best(answer).score > 0.8
 
 
-@pytest.mark.parametrize("said", ["that has no book", "which has no book on it", "with no book", "that carries no book"])
+@pytest.mark.parametrize(
+    "said", ["that has no book", "which has no book on it", "with no book", "that carries no book"]
+)
 def test_to_have_none_is_not_to_have_one(said: str) -> None:
     tables = [thing(1, "table", (0, 0, 0.35), (1, 1, 0.7)), thing(2, "table", (4, 0, 0.35), (1, 1, 0.7))]
     answer = ask(f"the table {said}", [*tables, thing(3, "book", (0, 0, 0.72), (0.2, 0.2, 0.04))])

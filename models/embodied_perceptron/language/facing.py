@@ -48,20 +48,19 @@ _FAR_OFF_M = 6.0  # what is further off says nothing of a front
 def front_sources(sources: FrontSource | Sequence[FrontSource], count: int) -> tuple[FrontSource, ...]:
     """One source for each of ``count`` boxes. Raises ``ValueError`` for anything else, and for another number."""
     each = (sources,) * count if isinstance(sources, str) else tuple(sources)
-    for source in each or (sources,):
-        if source not in ("boxes", "estimated", "none", ()):
+    for source in (sources,) if isinstance(sources, str) else each:
+        if source not in ("boxes", "estimated", "none"):
             raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
     if len(each) != count:
         raise ValueError(f"fronts must be one source or one for each of {count} objects, got {len(each)}")
     return each
 
 
-def front_probabilities(
-    g: SceneGeometry, labels: Sequence[str], sources: FrontSource | Sequence[FrontSource]
-) -> F64:
+def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontSource | Sequence[FrontSource]) -> F64:
     """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
 
-    ``sources`` is one for all boxes or one for each. Estimated fronts are given for what may be an anchor of ``g`` alone.
+    ``sources`` is one for all boxes or one for each. Estimated fronts are given for what may be an anchor of ``g``
+    alone.
     Raises ``ValueError`` for an unknown source.
     """
     source = np.array(front_sources(sources, g.n), dtype=object)
