@@ -323,7 +323,7 @@ class LiveMap:
         try:
             if _OBJECTS in extra:  # a bare volume may have been saved without objects
                 objects.load_json(extra[_OBJECTS])
-            frame.load_json(extra.get(_FRAME, ""), _newest_ns(volume, objects))
+            frame.load_json(extra.get(_FRAME, ""), None if extra.get(_FRAME) else _newest_ns(volume, objects))
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
         frame.put(np.eye(4) if T_world_saved is None else T_world_saved)
