@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
+from support.language_scenes import thing
 
-from embodied_perceptron.language.parser import Meaning, ObjectPhrase, parse
+from embodied_perceptron.language import relations
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.lexicon import split_words
+from embodied_perceptron.language.parser import Meaning, ObjectPhrase, Parser, parse
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 
 LABELS = ("chair", "table", "window", "lamp", "couch", "door", "box", "cabinet")
@@ -55,3 +60,23 @@ def test_three_levels_are_kept() -> None:
         level = [a for phrase in level for c in phrase.constraints for a in c.anchors]
     assert nouns[0] >= {"table"}
     assert {"lamp"} <= set().union(*nouns)
+
+
+@pytest.mark.parametrize("unit", ["with red to lamp ", "facing lamp blue as ", "from blue lamp right "])
+def test_the_owner_of_a_colour_is_looked_for_once_per_word(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    owner = Parser._owner
+    monkeypatch.setattr(Parser, "_owner", lambda parser, i: looked.append(i) or owner(parser, i))
+    text = longest(unit)
+    parse(text, LABELS)
+    assert len(looked) <= 2 * len(split_words(text))  # of a reading by patterns, and of one by the network
+
+
+def test_what_is_said_many_times_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    front = relations.PAIR_RELATIONS["front"]
+    monkeypatch.setitem(relations.PAIR_RELATIONS, "front", lambda pairs: computed.append(1) or front(pairs))
+    draw = np.random.default_rng(0)
+    objects = [thing(i + 1, LABELS[i % 8], (*draw.uniform(-4, 4, 2), 0.5), (0.5, 0.5, 1.0)) for i in range(24)]
+    ground_objects(longest("chair facing table and as any "), objects)
+    assert 0 < len(computed) <= 12

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
-from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
+from embodied_perceptron.language.facing import FrontSource, front_probabilities, front_sources
 from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words, word_set
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
@@ -44,6 +45,7 @@ _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 # Chosen on 64 generated homes; on validation homes 0.6 and 0.8 points more of the sentences are right.
 _OF_THE_MAP = 0.5
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
+_BELIEVED = 0.1  # score of a detection from which it is taken to be there
 _UNSURE = 0.02  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 _HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates does not hold for any
@@ -57,6 +59,7 @@ _GENERIC = frozenset(
 )
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
+_UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -78,7 +81,7 @@ def ground_objects(
     *,
     colors: Colors | None = None,
     candidates: Candidates | None = None,
-    fronts: FrontSource = "estimated",
+    fronts: FrontSource | Sequence[FrontSource] = "estimated",
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
 ) -> Grounding:
@@ -94,7 +97,7 @@ def ground_objects(
         candidates: of a neural grounder: further evidence, and an answer where no label fits the noun; a box that is
             none of the objects is answered with the id 0.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
-            (predicted boxes), "none" to read "left of" from the viewer always.
+            (predicted boxes), "none" to read "left of" from the viewer always; one for all objects or one for each.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
             means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
         low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
@@ -104,7 +107,7 @@ def ground_objects(
     ``low_confidence``.
     """
     query = Query.of(query, viewpoint)
-    check_source(fronts)
+    sources = front_sources(fronts, len(objects))
     problem = query_problem(query.text)
     labels = {o.label for o in objects}
     if problem:
@@ -115,8 +118,8 @@ def ground_objects(
         return query.answer(status, reason=meaning.problem)
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
-    objects, colors = _finite(objects, colors)
-    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary)
+    objects, colors, sources = _finite(objects, colors, sources)
+    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
     status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
@@ -129,14 +132,16 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
     return np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
 
 
-def _finite(objects: Sequence[SceneObject], colors: Colors | None) -> tuple[Sequence[SceneObject], Colors | None]:
-    """The objects that have a place and a score, with their colours: a box that is not finite is none."""
+def _finite(
+    objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple[FrontSource, ...]
+) -> tuple[Sequence[SceneObject], Colors | None, tuple[FrontSource, ...]]:
+    """The objects that have a place and a score, with their colours and fronts: a box that is not finite is none."""
     finite = np.isfinite(_boxes(objects)).all(axis=1) & np.isfinite([o.score for o in objects])
     if finite.all():
-        return objects, colors
+        return objects, colors, fronts
     kept = np.flatnonzero(finite).tolist()
     rows = colors if colors is None or callable(colors) or len(colors) != len(objects) else np.asarray(colors)[kept]
-    return [objects[i] for i in kept], rows
+    return [objects[i] for i in kept], rows, tuple(fronts[i] for i in kept)
 
 
 def _no(noun: str) -> str:
@@ -192,10 +197,11 @@ class _Answer:
         viewpoint: NDArray[np.float64] | None,
         colors: Colors | None,
         candidates: Candidates | None,
-        fronts: FrontSource,
+        fronts: tuple[FrontSource, ...],
         vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
+        self._words = split_words(meaning.text)
         objects = (
             tuple(confirmed) if low_confidence is None else (*low_confidence.objects, *low_confidence.about(meaning))
         )
@@ -215,7 +221,9 @@ class _Answer:
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
-        self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, source=fronts))
+        others: tuple[FrontSource, ...] = ("estimated" if "estimated" in fronts else "none",)
+        every_front = (*fronts, *others * (len(objects) - len(confirmed)))
+        self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, sources=every_front))
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
@@ -289,7 +297,8 @@ class _Answer:
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             said = probability[equal]
-            reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._asks_back(rivals)}"
+            reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._unchecked(evidence)}"
+            reason += self._asks_back(rivals)
             return (
                 GroundingStatus.AMBIGUOUS,
                 self._scored(rivals[:top_k], said),
@@ -306,7 +315,12 @@ class _Answer:
         sure = probability_right(self._traits(evidence, order, share)) * self._existence(order[0])
         if fits[order[0]] < _HARDLY or evidence.category[order[0]] < _SAME_THING:
             sure *= _RELATED
-        return order, share * (sure / share[0]), fits
+        return order, share * (sure * self._understood(evidence) / share[0]), fits
+
+    def _understood(self, evidence: Evidence) -> float:
+        """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
+        not on the map, and words that nobody read."""
+        return (_RELATED if _missing(evidence) else 1.0) * _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""
@@ -335,7 +349,7 @@ class _Answer:
     def _phrase(self, phrase: ObjectPhrase, ids: Sequence[int]) -> GroundedPhrase:
         text = self.meaning.text
         first, last = phrase.span
-        for word in reversed(split_words(text[:first])):
+        for word in reversed(self._words[: bisect_right(self._words, first, key=lambda word: word.end)]):
             if word.text not in _PHRASE_WORDS:
                 break
             first = word.start
@@ -359,7 +373,7 @@ class _Answer:
 
     def _kind_of(self, noun: str) -> NDArray[np.bool_]:
         """(N,) labels that say it: a "coffee table" is a "table", whatever other tables a detector knows."""
-        says = {label: label.endswith(f" {noun}") for label in set(self.labels)}
+        says = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
         return np.array([says[label] for label in self.labels], dtype=bool)
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
@@ -380,17 +394,18 @@ class _Answer:
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
 
     def _existence(self, i: int) -> float:
-        """Probability that there is such a thing at all: of a low-confidence candidate its relative confidence."""
-        return 1.0 if i < self.confirmed else float(self.relative[i])
+        """Probability that there is such a thing at all: of a low-confidence candidate its relative confidence, and
+        otherwise 1, but for what its detector hardly believed itself."""
+        return min(self.objects[i].score / _BELIEVED, 1.0) if i < self.confirmed else float(self.relative[i])
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
         best = order[0]
-        holds = [float(t.holds[best]) for t in evidence.terms if not t.missing and not np.isnan(t.holds[best])]
+        satisfied = [float(t.satisfied[best]) for t in evidence.terms if not t.missing]
         fit = self._fit_share(evidence, order)
         return Traits(
             share=float(probability[0]),
             fit_share=float(1.0 / fit.sum()),
-            weakest=min(holds, default=1.0),
+            weakest=min((s for s in satisfied if not np.isnan(s)), default=1.0),
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
             missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
@@ -429,8 +444,8 @@ class _Answer:
         meaning = self.meaning
         assert meaning.target is not None
         noun = meaning.target.noun
-        if meaning.kind == "contents" or noun == ANYTHING:
-            missing = [m for t in evidence.terms for m in t.missing]
+        if meaning.kind in ("contents", "count", "exists") or noun == ANYTHING:
+            missing = [m for t in evidence.terms if not t.constraint.negated for m in t.missing]
             if missing and len(missing) == len(meaning.constraints):
                 return f"there is no {missing[0]}"
         kind = float(evidence.category[order].max())
@@ -488,6 +503,7 @@ class _Answer:
             for i in chosen
         ]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
+        scores = scores * self._understood(evidence)
         if best < _SAME_THING:  # a bathtub where a shower is asked for
             scores = _RELATED * scores
         scores = np.minimum.accumulate(scores)  # in the order of the ranking
@@ -548,17 +564,31 @@ class _Answer:
     def _reason(self, evidence: Evidence, best: int) -> str:
         o = self.objects[best]
         said = [
-            f"{_words(t.constraint)} ({t.holds[best]:.2f})"
+            f"{_words(t.constraint)} ({t.satisfied[best]:.2f})"
             for t in evidence.terms
             if not t.missing and not np.isnan(t.holds[best])
         ]
-        missing = [noun for t in evidence.terms for noun in t.missing]
         text = f"{o.label} {o.id}" if best < self.confirmed else f"{o.label}, not confirmed"
         text += ": " + ", ".join(said) if said else ""
         text += (
             "; where it goes or lies is meant: what else is named is not on the map" if self.meaning.is_place else ""
         )
-        return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
+        return text + self._unchecked(evidence)
+
+    def _unchecked(self, evidence: Evidence) -> str:
+        """What the sentence says and an answer does without, in words: "; no bathtub found; no colours known"."""
+        missing = [noun for t in evidence.terms for noun in t.missing]
+        said = [f"no {', no '.join(dict.fromkeys(missing))} found"] if missing else []
+        if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
+            said.append("colours are not known")
+        if self.meaning.unmatched:
+            said.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
+        return "".join(f"; {words}" for words in said)
+
+
+def _missing(evidence: Evidence) -> bool:
+    """Whether there is none of what the sentence says its object is by."""
+    return any(t.missing and not t.constraint.negated for t in evidence.terms)
 
 
 _PHRASE_WORDS = word_set("adjectives") - frozenset((",", ".", "with", "and"))

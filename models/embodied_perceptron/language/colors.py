@@ -143,10 +143,20 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
 
     Raises ``ValueError`` for a name that is none of the known ones.
     """
+    return name_probabilities(rgb, name)[1]
+
+
+def name_probabilities(rgb: NDArray[np.generic], name: str) -> tuple[F64, F64]:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, K) probabilities of all K names, and
+    (N,) of ``name``; NaN stays NaN.
+
+    Raises ``ValueError`` for a name that is none of the known ones.
+    """
     names = _distributions()[0]
     if name not in names:
         raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
-    return np.asarray(_name_probabilities(rgb)[:, names.index(name)])
+    of_all = _name_probabilities(rgb)
+    return of_all, np.asarray(of_all[:, names.index(name)])
 
 
 def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> F64:

@@ -45,27 +45,32 @@ _NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
 _FAR_OFF_M = 6.0  # what is further off says nothing of a front
 
 
-def check_source(source: str) -> None:
-    """Raises ``ValueError`` for anything but a :data:`FrontSource`."""
-    if source not in ("boxes", "estimated", "none"):
-        raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+def front_sources(sources: FrontSource | Sequence[FrontSource], count: int) -> tuple[FrontSource, ...]:
+    """One source for each of ``count`` boxes. Raises ``ValueError`` for anything else, and for another number."""
+    each = (sources,) * count if isinstance(sources, str) else tuple(sources)
+    for source in (sources,) if isinstance(sources, str) else each:
+        if source not in ("boxes", "estimated", "none"):
+            raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+    if len(each) != count:
+        raise ValueError(f"fronts must be one source or one for each of {count} objects, got {len(each)}")
+    return each
 
 
-def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSource) -> F64:
+def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontSource | Sequence[FrontSource]) -> F64:
     """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
 
-    Estimated ones are given for what may be an anchor of ``g`` alone.
+    ``sources`` is one for all boxes or one for each. Estimated fronts are given for what may be an anchor of ``g``
+    alone.
     Raises ``ValueError`` for an unknown source.
     """
-    check_source(source)
+    source = np.array(front_sources(sources, g.n), dtype=object)
     known = np.zeros((g.n, 4))
-    if source == "none" or g.n == 0:
+    if g.n == 0:
         return known
     has_front = np.array([label not in WITHOUT_FRONT for label in labels])
-    if source == "boxes":
-        known[has_front, 0] = 1.0
-        return known
-    rows = g.anchors[has_front[g.anchors]]
+    known[has_front & (source == "boxes"), 0] = 1.0
+    estimated = has_front & (source == "estimated")
+    rows = g.anchors[estimated[g.anchors]]
     if len(rows) == 0:
         return known
     shared, by_label = _weights()

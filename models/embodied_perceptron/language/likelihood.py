@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.language.colors import name_probabilities
 from embodied_perceptron.language.relations import Pairs, Relation, SceneGeometry, sigmoid
 
 F64 = NDArray[np.float64]
@@ -18,6 +19,8 @@ NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
 _BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # by which heights of boxes may be wrong
 _APART_M = 1.5  # between outlines: nothing is carried by, or hangs over, what is so far off
+_COLOUR_SAID = 0.2  # probability of a colour's name above which a thing may be called so,
+_COLOUR_BESIDE = 0.4  # and as a share of the likeliest name's: what is plainly green is not called yellow
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
 
@@ -100,7 +103,7 @@ HOLDS: dict[str, Relation] = {
     "end": near,
     "on": on,
     "supporting": lambda p: on(p.swapped),
-    "with": lambda p: sigmoid((2.5 - p.gap) / 0.2),  # said of parts and neighbours alike
+    "with": lambda p: np.maximum.reduce([on(p.swapped), inside(p.swapped), near(p)]),  # carried, contained or beside
     "in": inside,
     "above": lambda p: np.maximum(above(p), 0.5 * on(p)),
     "below": below,
@@ -113,9 +116,16 @@ HOLDS: dict[str, Relation] = {
 }
 # metres between bounds along x or y, from which none of these holds
 REACH_M = {
-    "near": 3.0, "end": 3.0, "with": 5.5, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
+    "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
 }  # fmt: skip
+
+
+def called(colors: F64, name: str) -> F64:
+    """(N, 3) mean sRGB in 0..255 of all objects -> (N,) whether people may call each ``name``; NaN stays NaN."""
+    of_all, said = name_probabilities(colors, name)
+    beside = said / np.maximum(of_all.max(axis=1, initial=0.0), 1e-9)
+    return sigmoid((said - _COLOUR_SAID) / 0.04) * sigmoid((beside - _COLOUR_BESIDE) / 0.05)
 
 
 def lies_between(score: F64) -> F64:

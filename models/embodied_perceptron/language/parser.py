@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
@@ -78,6 +79,12 @@ _AT_SIDES = frozenset(("end", "ends", "head", "foot", "side", "edge", "corner", 
 _ANCHOR_DEPTH = 3  # "by the table under the lamp at the window": people say no more of an anchor
 _MOST_OF_ANCHOR = 4  # relations of one anchor
 _REACH = 9  # words after a relation in which its anchor must stand
+_BESIDE_LANDMARKS = frozenset(  # of what is "with" something, or "on" it, people name parts too
+    ("near", "left", "right", "front", "behind", "above", "below", "closest", "across", "viewer-left", "viewer-right")
+)
+_PARTS = word_set("parts") | word_set("whole_parts")
+_LONGEST_UNKNOWN = 3  # words of a noun that nobody knows
+_AFTER_NOUNS = frozenset(("and", "or", "that", "which", "is", "are", "but"))
 _END = frozenset(".!?")
 _GROUPS = frozenset(("row", "line", "group", "three", "others", "five", "set", "them", "other"))
 _FACES = frozenset(("facing", "faces"))  # who faces it is faced by it: never the other way round
@@ -185,6 +192,7 @@ _NTH_FROM = re.compile(
 )
 
 
+_NEGATIVE_LENGTH = re.compile(rf"(?<![\w.,])[-\u2212]\d+(?:[.,]\d+)? ?(?:{'|'.join(sorted(_UNITS))})", re.IGNORECASE)
 _COUNTED = re.compile(
     r"(?<!from )\b(left|right) to (?:the )?(?:right|left)\b|"
     r"\b(?:count|counting|counted|start|starting|beginning) (?:(?!from\b|at\b)[\w-]+ ){0,3}?"
@@ -287,7 +295,7 @@ class Meaning:
         constraints: on the target.
         speaker: the viewpoint that the sentence states, or None.
         mentioned: all other objects that the sentence names; weak evidence: they are likely near.
-        unmatched: words of the sentence that may matter and were not understood.
+        unmatched: words of the sentence that may name something and that nobody read.
         kind: "object", or of a question "exists", "where", "count", "contents" (:mod:`.request`).
         every: all objects are meant that fit, not one.
         number: so many are meant, or None.
@@ -330,7 +338,10 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     request = read_request(text, labels)
     if request.problem:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
-    meaning = Parser(text, labels, request.words).meaning()
+    if _NEGATIVE_LENGTH.search(text):
+        return Meaning(text, None, problem="a length cannot be negative", invalid=True)
+    parser = Parser(text, labels, request.words)
+    meaning = parser.meaning()
     told_by_rule = request.rearranged and any(c.anchors for c in meaning.constraints)
     more = request.excluded or request.every or request.number or meaning.speaker
     if request.kind in _ASKS_FOR_ONE and not (more or request.put_together or told_by_rule):
@@ -353,6 +364,8 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         relation, noun = place
         there = Constraint(relation, (ObjectPhrase(noun, target.span),), weight=_NESTED, span=target.span)
         meaning = replace(meaning, constraints=(*meaning.constraints, there))
+    landmarks, unread = parser.unread()
+    meaning = replace(meaning, constraints=(*meaning.constraints, *landmarks), unmatched=unread)
     single = lexicon().always_plural(target.noun)
     if request.kind in ("count", "contents") or request.every:
         meaning = replace(meaning, constraints=tuple(_absolute(c, text) for c in meaning.constraints))
@@ -680,6 +693,45 @@ class Parser:
         rank = _ORDINALS.get(self.tokens[first - 1], 1) if first else 1
         return replace(c, rank=rank)
 
+    def unread(self) -> tuple[tuple[Constraint, ...], tuple[str, ...]]:
+        """Landmarks of the target that nobody knows, "next to the wugglefrotz", as constraints; and other words that
+        may be nouns and that neither a noun nor a table of words has."""
+        table = relation_words()
+        read = list(self._taken)
+        spans = [(m.first, m.last) for m in self.mentions]
+        relations = [(name, span) for name, pattern in table.relations for span in self._matches(pattern)]
+        patterns = (table.viewpoint, *(pattern for _, pattern in table.unary))
+        spans += [span for pattern in patterns for span in self._matches(pattern)]
+        for first, last in (*spans, *(span for _, span in relations)):
+            read[first:last] = [True] * (last - first)
+        left = [
+            not (known or t in table.colours or t in table.materials or t in _ROOMS or t in _PARTS) and _may_be_noun(t)
+            for t, known in zip(self.tokens, read, strict=True)
+        ]
+        landmarks: list[Constraint] = []
+        for name, (first, last) in relations:
+            noun = self._unknown_noun(last, left) if name in _BESIDE_LANDMARKS else None
+            if noun is not None and self._subject(first)[0] is None:
+                left[slice(*noun)] = [False] * (noun[1] - noun[0])
+                anchor = ObjectPhrase(" ".join(self.tokens[slice(*noun)]), self._span(*noun), known=False)
+                negated = self._is_negated(first, last)
+                landmarks.append(Constraint(name, (anchor,), negated=negated, span=self._span(first, last)))
+        return tuple(landmarks), tuple(t for t, unread in zip(self.tokens, left, strict=True) if unread)
+
+    def _unknown_noun(self, first: int, unread: Sequence[bool]) -> Span | None:
+        """The words of a noun phrase with an article that begins at a word, where nobody knows them."""
+        i = first
+        while i < len(self.tokens) and self.tokens[i] in _ADJECTIVES and self.tokens[i] not in _NOT_ADJECTIVES:
+            i += 1
+        last = i
+        while last < len(self.tokens) and unread[last]:
+            last += 1
+        follows = self.tokens[last : last + 1]
+        stops = _PREPOSITIONS | _AFTER_NOUNS
+        ends = not follows or not follows[0][0].isalpha() or (follows[0] in stops and follows[0] != "of")
+        named = i < last <= i + _LONGEST_UNKNOWN and not _ARTICLES.isdisjoint(self.tokens[first:i])
+        return (i, last) if named and ends else None
+
     # ---------------------------------------------------------------------------------------------------------- words
 
     def _span(self, first: int, last: int) -> Span:
@@ -877,19 +929,27 @@ class Parser:
 
     def _colours(self, k: int) -> tuple[Constraint, ...]:
         """Colours and substances said of mention ``k``."""
+        if not self._is_target[k]:
+            return tuple(self._looks.get(k, {}).values())
+        owners = [owner for owner in self._looks if self._is_target[owner]]
+        said = [c for owner in owners for c in self._looks[owner].values()]
+        return tuple({(c.relation, c.value): c for c in sorted(said, key=lambda c: c.span)}.values())
+
+    @cached_property
+    def _looks(self) -> dict[int, dict[tuple[str, str], Constraint]]:
+        """Colours and substances of the sentence by the mention that they are said of."""
         table = relation_words()
-        found = {}
+        found: dict[int, dict[tuple[str, str], Constraint]] = {}
         for i, token in enumerate(self.tokens):
             colour = table.colours.get(token, "")
-            if not colour and token not in table.materials:
-                continue
-            owner = self._owner(i)
-            if owner is None or not (owner == k or (self._is_target[owner] and self._is_target[k])):
+            owner = self._owner(i) if colour or token in table.materials else None
+            if owner is None:
                 continue
             relation, value = ("colour", colour) if colour else ("material", token)
             negated = any(t in _NOT for t in self.tokens[max(0, i - 2) : i])
-            found[relation, value] = Constraint(relation, value=value, negated=negated, span=self._span(i, i + 1))
-        return tuple(found.values())
+            said = Constraint(relation, value=value, negated=negated, span=self._span(i, i + 1))
+            found.setdefault(owner, {})[relation, value] = said
+        return found
 
     def _owner(self, i: int) -> int | None:
         """The mention that an adjective at word ``i`` belongs to."""
@@ -992,7 +1052,11 @@ class Parser:
             said_of_target, subject = True, there
         if said_of_target:
             if subject is None:
-                return None
+                again = [k for k in chosen if k != self.target and self.mentions[k].first - last <= 1]
+                if self.target is None or pronoun or not again or self.mentions[self.target].last != first:
+                    return None
+                other = self._phrase(self.mentions[again[0]])  # "the desk on the desk": another one
+                return Constraint(name, (other,), negated=self._is_negated(first, last), span=span)
             other = self._phrase(self.mentions[subject])
             if set(self.tokens[first:last]) & _FACES:
                 return Constraint(name, (other,), negated=self._is_negated(first, last), span=span)
@@ -1095,7 +1159,8 @@ class Parser:
         if own[0] in ("not", "nowhere"):
             return False  # "not far from" is near
         near = self.tokens[max(0, first - 2) : last]
-        return "without" in own or "no" in own or any(t in _NOT for t in near)
+        denied = {"without", "no"} & {*own, *self.tokens[last : last + 1]}  # "that has | no book"
+        return bool(denied) or any(t in _NOT for t in near)
 
     def _is_without(self, mention: Mention) -> bool:
         word, place = governor(self.tokens, mention)

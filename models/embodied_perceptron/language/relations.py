@@ -195,14 +195,19 @@ class SceneGeometry:
     def near(self, targets: Index, anchors: Index, reach_m: float = 0.0) -> Pairs:
         """Pairs of (R,) targets and (C,) anchors whose bounds are at most ``reach_m`` apart along x and along y.
 
-        Few pairs come as a block, with those that are further apart.
+        Few pairs come as a block, with those that are further apart. The same pairs are made once, so that a sentence
+        that says a thing many times costs little more than once.
         """
-        if len(targets) * len(anchors) <= _BLOCK or not np.isfinite(reach_m):
+        few = len(targets) * len(anchors) <= _BLOCK
+        if not few and not np.isfinite(reach_m):
             return self.block(targets, anchors)
-        key = (targets.tobytes(), anchors.tobytes(), reach_m)
+        key = (targets.tobytes(), anchors.tobytes(), np.inf if few else reach_m)
         if key not in self._near:
-            rows, columns = self.bounds[targets].pairs_within(self.bounds[anchors], reach_m)
-            self._near[key] = Pairs(self, targets[rows], anchors[columns])
+            if few:
+                self._near[key] = self.block(targets, anchors)
+            else:
+                rows, columns = self.bounds[targets].pairs_within(self.bounds[anchors], reach_m)
+                self._near[key] = Pairs(self, targets[rows], anchors[columns])
         return self._near[key]
 
     def related(self, relation: str, targets: Index, anchors: Index, reach_m: float | None = None) -> tuple[Pairs, F64]:

@@ -31,14 +31,14 @@ class DetectedScene:
         objects: of those that have a finite box; the id is the place in ``detections`` plus 1.
         colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not given; None where none is.
         viewpoint: (4, 4) T_world_camera of an optical frame, or None.
-        fronts: "boxes" when every detection says its yaw, otherwise "none".
+        fronts: of each object "boxes" where its detection says its yaw, otherwise "none".
     """
 
     detections: Sequence[Mapping[str, Any]]
     objects: tuple[SceneObject, ...]
     colors: NDArray[np.float64] | None
     viewpoint: NDArray[np.float64] | None
-    fronts: FrontSource
+    fronts: tuple[FrontSource, ...]
 
     def ground(self, text: str) -> Grounding:
         """The answer to one sentence, that of a running perceptron about the same objects.
@@ -87,7 +87,7 @@ def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
     if not isinstance(detections, list):
         raise ValueError(f"scene {name!r} has no list of detections")
     objects, colors = [], []
-    oriented = bool(detections)
+    fronts: list[FrontSource] = []
     for i, d in enumerate(detections):
         where = f"detection {i} of scene {name!r}"
         if not isinstance(d, dict) or not isinstance(d.get("category"), str):
@@ -95,18 +95,18 @@ def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
         center, size = (_numbers(d.get(key), 3, f"{key} of {where}") for key in ("center", "size"))
         yaw = _numbers([d.get("yaw", 0.0)], 1, f"yaw of {where}")[0]
         score = _numbers([d.get("score", 1.0)], 1, f"score of {where}")[0]
-        oriented &= "yaw" in d
         box = np.array([*center, *np.maximum(size, _LEAST_SIZE_M), yaw, 0.0, 0.0])
         if not (np.isfinite(box).all() and np.isfinite(score)):
             continue
         objects.append(SceneObject(i + 1, d["category"], float(np.clip(score, 0.0, 1.0)), box))
+        fronts.append("boxes" if "yaw" in d else "none")
         colour = d.get("color")
         colors.append(np.full(3, np.nan) if colour is None else _numbers(colour, 3, f"color of {where}"))
     pose = scene.get("viewpoint")
     viewpoint = None if pose is None else _numbers(pose, 16, f"viewpoint of scene {name!r}").reshape(4, 4)
     rgb = np.array(colors).reshape(-1, 3)
     known = rgb if np.isfinite(rgb).all(axis=1).any() else None
-    return DetectedScene(detections, tuple(objects), known, viewpoint, "boxes" if oriented else "none")
+    return DetectedScene(detections, tuple(objects), known, viewpoint, tuple(fronts))
 
 
 def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:

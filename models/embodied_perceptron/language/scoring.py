@@ -43,7 +43,6 @@ _MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
 _WITH_BOARDS = frozenset(("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving"))  # what is in it is on it
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
-_COLOUR_SAID = 0.2  # probability of a colour's name above which the thing may be called so
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
@@ -81,6 +80,12 @@ class ConstraintScore:
     constraint: Constraint
     holds: F64
     missing: tuple[str, ...] = ()
+
+    @property
+    def satisfied(self) -> F64:
+        """(N,) how well each object meets the constraint, which may be that something does not hold; NaN as above."""
+        denied = self.constraint.negated and not self.constraint.is_superlative  # a superlative's score is turned
+        return np.asarray(1.0 - self.holds) if denied else self.holds
 
 
 @dataclass(eq=False)
@@ -245,11 +250,11 @@ class Scorer:
     # ---------------------------------------------------------------------------- whether what is said holds at all
 
     def plausible(self, evidence: Evidence) -> F64:
-        """(N,) product of how likely each condition holds; 1 for what cannot be decided."""
+        """(N,) product of how likely each condition holds, or was not meant; 1 for what cannot be decided."""
         total = evidence.not_excluded.copy()
         for term in evidence.terms:
-            if term.constraint.weight >= 1.0:
-                total = total * np.nan_to_num(self.likely(term), nan=1.0)
+            meant = min(term.constraint.weight, 1.0)
+            total = total * (1.0 - meant + meant * np.nan_to_num(self.likely(term), nan=1.0))
         return np.asarray(total)
 
     def likely(self, term: ConstraintScore) -> F64:
@@ -266,7 +271,9 @@ class Scorer:
         if c.relation in _MEASURES | _FROM_VIEWER:
             holds = term.holds  # such already
         elif c.relation == "colour":
-            holds = np.asarray(1.0 / (1.0 + np.exp((_COLOUR_SAID - term.holds) / 0.04)))
+            if self.colors is None:
+                return undecided
+            holds = likelihood.called(self.colors, c.value)
         elif c.relation == "between":
             if c not in self._ends:
                 return undecided
@@ -355,6 +362,8 @@ class Scorer:
             )
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
+        if pairs.different.size and not pairs.different.any():  # "the desk on the desk", where there is one
+            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
         if _has_boards(c):
@@ -474,7 +483,10 @@ class Scorer:
     def _context(self) -> F64:
         """Mean log closeness to everything else that the sentence names."""
         total, count = np.zeros(self.g.n), 0
+        compared = {a.span for c in self.meaning.constraints if c.is_superlative and c.rank > 1 for a in c.anchors}
         for phrase in self.meaning.mentioned:
+            if phrase.span in compared:
+                continue  # "the second closest to the table" is not all the likelier the nearest
             weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
             if weight.max(initial=0.0) > 0.3:
                 total += np.log(_EPS + self._nearest_of(weight))
@@ -564,9 +576,10 @@ _COUNTS = 0.05  # a weight above it makes a candidate
 
 
 def contrast(x: F64, group: F64) -> F64:
-    """How far each value stands out of those of the group, in standard deviations, within [-2.5, 2.5].
+    """How far each value stands out of those of the group, in standard deviations, about [-2.5, 2.5].
 
-    Fades to zero when the group has hardly more than one member.
+    What stands out further keeps its order and hardly counts more. Fades to zero when the group has hardly more than
+    one member.
     """
     total = float(group.sum())
     if total <= 0 or int((group > _COUNTS).sum()) < 2:
@@ -574,17 +587,24 @@ def contrast(x: F64, group: F64) -> F64:
     mean = float((group * x).sum()) / total
     deviation = float(np.sqrt((group * (x - mean) ** 2).sum() / total)) + 1e-3
     members = total * total / float((group * group).sum())
-    return np.asarray(np.clip((x - mean) / deviation, -2.5, 2.5) * np.clip((members - 1.0) / 0.6, 0.0, 1.0))
+    return np.asarray(soft_clip((x - mean) / deviation, -2.5, 2.5) * np.clip((members - 1.0) / 0.6, 0.0, 1.0))
 
 
 def log_share(x: F64, group: F64) -> F64:
-    """Log of the softmax of ``x`` over the group, within [-3, 0]."""
+    """Log of the softmax of ``x`` over the group, about [-3, 0]; what is far behind keeps its order."""
     members = group > _COUNTS
     if not members.any():
         return np.zeros_like(x)
     y = x - x[members].max()
     total = float((group[members] * np.exp(y[members])).sum())
-    return np.asarray(np.clip(y - np.log(total + 1e-9), -3.0, 0.0))
+    return soft_clip(np.minimum(y - np.log(total + 1e-9), 0.0), -3.0, 0.0)
+
+
+def soft_clip(x: F64, low: float, high: float) -> F64:
+    """``x`` within [low, high], and what is beyond within a tenth of it, in its order: ranks can be counted."""
+    inside = np.clip(x, low, high)
+    beyond = x - inside
+    return np.asarray(inside + 0.1 * beyond / (10.0 + np.abs(beyond)))
 
 
 def first_of_each(order: Index, alike: Pairs) -> Index:
@@ -601,8 +621,8 @@ def first_of_each(order: Index, alike: Pairs) -> Index:
 def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False, rows: Index | None = None) -> F64:
     """Closest to (farthest from) the nearest of the anchors, given as (N,) weights; of ``rows``, default all."""
     rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
-    most = 30.0 if farthest else 9.0
-    pairs = g.near(rows, np.flatnonzero(anchors >= 0.5 * anchors.max()), 2.0 * most)
+    most = 60.0
+    pairs = g.near(rows, np.flatnonzero(anchors >= 0.5 * anchors.max()), most if farthest else 18.0)
     distance = np.where(pairs.different, pairs.reach_distance, 9.0)
     distance = -pairs.best(-distance, none=-most)
     return log_share(distance / 0.5 if farthest else -distance / 0.35, group)

@@ -9,18 +9,15 @@ vocabulary of the text encoder's tokenizer where that is installed.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
-from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
+from embodied_perceptron.language.lexicon import Word, lexicon, listed_words, relation_words, word_set
 from embodied_perceptron.nn.text_encoder import minilm_folder
 
-_ENGLISH_WORDS = Path(__file__).parent / "lexicon" / "english_words.txt.gz"
 _SHORT = {
     "teh": "the",
     "pls": "please",
@@ -81,10 +78,10 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
 @lru_cache(maxsize=1)
 def english_words() -> frozenset[str]:
     """Words that are no slips: those of the list of the package and whole words of the text encoder's vocabulary."""
-    text = gzip.decompress(_ENGLISH_WORDS.read_bytes()).decode("ascii")
+    text = ""
     with contextlib.suppress(OSError):  # the package may be missing
-        text += (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
-    return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
+        text = (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
+    return listed_words() | {word for word in text.split() if word.isascii() and word.isalpha()}
 
 
 def _stumps(word: str, count: int) -> set[str]:

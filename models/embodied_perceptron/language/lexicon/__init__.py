@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import unicodedata
@@ -28,6 +29,10 @@ def word_set(name: str) -> frozenset[str]:
 _TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:[.,]\d+)?(?:st|nd|rd|th)?|[.,;:()!?]")
 _DETERMINERS = word_set("determiners")
 _PART = 0.55  # how well the label "office chair" answers to an unknown noun that ends in "chair"
+_KIND = 0.85  # how well a label that nobody listed answers to the noun that it ends in: "reading lamp" to "lamp"
+_JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
+_NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
+_LEAST_LETTERS = 3  # of each part of a word that is joined of two
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Lexicon:
         irregular: plural -> singular.
         surfaces: words of a noun, in singular or plural -> (noun, plural).
         longest: words of the longest surface.
+        labels: all labels that a noun may mean; of others the last word tells what they are.
     """
 
     meaning: dict[str, dict[str, float]]
@@ -88,6 +94,8 @@ class Lexicon:
     irregular: dict[str, str]
     surfaces: dict[tuple[str, ...], tuple[str, bool]] = field(init=False)
     longest: int = field(init=False)
+    labels: frozenset[str] = field(init=False)
+    _kinds: dict[str, tuple[str, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         surfaces = {tuple(noun.split()): (noun, noun in self.irregular) for noun in self.meaning}
@@ -98,19 +106,56 @@ class Lexicon:
                 surfaces.setdefault((many,), (one, True))
         object.__setattr__(self, "surfaces", surfaces)
         object.__setattr__(self, "longest", max(map(len, surfaces)))
+        object.__setattr__(self, "labels", frozenset(label for labels in self.meaning.values() for label in labels))
+        object.__setattr__(self, "_kinds", {})
 
     def similarity(self, noun: str, label: str) -> float:
         """How well ``label`` answers to ``noun``: 1 = that is what it is called, 0 = not at all."""
         if noun == label:
             return 1.0
+        kind, weight = self._kind(label)
         meanings = self.meaning.get(noun)
         if meanings is not None:
-            return meanings.get(label, 0.0)
+            answers = weight * (1.0 if kind == noun else self._means(meanings, kind))
+            return answers if answers or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
         # a word that nobody listed: "swivel table" is still a kind of table
         head = noun.split()[-1] if noun else ""
         if head and [head] == label.split()[-1:]:
             return _PART
-        return _PART * self.meaning.get(head, {}).get(label, 0.0)
+        return _PART * self._means(self.meaning.get(head, {}), kind)
+
+    def is_kind(self, label: str, noun: str) -> bool:
+        """Whether the label says that it is one: a "coffee table" is a "table", a "workbench" a "bench"."""
+        joined = label.endswith(noun) and noun in self.meaning.get(label, {})
+        return label.endswith(f" {noun}") or joined or (label not in self.labels and self._kind(label)[0] == noun)
+
+    def _means(self, meanings: dict[str, float], kind: str) -> float:
+        """How well a label or noun answers to what a noun may mean."""
+        if kind in self.labels or kind in meanings:
+            return meanings.get(kind, 0.0)
+        named = (label for label, weight in self.meaning.get(kind, {}).items() if weight >= _NAMED_SO)
+        return max((meanings.get(label, 0.0) for label in named), default=0.0)
+
+    def _kind(self, label: str) -> tuple[str, float]:
+        """The label or noun that a label says it is, and how surely: itself, or what it is in singular, or what it ends
+        in."""
+        if label not in self._kinds:
+            self._kinds[label] = (label, 1.0) if label in self.labels else self._kind_of_unlisted(label)
+        return self._kinds[label]
+
+    def _kind_of_unlisted(self, label: str) -> tuple[str, float]:
+        words = label_words(label)
+        for first in range(len(words)):
+            said = " ".join(words[first:])
+            one = said if said in self.labels else self.surfaces.get(words[first:], ("", False))[0]
+            if one:
+                return one, 1.0 if first == 0 else _KIND
+        last = words[-1] if words else ""
+        for at in range(_LEAST_LETTERS, len(last) - _LEAST_LETTERS + 1):
+            one = self.surfaces.get((last[at:],), ("", False))[0]
+            if one and (last[:at] in listed_words() or (last[:at],) in self.surfaces):
+                return one, _JOINED
+        return label, 1.0
 
     def always_plural(self, noun: str) -> bool:
         """Whether the noun is one thing and yet stands in plural: scissors, stairs."""
@@ -118,14 +163,14 @@ class Lexicon:
 
     def mentions(self, words: Sequence[Word], labels: Iterable[str] = ()) -> list[Mention]:
         """Nouns of the lexicon, or among the ``labels`` of the scene, in order; the longest reading wins."""
-        extra = {tuple(label.lower().split()): label for label in labels if label.lower() not in self.meaning}
+        extra = self._surfaces_of(labels)
         longest = max([self.longest, *map(len, extra)])
         found: list[Mention] = []
         i = 0
         while i < len(words):
             for length in range(min(longest, len(words) - i), 0, -1):
                 key = tuple(word.text for word in words[i : i + length])
-                entry = self.surfaces.get(key) or ((extra[key], False) if key in extra else None)
+                entry = self.surfaces.get(key) or extra.get(key)
                 if entry is None or (length == 1 and self._is_no_noun(words, i)):
                     continue
                 follows = words[i + length].text if i + length < len(words) else ""
@@ -136,6 +181,18 @@ class Lexicon:
                 break
             i += 1
         return found
+
+    def _surfaces_of(self, labels: Iterable[str]) -> dict[tuple[str, ...], tuple[str, bool]]:
+        """Words of labels that no noun has, as they are, in plural and in singular -> (label, plural)."""
+        extra: dict[tuple[str, ...], tuple[str, bool]] = {}
+        unlisted = [(label, label_words(label)) for label in labels]
+        unlisted = [(label, words) for label, words in unlisted if words and " ".join(words) not in self.meaning]
+        for label, words in unlisted:
+            extra[words] = label, False
+        for label, words in unlisted:
+            one = singular(words[-1])
+            extra.setdefault((*words[:-1], one or pluralize(words[-1])), (label, not one))
+        return extra
 
     def _is_no_noun(self, words: Sequence[Word], i: int) -> bool:
         """Whether the weak noun at ``i`` is an adjective or a verb here: "light brown", "you can see"."""
@@ -177,6 +234,29 @@ _CAN_DO = frozenset(("go", "be", "come", "stay", "wait", "stand", "hang", "lie",
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
 _QUANTITIES = word_set("quantities")
+
+
+@lru_cache(maxsize=1)
+def listed_words() -> frozenset[str]:
+    """The English words of the list that comes with the package (SCOWL), in lower case."""
+    text = gzip.decompress((_FOLDER / "english_words.txt.gz").read_bytes()).decode("ascii")
+    return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
+
+
+def label_words(label: str) -> tuple[str, ...]:
+    """The words of a detector's label: "Coffee_table" has two."""
+    return tuple(label.lower().replace("_", " ").split())
+
+
+def singular(word: str) -> str:
+    """The singular of what looks like an English plural by rule; empty for other words."""
+    if not word.endswith("s") or word.endswith(("ss", "us", "is", "as")) or len(word) <= _LEAST_LETTERS:
+        return ""
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    if word.endswith("ves"):
+        return word[:-3] + "f"
+    return word[:-2] if word.endswith(("sses", "xes", "ches", "shes")) else word[:-1]
 
 
 def pluralize(noun: str) -> str:

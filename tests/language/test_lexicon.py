@@ -1,0 +1,66 @@
+"""How labels of any detector answer to nouns, and which nouns a sentence has."""
+
+from __future__ import annotations
+
+import pytest
+
+from embodied_perceptron.language.lexicon import lexicon, singular, split_words
+
+
+@pytest.mark.parametrize(
+    ("noun", "label"),
+    [("chair", "chairs"), ("bookshelf", "bookshelves"), ("chair", "Chair"), ("coffee table", "Coffee_tables")],
+)
+def test_a_label_in_plural_or_in_capitals_is_what_it_says(noun: str, label: str) -> None:
+    assert lexicon().similarity(noun, label) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("noun", "label"),
+    [("lamp", "novelty lamp"), ("car", "toy car"), ("couch", "red sofa"), ("bench", "workbench"), ("box", "flowerbox")],
+)
+def test_a_label_that_ends_in_a_noun_is_a_kind_of_it(noun: str, label: str) -> None:
+    assert 0.5 <= lexicon().similarity(noun, label) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("noun", "label"), [("pet", "carpet"), ("chair", "gizmo"), ("lamp", "lamp post box"), ("car", "scar")]
+)
+def test_letters_alone_make_no_kind(noun: str, label: str) -> None:
+    assert lexicon().similarity(noun, label) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "noun", "plural"),
+    [
+        ("the gizmos", ("gizmo",), "gizmo", True),
+        ("the gizmo", ("gizmos",), "gizmos", False),
+        ("the gizmos", ("gizmos",), "gizmos", False),
+        ("the red doohickey", ("Red_Doohickey",), "Red_Doohickey", False),
+    ],
+)
+def test_labels_that_nobody_listed_are_found_in_both_numbers(
+    text: str, labels: tuple[str, ...], noun: str, plural: bool
+) -> None:
+    (mention,) = lexicon().mentions(split_words(text), labels)
+    assert (mention.noun, mention.plural) == (noun, plural)
+
+
+@pytest.mark.parametrize(
+    ("word", "one"),
+    [
+        ("gizmos", "gizmo"),
+        ("pantries", "pantry"),
+        ("torches", "torch"),
+        ("scarves", "scarf"),
+        ("bus", ""),
+        ("glass", ""),
+    ],
+)
+def test_singular_by_rule(word: str, one: str) -> None:
+    assert singular(word) == one
+
+
+def test_every_label_that_a_noun_may_mean_has_a_name_of_its_own() -> None:
+    words = lexicon()
+    assert words.labels - set(words.meaning) <= {"object", "boots"}
