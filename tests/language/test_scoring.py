@@ -16,11 +16,7 @@ from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import detected_scene
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 
-<<<<<<< HEAD
-WHITE, BLUE, GREEN, YELLOW = (240, 240, 240), (40, 40, 160), (100, 140, 40), (230, 210, 50)
-=======
 WHITE, BLUE, GREEN, YELLOW = (240, 240, 240), (40, 40, 160), (110, 140, 30), (230, 210, 50)
->>>>>>> mends
 
 
 def row(label: str, *places: float, first: int = 1) -> list[SceneObject]:
@@ -155,11 +151,6 @@ def test_green_is_not_called_yellow() -> None:
     assert color_scores(colors, "yellow")[0] < color_scores(colors, "green")[0]
     assert called(colors, "yellow")[0] < 0.15
     assert called(colors, "yellow")[1] > 0.5
-<<<<<<< HEAD
-    boxes = row("box", 0.0, 2.0, 4.0)
-    assert ask("the yellow box", boxes, GREEN, WHITE, WHITE).status == GroundingStatus.NOT_FOUND
-=======
->>>>>>> mends
 
 
 def test_a_condition_that_is_perhaps_meant_counts_perhaps() -> None:

@@ -20,11 +20,7 @@ _BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # by which heights of boxes may be wrong
 _APART_M = 1.5  # between outlines: nothing is carried by, or hangs over, what is so far off
 _COLOUR_SAID = 0.2  # probability of a colour's name above which a thing may be called so,
-<<<<<<< HEAD
-_COLOUR_BESIDE = 0.3  # and as a share of the likeliest name's: what is plainly green is not called yellow
-=======
 _COLOUR_BESIDE = 0.4  # and as a share of the likeliest name's: what is plainly green is not called yellow
->>>>>>> mends
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
 

@@ -271,14 +271,9 @@ class Scorer:
         if c.relation in _MEASURES | _FROM_VIEWER:
             holds = term.holds  # such already
         elif c.relation == "colour":
-<<<<<<< HEAD
-            assert self.colors is not None or np.isnan(term.holds).all()
-            holds = term.holds if self.colors is None else likelihood.called(self.colors, c.value)
-=======
             if self.colors is None:
                 return undecided
             holds = likelihood.called(self.colors, c.value)
->>>>>>> mends
         elif c.relation == "between":
             if c not in self._ends:
                 return undecided
@@ -592,11 +587,7 @@ def contrast(x: F64, group: F64) -> F64:
     mean = float((group * x).sum()) / total
     deviation = float(np.sqrt((group * (x - mean) ** 2).sum() / total)) + 1e-3
     members = total * total / float((group * group).sum())
-<<<<<<< HEAD
-    return soft_clip((x - mean) / deviation, -2.5, 2.5) * np.clip((members - 1.0) / 0.6, 0.0, 1.0)
-=======
     return np.asarray(soft_clip((x - mean) / deviation, -2.5, 2.5) * np.clip((members - 1.0) / 0.6, 0.0, 1.0))
->>>>>>> mends
 
 
 def log_share(x: F64, group: F64) -> F64:
