@@ -24,6 +24,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.voxels import resolve_device
@@ -124,7 +125,7 @@ class QuickElu(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape."""
-        if x.device.type != "cpu":
+        if not takes_loops(x):
             return functional.elu(x)
         return torch.maximum(x, x.clamp(max=0.0).exp().sub(1.0))
 
@@ -159,7 +160,7 @@ class GridConv(nn.Module):
         if self.matrix is not None:
             out = functional.linear(x.movedim(1, -1), self.matrix)[..., : len(self.weight)].movedim(-1, 1)
             return out if self.bias is None else out.add_(self.bias[:, None, None, None])
-        on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+        on_cpu = takes_loops(x) and x.dtype == torch.float32
         if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once; other devices keep theirs
                 with torch.inference_mode(False):  # a tensor like any other, which may be moved and stored

@@ -11,6 +11,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
@@ -265,7 +266,7 @@ class VolumeCopy:
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
-        turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
+        turn = _turn_compiled if takes_loops(self.rows.coords) else turn_by_tensors
         rows = turn(self.rows, manhattan, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
         return replace(self, rows=rows, manhattan=manhattan)
 
@@ -388,13 +389,13 @@ def to_sparse_tensor(
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
+    merge = merge_by_hashing if takes_loops(rows.coords) else merge_by_sorting
     sites, sums = merge(rows, site_voxels, limits)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
         )
-    columns = _columns_compiled if sites.device.type == "cpu" else columns_by_tensors
+    columns = _columns_compiled if takes_loops(sites) else columns_by_tensors
     keys, feats = columns(sites, sums, features, site_voxels, voxel_size_m, floor_z_m)
     chosen = get_engine("auto", keys.device.type) if engine is None else engine
     return SparseTensor(Sites(keys, 1, 1, chosen), feats)

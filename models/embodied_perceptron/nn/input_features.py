@@ -12,6 +12,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
 from embodied_perceptron.sparse import cpu_kernels
@@ -242,7 +243,7 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     bounds = x.sites.bounds
     if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
         return x
-    rank = _ranks_compiled(x.sites) if x.device.type == "cpu" else thinning_ranks(x.sites)
+    rank = _ranks_compiled(x.sites) if takes_loops(x.keys) else thinning_ranks(x.sites)
     chosen = [start + best_rows(-rank[start:end], max_sites) for start, end in itertools.pairwise(bounds)]
     rows = torch.cat(chosen)  # in order: rows of one sample lie behind those of the one before
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])

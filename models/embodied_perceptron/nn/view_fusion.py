@@ -18,6 +18,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites
@@ -280,7 +281,7 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
-    on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
+    on_cpu = takes_loops(points) and points.dtype == torch.float64
     return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
 
 
@@ -372,7 +373,7 @@ def fuse_views(
     """
     total = torch.zeros(len(points), channels, device=points.device)
     count = torch.zeros(len(points), dtype=torch.int32, device=points.device)
-    if points.device.type != "cpu" and _are_alike(views, level, config):
+    if not takes_loops(points) and _are_alike(views, level, config):
         _add_views_at_once(total, count, points, views, level, config, radius_m)
     else:
         for view in views:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.autograd.function import once_differentiable
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, blocks_of, convolve_blocks
 from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites
@@ -47,7 +48,7 @@ class TorchEngine:
             dtype = torch.get_autocast_dtype(device)
             feats, kernel = feats.to(dtype), kernel.to(dtype)
         result: torch.Tensor
-        if device != "cpu":
+        if not takes_loops(feats):
             result = _WholeConvolution.apply(feats, kernel, kernel_map())  # type: ignore[no-untyped-call]
             return result
         blocks: Blocks | None = None

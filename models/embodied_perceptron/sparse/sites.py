@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     distinct_keys,
@@ -61,7 +62,7 @@ class Engine(Protocol):
 
 def unique_keys(keys: torch.Tensor) -> torch.Tensor:
     """(N,) int64 -> sorted, each once. On the CPU ten times as fast as ``torch.unique``: numpy sorts with vectors."""
-    if keys.device.type != "cpu":
+    if not takes_loops(keys):
         distinct: torch.Tensor = torch.unique(keys)
         return distinct
     found = np.empty(len(keys), np.int64)
@@ -176,7 +177,7 @@ class Sites:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
         if len(self) == 0:
             return torch.full_like(keys, -1)
-        if self.device.type == "cpu":
+        if takes_loops(self.keys):
             found = torch.empty(keys.shape, dtype=torch.int64)
             cpu_kernels.find(self.keys.numpy(), keys.contiguous().numpy(), found.numpy())
             return found
@@ -185,7 +186,7 @@ class Sites:
 
     def rows_of(self, other: Sites) -> torch.Tensor:
         """(M,) int64 rows of this set where the sites of ``other`` stand, -1 where absent: :meth:`find`, faster."""
-        if self.device.type != "cpu":
+        if not takes_loops(self.keys):
             return self.find(other.keys)
         rows = torch.empty(len(other), dtype=torch.int64)
         cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
@@ -283,7 +284,7 @@ def build_kernel_map(
     steps = [site_key_step(*(v * in_stride for v in offset)) for offset in kernel_offsets(kernel_size)]
     n_in, n_out = in_keys.numel(), out_keys.numel()
     identity = steps.index(0) if same else None
-    if in_keys.device.type != "cpu":
+    if not takes_loops(in_keys):
         return KernelMap(n_in, n_out, identity, table=_search(in_keys, out_keys, steps))
     if not (same and kernel_size % 2):
         return KernelMap(n_in, n_out, identity, tuple(_merge(in_keys, out_keys, steps)))

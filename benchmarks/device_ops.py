@@ -1,0 +1,226 @@
+"""What a GPU is asked for: operations launched and waits for their results, counted where there is no GPU.
+
+    python benchmarks/device_ops.py             # table, and out/bench/device_ops.json
+    python benchmarks/device_ops.py --quick     # a training step of two scenes instead of four
+
+On a GPU every small operation costs its launch, some 5 to 20 microseconds of Python, and every wait costs all that was
+launched before it. So what is counted bounds the time of a perception whose arithmetic a GPU does in no time. The code
+path of devices runs on tensors of the CPU (``geometry.compute_path.device_path``); views and empty allocations are
+free. A wait is whatever needs the result on the host: a number, a comparison, a size that depends on data, a copy.
+Operations on tensors that stay on the host count along: they cost about the same.
+
+Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
+the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+
+# isort: split
+import torch
+from online import again, every_frame, frames_of
+from rich.console import Console
+from rich.table import Table
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.geometry.compute_path import device_path
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.map_predictor import image_features
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.tasks import build_task
+from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "out" / "bench" / "device_ops.json"
+HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
+PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
+FREE = frozenset(
+    "view _unsafe_view t transpose permute expand select slice unsqueeze squeeze detach detach_ alias as_strided split "
+    "unbind split_with_sizes unfold _reshape_alias lift_fresh empty empty_strided empty_like new_empty diagonal "
+    "new_empty_strided set_ resize_ view_as_real is_pinned".split()
+)
+# their results, or the sizes of their results, are read by the host
+WAITING = frozenset(
+    "nonzero nonzero_numpy _local_scalar_dense _unique2 unique_dim unique_consecutive masked_select equal is_nonzero "
+    "bincount histc _linalg_check_errors".split()
+)
+TO_HOST = frozenset({torch.Tensor.cpu, torch.Tensor.tolist})
+Row = dict[str, Any]
+
+
+class OperationCount:
+    """Counts what is asked of torch while it is entered, by module: the innermost file of the project that asks.
+
+    Attributes:
+        operations, waits: by module.
+    """
+
+    def __init__(self) -> None:
+        self.operations: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+        self.names: Counter[tuple[str, str]] = Counter()
+        self._modes = (_Calls(self), _Operations(self))
+
+    def __enter__(self) -> OperationCount:
+        for mode in self._modes:
+            mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*error)
+
+    def row(self) -> Row:
+        """As the JSON file has it."""
+        modules = {
+            name: {"operations": count, "waits": self.waits[name]} for name, count in self.operations.most_common()
+        }
+        for name in self.waits.keys() - modules.keys():
+            modules[name] = {"operations": 0, "waits": self.waits[name]}
+        return {"operations": self.operations.total(), "waits": self.waits.total(), "by_module": modules}
+
+
+class _Operations(TorchDispatchMode):
+    """Operations, and of them those that wait."""
+
+    def __init__(self, count: OperationCount) -> None:
+        super().__init__()
+        self._count = count
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # made of others, which are what a device is asked for
+                return func.decompose(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
+        if name not in FREE:
+            module = asking_module()
+            self._count.operations[module] += 1
+            self._count.names[module, name] += 1
+            if name in WAITING or _by_mask(name, args) or (name == "repeat_interleave" and not (kwargs or {})):
+                self._count.waits[module] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Calls(TorchFunctionMode):
+    """Copies to the host, which are no operations where the tensor is there already."""
+
+    def __init__(self, count: OperationCount) -> None:
+        super().__init__()
+        self._count = count
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
+        if func in TO_HOST:
+            self._count.waits[asking_module()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _by_mask(name: str, args: Sequence[Any]) -> bool:
+    """Whether rows are chosen by a mask, whose number of hits is read first."""
+    if name not in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"):
+        return False
+    return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in args[1])
+
+
+def asking_module() -> str:
+    """The innermost frame of the project, as a path within its packages."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        for package in PACKAGES:
+            if package in file:
+                return file.rsplit(package, 1)[1]
+        frame = frame.f_back  # type: ignore[assignment]
+    return "torch"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def counted(call: Callable[[], Any]) -> OperationCount:
+    """``call`` by the path of devices."""
+    with device_path(), OperationCount() as count:
+        call()
+    return count
+
+
+def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
+    """One perception at the 13th keyframe of the tour, and the integration of the 14th."""
+    inference = load_inference("tiny", "cpu")
+    config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
+    volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels="torch")
+    it = Perceptron(config, volume, inference)
+    frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
+    with device_path():
+        for frame in frames[:12]:
+            it.integrate(frame)
+        it.perceive()
+        it.integrate(frames[12])
+    return counted(it.perceive), counted(lambda: it.integrate(frames[13]))
+
+
+def training_step(scenes: int) -> OperationCount:
+    """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes."""
+    with tempfile.TemporaryDirectory() as folder:
+        homes = Path(folder) / "homes"
+        generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
+        config = TrainingRun.of(
+            {}, task="multi", preset="tiny", data=homes, images="imagenet", batch=scenes, steps=2, validations=0,
+            workers=1, checkpoint_s=1e9,
+        )  # fmt: skip
+        trainer = _SecondStep(build_task(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
+        trainer.run()
+    return trainer.count
+
+
+class _SecondStep(Trainer):
+    """Counts its second step; the first one makes what is made once."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.count = OperationCount()
+
+    def _step(self, batches: Any) -> None:
+        with device_path(), self.count if self.counters.step == 1 else contextlib.nullcontext():
+            super()._step(batches)
+
+
+def show(console: Console, results: dict[str, Row]) -> None:
+    for name, row in results.items():
+        table = Table("module", "operations", "waits", title=f"{name}: {row['operations']} / {row['waits']}")
+        for module, of in row["by_module"].items():
+            table.add_row(module, str(of["operations"]), str(of["waits"]))
+        console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    perceive, integrate = look_and_keyframe()
+    step = training_step(2 if arguments.quick else 4)
+    results = {"perceive": perceive.row(), "integrate": integrate.row(), "train_step": step.row()}
+    show(Console(width=100), results)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
