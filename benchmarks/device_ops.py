@@ -52,14 +52,15 @@ OUT = ROOT / "out" / "bench" / "device_ops.json"
 HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
 PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
 FREE = frozenset(
-    "view _unsafe_view t transpose permute expand select slice unsqueeze squeeze detach detach_ alias as_strided split "
-    "unbind split_with_sizes unfold _reshape_alias lift_fresh empty empty_strided empty_like new_empty diagonal "
-    "new_empty_strided set_ resize_ view_as_real is_pinned".split()
+    ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "select", "slice", "unsqueeze", "squeeze")
+    + ("detach", "detach_", "alias", "as_strided", "split", "unbind", "split_with_sizes", "unfold", "_reshape_alias")
+    + ("lift_fresh", "diagonal", "view_as_real", "set_", "resize_", "is_pinned")
+    + ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
 )
 # their results, or the sizes of their results, are read by the host
 WAITING = frozenset(
-    "nonzero nonzero_numpy _local_scalar_dense _unique2 unique_dim unique_consecutive masked_select equal is_nonzero "
-    "bincount histc _linalg_check_errors".split()
+    ("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive")
+    + ("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors")
 )
 TO_HOST = frozenset({torch.Tensor.cpu, torch.Tensor.tolist})
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 # (operations, waits) of a module at most; of one that is not named: SMALL
 SMALL = (12, 1)
 PERCEIVE = {
-    "nn/view_fusion.py": (4300, 168),
+    "nn/view_fusion.py": (90, 0),
     "geometry/boxes.py": (620, 24),
     "sparse/sites.py": (500, 10),
     "sparse/ops.py": (250, 9),
@@ -29,7 +29,6 @@ PERCEIVE = {
     "geometry/transforms.py": (180, 0),
     "nn/refinement.py": (120, 1),
     "sparse/engine.py": (110, 0),
-    "mapping/image_features.py": (90, 16),
     "nn/occupancy.py": (50, 3),
     "mapping/export.py": (40, 2),
     "sparse/conv.py": (40, 0),

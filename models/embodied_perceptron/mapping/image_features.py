@@ -18,15 +18,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.nn.view_fusion import (
     View,
     ViewSamplingConfig,
+    ViewStack,
     add_view,
+    mean_at_levels,
     mean_over_views,
     sample_view,
     site_radius,
+    stacked,
     view_projection,
 )
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -275,7 +279,8 @@ class StreamingFusion:
 
 
 class StreamingLookup:
-    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride.
+    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride; on a device, where
+    finding out what changed costs more than to sum anew, all levels at once and without sums that are kept.
 
     Attributes:
         views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
@@ -294,6 +299,7 @@ class StreamingLookup:
         self._config = config
         self._device = device
         self._states: dict[tuple[int, int], StreamingFusion] = {}
+        self._stacked: tuple[tuple[View, ...], list[ViewStack]] = (), []
 
     def __call__(self, level: int, sites: Sites) -> torch.Tensor:
         """(N, C_level) averages over ``views`` at the sites (of one sample)."""
@@ -303,3 +309,19 @@ class StreamingLookup:
             self._states[key] = StreamingFusion(level, channels, self._voxel_size_m, self._config, self._device)
         self._states[key].update(sites, self.views)
         return self._states[key].features
+
+    def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
+        """See :class:`~embodied_perceptron.nn.view_fusion.LevelsLookup`."""
+        stacks = [] if takes_loops(sites[0].keys) else self._stacks(len(sites))
+        if not stacks:
+            return [self(i, s) for i, s in enumerate(sites)]
+        return mean_at_levels(sites, [(0, len(s)) for s in sites], stacks, self._voxel_size_m, self._config)
+
+    def _stacks(self, levels: int) -> list[ViewStack]:
+        """Of the views, kept as long as they stay the same."""
+        of, stacks = self._stacked
+        views = tuple(self.views)
+        if of != views:  # compared by identity: views have no other equality
+            stacks = stacked(views, range(levels), self._config)
+            self._stacked = views, stacks
+        return stacks

@@ -40,7 +40,7 @@ from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.nn.refinement import Proposals, RefinementHead, propose, refine, things
-from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig, read_levels
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -363,7 +363,7 @@ class PerceptionNetwork(nn.Module):
 
     def lookup(self, views: Sequence[Sequence[View]]) -> ImageLookup:
         """Image features at sites, from the views of each scene of a batch."""
-        return view_lookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
+        return ViewLookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
 
     def forward(
         self, sites: SparseTensor, lookup: ImageLookup | None = None, prefer: Preference | None = None
@@ -397,7 +397,8 @@ class PerceptionNetwork(nn.Module):
         levels: list[SparseTensor] = self.backbone(x)
         if lookup is None or self.level_channels == tuple(self.backbone.out_channels):
             return levels
-        return [t.replace(torch.cat([t.feats, lookup(i, t.sites)], dim=1)) for i, t in enumerate(levels)]
+        shown = read_levels(lookup, [t.sites for t in levels])
+        return [t.replace(torch.cat([t.feats, images], dim=1)) for t, images in zip(levels, shown, strict=True)]
 
     def detect(self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None) -> DetectionOutput:
         """Fused levels -> raw predictions; :func:`~embodied_perceptron.nn.detection.decode_detections` makes boxes.
