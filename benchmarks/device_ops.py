@@ -6,8 +6,9 @@
 On a GPU every small operation costs its launch, some 5 to 20 microseconds of Python, and every wait costs all that was
 launched before it. So what is counted bounds the time of a perception whose arithmetic a GPU does in no time. The code
 path of devices runs on tensors of the CPU (``geometry.compute_path.device_path``); views and empty allocations are
-free. A wait is whatever needs the result on the host: a number, a comparison, a size that depends on data, a copy.
-Operations on tensors that stay on the host count along: they cost about the same.
+free. A wait is whatever needs the result on the host: a number, a comparison, a size that depends on data, a copy. What
+is computed of tensors that were brought to the host, or made of arrays there, is no concern of a device and does not
+count; bringing one to the device is an operation.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
 the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes).
@@ -24,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 
@@ -34,6 +36,8 @@ from rich.console import Console
 from rich.table import Table
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path
@@ -51,18 +55,17 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "device_ops.json"
 HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
 PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
-FREE = frozenset(
-    ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "select", "slice", "unsqueeze", "squeeze")
-    + ("detach", "detach_", "alias", "as_strided", "split", "unbind", "split_with_sizes", "unfold", "_reshape_alias")
-    + ("lift_fresh", "diagonal", "view_as_real", "set_", "resize_", "is_pinned")
-    + ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
-)
+FREE = {
+    *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "select", "slice", "unsqueeze", "squeeze"),
+    *("detach", "detach_", "alias", "as_strided", "split", "unbind", "split_with_sizes", "unfold", "_reshape_alias"),
+    *("lift_fresh", "diagonal", "view_as_real", "set_", "resize_", "is_pinned"),
+    *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
+}
 # their results, or the sizes of their results, are read by the host
-WAITING = frozenset(
-    ("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive")
-    + ("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors")
-)
-TO_HOST = frozenset({torch.Tensor.cpu, torch.Tensor.tolist})
+WAITING = {
+    *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
+    *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
+}
 Row = dict[str, Any]
 
 
@@ -71,22 +74,43 @@ class OperationCount:
 
     Attributes:
         operations, waits: by module.
+        names: operations by module and name.
+        on_host: tensors that would be on the host.
     """
 
     def __init__(self) -> None:
         self.operations: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         self.names: Counter[tuple[str, str]] = Counter()
-        self._modes = (_Calls(self), _Operations(self))
+        self.on_host = WeakIdKeyDictionary()
+        self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> OperationCount:
-        for mode in self._modes:
-            mode.__enter__()
+        self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
+        self._entered.enter_context(_Calls(self))
+        self._entered.enter_context(_Operations(self))
         return self
 
     def __exit__(self, *error: Any) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
+        self._entered.close()
+
+    def _from_numpy(self, original: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tensor]:
+        def from_numpy(array: Any) -> torch.Tensor:
+            tensor = original(array)
+            self.on_host[tensor] = True
+            return tensor
+
+        return from_numpy
+
+    def operation(self, name: str) -> None:
+        """Book one."""
+        module = asking_module()
+        self.operations[module] += 1
+        self.names[module, name] += 1
+
+    def wait(self) -> None:
+        """Book one."""
+        self.waits[asking_module()] += 1
 
     def row(self) -> Row:
         """As the JSON file has it."""
@@ -106,30 +130,56 @@ class _Operations(TorchDispatchMode):
         self._count = count
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
+        kwargs = kwargs or {}
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # made of others, which are what a device is asked for
-                return func.decompose(*args, **(kwargs or {}))
+                return func.decompose(*args, **kwargs)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        first = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)  # numbers may come from anywhere
+        result = func(*args, **kwargs)
+        if first is not None and first in self._count.on_host:
+            for x in tree_leaves(result):
+                if isinstance(x, torch.Tensor):
+                    self._count.on_host[x] = True
+            return result
         name = func._schema.name.split("::")[1]
         if name not in FREE:
-            module = asking_module()
-            self._count.operations[module] += 1
-            self._count.names[module, name] += 1
-            if name in WAITING or _by_mask(name, args) or (name == "repeat_interleave" and not (kwargs or {})):
-                self._count.waits[module] += 1
-        return func(*args, **(kwargs or {}))
+            self._count.operation(name)
+            if name in WAITING or _by_mask(name, args) or (name == "repeat_interleave" and "output_size" not in kwargs):
+                self._count.wait()
+        return result
 
 
 class _Calls(TorchFunctionMode):
-    """Copies to the host, which are no operations where the tensor is there already."""
+    """Copies from one side to the other, which are no operations where all tensors are on one."""
 
     def __init__(self, count: OperationCount) -> None:
         super().__init__()
         self._count = count
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
-        if func in TO_HOST:
-            self._count.waits[asking_module()] += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        on_host = self._count.on_host
+        if func in (torch.Tensor.cpu, torch.Tensor.tolist) and args[0] not in on_host:
+            self._count.wait()
+            if func is torch.Tensor.cpu:
+                copy = args[0].view_as(args[0])
+                on_host[copy] = True
+                return copy
+        result = func(*args, **kwargs)
+        if func is torch.tensor and "device" not in kwargs:
+            on_host[result] = True
+        elif func is torch.Tensor.to and args[0] in on_host and self._to_device((*args[1:], kwargs.get("device"))):
+            self._count.operation("upload")
+            copy = result.view_as(result)
+            del on_host[copy]
+            return copy
+        return result
+
+    def _to_device(self, arguments: Sequence[Any]) -> bool:
+        """Whether ``Tensor.to`` is told a device, or a tensor that is on one."""
+        to_device = isinstance(arguments[0], torch.Tensor) and arguments[0] not in self._count.on_host
+        return to_device or any(isinstance(a, torch.device) or (isinstance(a, str) and a != "cpu") for a in arguments)
 
 
 def _by_mask(name: str, args: Sequence[Any]) -> bool:

@@ -19,6 +19,7 @@ from embodied_perceptron.geometry.boxes import (
     paired_iou,
     rotations,
 )
+from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
@@ -34,8 +35,8 @@ from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import (
     DensePyramid,
     OccupancyHead,
-    _rows_in_cells,
     color_sums,
+    decode_cells,
     decode_filled,
     decode_occupancy,
 )
@@ -408,7 +409,13 @@ def test_filled_cells_are_what_the_whole_grid_says_of_them() -> None:
     assert torch.equal(cells, (label[0] != 0).nonzero())
     assert torch.equal(labels, label[0][label[0] != 0])
     torch.testing.assert_close(probability, confidence[0][label[0] != 0])
+    label, sure = decode_cells(logits)
+    filled = tuple(cells.unbind(1))
+    assert torch.equal(label.nonzero(), cells)
+    assert torch.equal(label[filled], labels)
+    torch.testing.assert_close(sure[filled], probability)
     nothing = decode_filled(torch.zeros(7, 5, 4, 3))
+    assert not decode_cells(torch.zeros(7, 5, 4, 3))[0].any()
     assert [tuple(part.shape) for part in nothing] == [(0, 3), (0,), (0,)]
 
 
@@ -419,7 +426,8 @@ def test_colors_in_cells_summed_by_compiled_loops_are_those_of_tensors(stride: i
     x = SparseTensor.from_coords(coords, torch.rand(len(coords), 3))
     origin, cells = (-2 * stride, -stride, 0), (4, 3, 2)
     found = color_sums(x.sites, x.feats, stride, origin, cells)
-    expected = torch.zeros(24, 4).index_add_(0, *_rows_in_cells(x.sites, x.feats, stride, origin, cells))
+    with device_path():
+        expected = color_sums(x.sites, x.feats, stride, origin, cells)
     assert expected[:, 3].sum() > 20
     torch.testing.assert_close(found, expected)
 

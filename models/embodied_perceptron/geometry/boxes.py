@@ -255,8 +255,9 @@ def upright_boxes(boxes: Tensor) -> Tensor:
 
 def _prepare(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
     """Checked centres, half sizes and rotations as contiguous float64 arrays."""
-    checked = check_boxes(boxes, name).detach().to("cpu", torch.float64)
-    parts: tuple[F64, F64, F64] = overlap.frames(checked.contiguous().numpy())
+    if isinstance(boxes, Tensor) and boxes.is_floating_point():
+        boxes = boxes.detach().to("cpu", torch.float64)
+    parts: tuple[F64, F64, F64] = overlap.frames(check_boxes(boxes, name).contiguous().numpy())
     return parts
 
 
@@ -267,7 +268,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     Raises ``ValueError`` only as :func:`check_boxes`.
     """
     iou = overlap.iou_matrix(*_prepare(a, "a"), *_prepare(b, "b"))
-    return torch.from_numpy(iou).to(a.device, a.dtype)
+    return torch.from_numpy(iou).to(a)
 
 
 def paired_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -279,7 +280,7 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
         raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
     if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         iou = overlap.iou_pairs(*_prepare(a, "a"), *_prepare(b, "b"))
-        return torch.from_numpy(iou).to(a.device, a.dtype)
+        return torch.from_numpy(iou).to(a)
     check_boxes(a, "a")
     check_boxes(b, "b")
     a64, b64 = a.double(), b.double()  # areas of faces cancel: float32 would leave 1e-4 of a thin box
@@ -303,7 +304,7 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     """
     order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
     keep = overlap.greedy_nms(center, half, rot, label, iou_threshold)
-    return order[torch.from_numpy(keep).to(order.device)]
+    return torch.from_numpy(order[keep]).to(boxes.device)
 
 
 def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -319,8 +320,10 @@ def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int)
     labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
     order, center, half, rot, _ = _by_score(boxes, scores, labels, iou_threshold)
     groups = overlap.greedy_groups(center, half, rot, iou_threshold, limit)
-    kept, pairs = (torch.from_numpy(rows).to(order.device) for rows in groups)
-    return order[kept], pairs[:, 0], order[pairs[:, 1]]
+    kept, pairs = groups
+    found = (order[kept], pairs[:, 0].copy(), order[pairs[:, 1]])
+    first, second, third = (torch.from_numpy(rows).to(boxes.device) for rows in found)
+    return first, second, third
 
 
 def voted_nms(
@@ -343,20 +346,20 @@ def voted_nms(
     if not 0.0 <= voting_iou <= 1.0:
         raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
     order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
-    weight = scores[order].detach().to("cpu", torch.float64).numpy()
+    weight = scores.detach().to("cpu", torch.float64).numpy()[order]
     kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
-    keep, sums = order[torch.from_numpy(kept).to(order.device)], sums[kept]
-    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
+    keep, sums = order[kept], sums[kept]
+    result = boxes.detach().to("cpu", torch.float64).numpy()[keep]
     heard = sums[:, 0] > 0
     result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
     result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
-    return keep, torch.from_numpy(result).to(boxes.device, boxes.dtype)
+    return torch.from_numpy(keep).to(boxes.device), torch.from_numpy(result).to(boxes)
 
 
 def _by_score(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
-) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Checked: the order of falling score, and in it centres, half sizes, rotations and labels."""
+) -> tuple[NDArray[np.int64], F64, F64, F64, NDArray[np.int64]]:
+    """Checked, as arrays: the order of falling score, and in it centres, half sizes, rotations and labels."""
     n = boxes.shape[0]
     if scores.shape != (n,) or labels.shape != (n,):
         raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -364,10 +367,13 @@ def _by_score(
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if not 0.0 <= iou_threshold <= 1.0:
         raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
-    if bool(torch.isnan(scores).any()):
-        raise ValueError(f"scores[{int(torch.isnan(scores).nonzero()[0])}] is NaN")
-    order = torch.argsort(scores.detach(), descending=True, stable=True)
-    return order, *_prepare(boxes[order], "boxes"), labels[order].cpu().to(torch.int64).numpy()
+    score = scores.detach().to("cpu", torch.float64).numpy()
+    if (unknown := np.flatnonzero(np.isnan(score))).size:
+        raise ValueError(f"scores[{unknown[0]}] is NaN")
+    order: NDArray[np.int64] = np.argsort(-score, kind="stable")
+    center, half, rot = _prepare(boxes, "boxes")
+    label = labels.detach().to("cpu", torch.int64).numpy()
+    return order, center[order], half[order], rot[order], label[order]
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -437,7 +443,7 @@ def canonical_boxes(boxes: F64) -> F64:
     rows = np.flatnonzero(~known)
     if len(rows) == 0:
         return given
-    form: F64 = upright_boxes(torch.from_numpy(given[rows])).numpy()
+    form: F64 = overlap.canonical(given[rows])
     changed = (np.abs(form - given[rows]) > 1e-9).any(axis=1)
     given[rows[changed]] = form[changed]
     return given

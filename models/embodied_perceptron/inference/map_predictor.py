@@ -216,7 +216,7 @@ class MapPredictor:
     ) -> ScenePrediction:
         manhattan = WORLD
         if self._from_map:
-            manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
+            manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
         if math.isinf(window_m):
             views = [] if self._features is None else self._features.views(copy.keyframes, manhattan)
             if manhattan.yaw_rad:
@@ -344,8 +344,8 @@ def _middle(copy: VolumeCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     """Centre (3,) of the map and its extent (2,) on the ground, metres."""
     if len(copy) == 0:
         return np.zeros(3), np.zeros(2)
-    coords = copy.rows.coords
-    low, high = coords.amin(0).cpu().numpy(), coords.amax(0).cpu().numpy() + 1
+    coords = copy.rows.cpu().coords
+    low, high = coords.amin(0).numpy(), coords.amax(0).numpy() + 1
     return 0.5 * (low + high) * copy.voxel_size_m, (high - low)[:2] * copy.voxel_size_m
 
 

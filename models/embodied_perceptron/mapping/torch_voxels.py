@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import KEY_BITS, pack_keys, unpack_keys
+from embodied_perceptron.geometry.transforms import KEY_BITS, constant, pack_keys, unpack_keys
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS
 from embodied_perceptron.mapping.numba_voxels import local_centers
 from embodied_perceptron.mapping.voxels import (
@@ -234,7 +234,7 @@ class TorchVoxels:
     def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
         slot = self._to(slots).long()
         block, local = torch.nonzero(self.records[slot, :, HITS] >= min_hits, as_tuple=True)
-        low = torch.stack([local >> 6, (local >> 3) & 7, local & 7], dim=1)
+        low = (local[:, None] >> constant((6, 3, 0), self._device)).bitwise_and_(7)
         voxel = self._to(coords).long()[block] * BLOCK_EDGE + low
         order = torch.argsort(pack_keys(voxel))
         place = (slot[block] * BLOCK_VOXELS + local)[order]

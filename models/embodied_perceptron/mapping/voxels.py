@@ -15,6 +15,7 @@ and the torch kernels, on any device, give the same map bit for bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -66,11 +68,19 @@ class VoxelRows:
 
     def where(self, mask: torch.Tensor) -> VoxelRows:
         """The rows where ``mask`` (N,) holds."""
-        return VoxelRows(self.coords[mask], self.records[mask], self.last_seen_ns[mask])
+        rows = mask.nonzero()[:, 0]
+        return VoxelRows(self.coords[rows], self.records[rows], self.last_seen_ns[rows])
 
     def cpu(self) -> VoxelRows:
-        """The same in host memory."""
-        return VoxelRows(self.coords.cpu(), self.records.cpu(), self.last_seen_ns.cpu())
+        """The same in host memory, copied once."""
+        return self if takes_loops(self.coords) else self._copied
+
+    @cached_property
+    def _copied(self) -> VoxelRows:
+        stamps = self.last_seen_ns[:, None].view(torch.int32)  # (N, 2)
+        together = torch.cat([self.coords, self.records, stamps], 1).cpu()
+        coords, records, stamps = (together[:, a:b].contiguous() for a, b in ((0, 3), (3, -2), (-2, None)))
+        return VoxelRows(coords, records, stamps.view(torch.int64)[:, 0])
 
 
 @dataclass(frozen=True, eq=False)

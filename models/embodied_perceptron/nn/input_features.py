@@ -94,12 +94,11 @@ def _corner(
     anchor_m: Sequence[float], offset_m: Sequence[float], step_m: float, step_sites: int
 ) -> tuple[int, int, int]:
     """(anchor rounded to steps) + (offset rounded to steps), in sites. Halves go up, so steps have one size."""
-    anchor = torch.as_tensor(list(anchor_m), dtype=torch.float64)
-    if anchor.shape != (3,) or not bool(torch.isfinite(anchor).all()):
+    anchor, offset = np.array(list(anchor_m), np.float64), np.array(list(offset_m), np.float64)
+    if anchor.shape != (3,) or not np.isfinite(anchor).all():
         raise ValueError(f"an anchor is 3 finite numbers, got {list(anchor_m)}")
-    offset = torch.as_tensor(list(offset_m), dtype=torch.float64)
-    steps = torch.floor(anchor / step_m + 0.5) + torch.floor(offset / step_m + 0.5)
-    x, y, z = (int(v) * step_sites for v in steps.tolist())
+    steps = np.floor(anchor / step_m + 0.5) + np.floor(offset / step_m + 0.5)
+    x, y, z = (int(v) * step_sites for v in steps)
     return x, y, z
 
 

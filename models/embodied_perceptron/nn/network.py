@@ -566,13 +566,13 @@ class PerceptionNetwork(nn.Module):
         return out if viewpoint is None else dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
 
 
-def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> float:
-    """Height of the floor that the heights of a scene's input sites are measured from; 0 without sites."""
+def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> Tensor:
+    """Height of the floor that the heights of a scene's input sites are measured from, one number; 0 without sites."""
     first, end = sites.sites.bounds[sample : sample + 2]
     if first == end:
-        return 0.0
-    middle_m = (sites.coords[first:end, 2].to(sites.feats.dtype) + 0.5) * voxel_size_m
-    return float((middle_m - sites.feats[first:end, 0]).median())
+        return sites.feats.new_zeros(())
+    middle_m = (sites.coords[first:end, 2] + 0.5) * voxel_size_m
+    return (middle_m - sites.feats[first:end, 0]).median()
 
 
 def _ground_objects(

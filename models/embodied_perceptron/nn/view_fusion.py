@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, unpack_site_keys
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
-from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.sites import Sites, empty_row
 
 # --------------------------------------------------------------------------------------------------------------------
 # compiled for the CPU: what a view shows of many points, in one pass and without the interpreter's lock
@@ -465,7 +466,7 @@ def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingCo
         tables = []
         for i, like in zip(levels, maps, strict=True):
             rows = [v.levels[i].flatten(0, 1) for v in some]
-            tables.append(torch.cat([*rows, like.new_zeros(1, like.shape[2])]).float())
+            tables.append(torch.cat([*rows, empty_row(like.shape[2], like.dtype, like.device)]).float())
         projections = torch.stack([v.projection for v in some], -1).to(maps[0].device)
         depth_m = torch.stack([d for v in some if (d := v.depth_m) is not None]) if tested else None
         shape = tuple((m.shape[0], m.shape[1]) for m in maps)
@@ -474,7 +475,11 @@ def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingCo
 
 
 def read_stacks(
-    points: torch.Tensor, spans: Sequence[Span], stacks: Sequence[ViewStack], config: ViewSamplingConfig
+    points: torch.Tensor,
+    spans: Sequence[Span],
+    stacks: Sequence[ViewStack],
+    config: ViewSamplingConfig,
+    mean: bool = False,
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """What all views show of all points, summed in their order: to the bit what :func:`add_view` of one after the other
     gives, and nothing waits. Differentiable in the feature maps.
@@ -482,6 +487,7 @@ def read_stacks(
     Args:
         points: (N, 3) float64 world positions; spans: per level of the stacks the points that read it, in order.
         stacks: of :func:`stacked`, at least one.
+        mean: averages instead of sums; of a single stack.
 
     Returns (M, C) sums per level, and the (N,) int32 number of views that see each point.
     """
@@ -495,7 +501,7 @@ def read_stacks(
         some: list[torch.Tensor] | None = None
         seen = torch.zeros(end - start, dtype=torch.int32, device=points.device)
         for stack in stacks:
-            some, by_these = _read_stack(points[start:end], inside, stack, config, some)
+            some, by_these = _read_stack(points[start:end], inside, stack, config, some, "mean" if mean else "sum")
             seen = seen + by_these
         assert some is not None
         for part, read in zip(parts, some, strict=True):
@@ -510,6 +516,7 @@ def _read_stack(
     stack: ViewStack,
     config: ViewSamplingConfig,
     before: Sequence[torch.Tensor] | None,
+    mode: Literal["sum", "mean"],
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """:func:`read_stacks` of one stack; ``before``: sums that go on."""
     device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
@@ -539,6 +546,8 @@ def _read_stack(
         seen &= ~((measured > 0) & (depth > measured + (config.occlusion_margin_m + own[7])))
     column, row = (pixel * scale).floor_().minimum(last).long()
     index = torch.where(seen, row.mul_(width).add_(column).add_(view * area), nothing)  # (N, V)
+    terms = views if before is None else views + 1
+    firsts = torch.arange(0, max(s.end - s.first for s in spans) * terms, terms, device=device)
     totals = []
     for i, (span, table) in enumerate(zip(spans, stack.tables, strict=True)):
         rows, empty = index[span.first : span.end], len(table) - 1
@@ -546,7 +555,9 @@ def _read_stack(
             own_rows = torch.arange(len(table), len(table) + len(rows), device=device)
             rows, table = torch.cat([own_rows[:, None], rows], 1), torch.cat([table, before[i]])
         # the terms of a row are added one after the other, without those that are not seen
-        totals.append(torch.nn.functional.embedding_bag(rows, table, mode="sum", padding_idx=empty))
+        totals.append(
+            functional.embedding_bag(rows.flatten(), table, firsts[: len(rows)], mode=mode, padding_idx=empty)
+        )
     return totals, seen.sum(1, dtype=torch.int32)
 
 
@@ -567,7 +578,9 @@ class LevelsLookup(Protocol):
         ...
 
 
-def read_levels(lookup: Callable[[int, Sites], torch.Tensor], sites: Sequence[Sites]) -> list[torch.Tensor]:
+def read_levels(
+    lookup: LevelsLookup | Callable[[int, Sites], torch.Tensor], sites: Sequence[Sites]
+) -> list[torch.Tensor]:
     """``lookup(i, sites[i])`` of every level."""
     if isinstance(lookup, LevelsLookup):
         return lookup.levels(sites)
@@ -588,9 +601,11 @@ def mean_at_levels(
         Span(first, end, site_radius(s.stride, voxel_size_m))
         for s, (first, end) in zip(sites, itertools.pairwise(ends), strict=True)
     ]
-    coords = unpack_site_keys(torch.cat(keys))[1]
+    coords = site_coordinates(torch.cat(keys))
     (into_cell,) = _of_points(spans, coords.device, [[config.conventions.point_in_cell * s.stride] for s in sites])
     points = (coords.double() + into_cell) * voxel_size_m
+    if len(stacks) == 1:
+        return read_stacks(points, spans, stacks, config, mean=True)[0]
     totals, count = read_stacks(points, spans, stacks, config)
     share = count.clamp(min=1)[:, None]
     return [total / share[s.first : s.end] for total, s in zip(totals, spans, strict=True)]
@@ -636,7 +651,9 @@ class ViewLookup:
         for s in sites:
             self._check(s)
         parts = [
-            mean_at_levels(sites, [s.bounds[b : b + 2] for s in sites], own, self._voxel_size_m, self._config)
+            mean_at_levels(
+                sites, [(s.bounds[b], s.bounds[b + 1]) for s in sites], own, self._voxel_size_m, self._config
+            )
             for b, own in enumerate(stacks)
         ]
         return [p[0] if len(p) == 1 else torch.cat(p) for p in zip(*parts, strict=True)]
