@@ -228,7 +228,7 @@ class Perceptron(LiveMap):
             grid=grid,
             voxels=snapshot,
             stage_ms=clock.stage_ms,
-            diagnostics=() if prediction is None else prediction.diagnostics,
+            diagnostics=(*self.device_faults, *(() if prediction is None else prediction.diagnostics)),
             source=source,
             T_world_map=T_world_map,
         )
@@ -410,6 +410,18 @@ class Perceptron(LiveMap):
         if self._map_predictor is not None:
             with self._scene_lock:
                 self._map_predictor.release()
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Where what is computed now: "network" (where there is one) and "volume"."""
+        found = {} if self.inference is None else {"network": str(self.inference.device)}
+        return {**found, "volume": str(self.volume.device)}
+
+    @property
+    def device_faults(self) -> tuple[str, ...]:
+        """What a device failed by, in words, since when the CPU does its work."""
+        faults = self.volume.fault, "" if self._map_predictor is None else self._map_predictor.fault
+        return tuple(fault for fault in faults if fault)
 
     # -------------------------------------------------------------------------------------------------------- private
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import tempfile
 import threading
@@ -27,7 +28,7 @@ from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
-from embodied_perceptron.mapping.voxels import resolve_device
+from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -219,7 +220,7 @@ def load_inference(
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
-        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        device: "cpu", "cuda", "cuda:0"; "auto" = the GPU where it is there and works.
         min_score: overrides the calibrated one.
         feature_dtype: of a keyframe's image features.
         image_backend, text_backend: run that encoder by torch on ``device``, or by ONNX Runtime with ``providers``.
@@ -239,11 +240,13 @@ def load_inference(
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
-        text = LazyTextEncoder(channels, lambda: _text(name, target, text_backend, providers, threads))
+        how = functools.partial(_text, name, backend=text_backend, providers=providers, threads=threads)
+        text = LazyTextEncoder(channels, lambda: how(target), lambda: how(torch.device("cpu")))
     images = None
     if image_backend == "onnx" and network.image_encoder is not None:
         images = _onnx_images(network.image_encoder, providers, threads)
     calibration = _calibration(file, checkpoint)
+    spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
         return Predictor(
             network.to(target),
@@ -255,6 +258,7 @@ def load_inference(
             calibration=calibration,
             scores=_policy(calibration, min_score),
             naming=_naming(calibration),
+            spare=spare,
         )
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
@@ -282,14 +286,18 @@ class LazyTextEncoder:
     Args:
         channels: of the features it will give.
         make: builds it.
+        make_on_cpu: the same where no device is needed; None = ``make``.
 
     :meth:`encode` raises what ``make`` raises (a package that is not installed, for example), again at each call, and
     ``ValueError`` when what was made gives other channels.
     """
 
-    def __init__(self, channels: int, make: Callable[[], TextEncoder]) -> None:
+    def __init__(
+        self, channels: int, make: Callable[[], TextEncoder], make_on_cpu: Callable[[], TextEncoder] | None = None
+    ) -> None:
         self.channels = channels
         self._make = make
+        self._make_on_cpu = make_on_cpu or make
         self._made: TextEncoder | None = None
         self._lock = threading.Lock()
 
@@ -306,6 +314,11 @@ class LazyTextEncoder:
                     raise ValueError(f"the network reads {self.channels} text channels, got {encoder.channels}")
                 self._made = encoder
             return self._made
+
+    def use_cpu(self) -> None:
+        """Forget it; from now on it is made on the CPU."""
+        self._make = self._make_on_cpu
+        self.release()
 
     def release(self) -> None:
         """Forget it; the next text makes it anew."""

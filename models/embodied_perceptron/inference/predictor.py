@@ -75,6 +75,7 @@ class Predictor:
         calibration: what the weights file says about its scores.
         scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
         naming: which things go without a name, for a network that knows presence; None keeps the boxes of both kinds.
+        spare: the same network on the CPU, for the day on which its device is lost with all that it holds.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -91,6 +92,7 @@ class Predictor:
         calibration: Mapping[str, Any] | None = None,
         scores: ScorePolicy = EVERY_SCORE,
         naming: Naming | None = USUAL,
+        spare: PerceptionNetwork | None = None,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -110,12 +112,20 @@ class Predictor:
         self.calibration = dict(calibration or {})
         self.scores = scores
         self.naming = naming
+        self._spare = spare
         self._image_encoder = image_encoder
 
     @property
     def device(self) -> torch.device:
         """Where the network is."""
         return next(self.network.parameters()).device
+
+    def use_cpu(self) -> None:
+        """Go on on the CPU: the device has failed."""
+        self.network = self.network.cpu() if self._spare is None else self._spare.eval()
+        use_cpu = getattr(self.text_encoder, "use_cpu", None)
+        if use_cpu is not None:
+            use_cpu()
 
     # --------------------------------------------------------------------------------------------------------- inputs
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
+from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.nn.view_fusion import (
     View,
@@ -60,7 +61,8 @@ class ImageFeatures:
         device: str | torch.device = "cpu",
     ) -> None:
         self._encode = encode
-        self._new_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling, device)
+        self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
+        self._device = device
         self._lock = threading.Lock()  # of the two fields below; never held while an image is encoded
         # weak keys: features go when their keyframe goes; each with the pose that its view looks from
         self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
@@ -85,15 +87,17 @@ class ImageFeatures:
     def prefetch(self, keyframe: Keyframe) -> None:
         """Encode a new keyframe before its features are needed.
 
-        Does nothing while released, or when memory is short: it is then encoded when it is needed.
+        Does nothing while released, or when the device fails: it is then encoded when it is needed.
         """
         with self._prefetching:
             if self._released:
                 return
             try:
                 self.view(keyframe)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                if not is_device_fault(error):
+                    raise
+                forget_memory()
 
     def view(self, keyframe: Keyframe) -> View:
         """The features of one keyframe; the same object as long as its pose stays."""
@@ -159,7 +163,7 @@ class ImageFeatures:
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
-        self._sums = self._new_sums()
+        self._sums = self._make_sums(self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     # --------------------------------------------------------------------------------------------------------- memory
@@ -169,6 +173,11 @@ class ImageFeatures:
         with self._lock:
             self._encoded.clear()
         self._start_on(WORLD)
+
+    def use_cpu(self) -> None:
+        """Forget all, and keep what is computed anew on the CPU."""
+        self._device = "cpu"
+        self.clear()
 
     def release(self) -> None:
         """Forget all, and do not prefetch until :meth:`resume`; no image is being prefetched afterwards."""

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ConfigError
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -273,19 +272,3 @@ class VoxelStore(Protocol):
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         """Write voxels (distinct) into empty places."""
         ...
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# devices
-
-
-def resolve_device(name: str, what: str = "device") -> torch.device:
-    """``auto`` = cuda where available. Raises ``ConfigError``, calling it ``what``, for one that is not available."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"{what} {name!r} is not available: {error}") from error
-    return device

@@ -124,7 +124,7 @@ class TrainingRun:
         log_every: steps between lines of the log.
         max_bad_steps: this many skipped steps in a row (NaN, infinity) end the training.
         max_corrupt_share: of an epoch's samples; more corrupt ones end the training.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto`` = the GPU where it is there and works, ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
     task: str = field(default="multi", metadata=_REQUEST)
@@ -188,7 +188,7 @@ class TrainingRun:
     log_every: int = 10
     max_bad_steps: int = 10
     max_corrupt_share: float = 0.01
-    device: str = "cpu"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
