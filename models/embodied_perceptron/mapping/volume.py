@@ -401,7 +401,7 @@ class FeatureVolume:
         if not correction.corrected:
             return correction
         oldest_ns = int(correction.stamps_ns[0])
-        rows = self._gather(self._blocks.slots(), 1)
+        rows = self._gather(self._blocks.slots(), 1).cpu()
         older = move_voxels(
             rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
         )
@@ -508,7 +508,7 @@ def warm_up() -> None:
     Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
     """
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
-    volume = FeatureVolume(VolumeConfig(max_blocks=64))
+    volume = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"))
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
         T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
