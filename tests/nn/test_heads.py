@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from support.random_boxes import random_boxes
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import (
@@ -20,6 +21,7 @@ from embodied_perceptron.geometry.boxes import (
     rotations,
 )
 from embodied_perceptron.geometry.compute_path import device_path
+from embodied_perceptron.nn import detection
 from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
@@ -551,3 +553,16 @@ def test_scores_that_are_not_numbers_come_last_and_cost_no_row() -> None:
     logits = torch.tensor([1.0, nan, 3.0, nan, -2.0, 0.0])[:, None]
     (found,) = decode_detections([level_of(boxes, logits)], max_per_level=3)
     assert found.boxes[:, 0].tolist() == [2.0, 0.0, 5.0]
+
+
+def test_what_knows_nothing_is_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more candidates than anything trained makes the best are suppressed; as published, all of fewer are."""
+    torch.manual_seed(0)
+    boxes, scores = random_boxes(300, 1).float(), torch.rand(300, 40)
+    every = [suppress(boxes.clone(), scores, 0.5, 0.99, conventions=c, max_candidates=0) for c in (CORRECTED, RELEASED)]
+    assert [len(found.boxes) > 5000 for found in every] == [True, True]
+    monkeypatch.setattr(detection, "_MOST_CANDIDATES", 200)
+    for conventions, all_of_them in zip((CORRECTED, RELEASED), every, strict=True):
+        found = suppress(boxes.clone(), scores, 0.5, 0.99, conventions=conventions, max_candidates=0)
+        assert 190 < len(found.boxes) <= 200
+        assert torch.equal(found.scores, all_of_them.scores[: len(found.scores)])

@@ -39,6 +39,9 @@ MAX_LOG_SIZE = 10.0
 MIN_SIZE_M = 0.02
 _NO_LEAN_DEG = 0.5
 _ALMOST = 1 - 1e-5  # far beyond the rounding of a score
+# More only say that the network knows nothing: random weights make a quarter of a million, whose suppression takes many
+# minutes. What was trained makes a fraction of it.
+_MOST_CANDIDATES = 50_000
 _VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -408,8 +411,9 @@ def suppress(
 
     Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.boxes.voted_nms`); with
     ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
-    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published. Every
-    class of every box is a candidate: an uncertain network makes tens of thousands.
+    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published, but for
+    a number that only untrained networks reach. Every class of every box is a candidate: an uncertain network makes
+    tens of thousands.
     """
     row, label, score = _candidates(scores, min_score, max_candidates)
     boxes, row, label, score = _on_host(boxes, row, label, score)
@@ -417,10 +421,12 @@ def suppress(
 
 
 def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, the ``limit`` best (0 = all)."""
+    """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, the ``limit`` best (0 = as many as are
+    ever suppressed)."""
+    limit = limit or _MOST_CANDIDATES
     row, label = (scores > min_score).nonzero(as_tuple=True)
     score = scores[row, label]
-    if limit and len(row) > limit:
+    if len(row) > limit:
         best = best_rows(score, limit)
         row, label, score = row[best], label[best], score[best]
     return row, label, score
