@@ -55,13 +55,21 @@ def data_folder(name: str) -> Path | None:
     return path if path.exists() else None
 
 
-def write(options: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
+def write(options: argparse.Namespace, figures: Mapping[str, Any], trees: Mapping[str, Any] | None = None) -> Path:
     """Figures in ``options.out``, flat (see the module docstring); numbers that are not finite become null.
+
+    ``trees`` stay nested as they are, for programs that read them by module.
 
     Raises ``TypeError`` for a value that is neither a figure nor a table.
     """
     command = ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
-    found = {"command": shlex.join(command), "quick": options.quick, "machine": machine(), **_flat(figures)}
+    found = {
+        "command": shlex.join(command),
+        "quick": options.quick,
+        "machine": machine(),
+        **_flat(figures),
+        **(trees or {}),
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     console.print(f"wrote {options.out}", highlight=False, soft_wrap=True)

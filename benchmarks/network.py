@@ -31,7 +31,7 @@ from embodied_perceptron.nn.input_features import input_from_points, thin
 from embodied_perceptron.nn.network import PerceptionNetwork, SharedFeatures, Viewpoint
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
@@ -252,7 +252,7 @@ def fusion_rows(
         site_levels.append(sites)
         sites = sites.coarser(2)
     fusion = ViewSamplingConfig(conventions=config.conventions)
-    batch = view_lookup([views[:count]], net.image_channels, config.voxel_size_m, fusion)
+    batch = ViewLookup([views[:count]], net.image_channels, config.voxel_size_m, fusion)
     live = StreamingLookup(net.image_channels, config.voxel_size_m, fusion)
 
     def ask(lookup: Callable[[int, Sites], torch.Tensor]) -> None:

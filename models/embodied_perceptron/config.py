@@ -55,7 +55,7 @@ class VolumeConfig:
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
             it), so that edges, thin things and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
-        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        device: "auto" = the GPU where it is there and works, "cpu", "cuda", "cuda:0".
     """
 
     voxel_size_m: float = 0.02
@@ -68,7 +68,7 @@ class VolumeConfig:
     clearing_margin_per_m2: float = 0.01
     clearing_window_rad: float = 0.003
     min_hits: int = 2
-    device: str = "cpu"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         _require(0.001 <= self.voxel_size_m <= 1.0, f"voxel_size_m must be in [0.001, 1], got {self.voxel_size_m}")
@@ -388,7 +388,7 @@ class NetworkOptions:
     Attributes:
         weights: a shipped name (``tiny``), a path of a weights file, or "none" (kept as "") = no network:
             class-agnostic boxes.
-        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        device: "auto" = the GPU where it is there and works, "cpu", "cuda", "cuda:0".
         window_m: edge of the square that the network looks at; widened to whole cells of its coarsest stride.
             ``.inf`` = the whole map.
         window_ahead: how far before the cameras the middle of that square lies, as a share of its edge: 0 = around
@@ -406,7 +406,7 @@ class NetworkOptions:
     """
 
     weights: str = "tiny"
-    device: str = "cpu"
+    device: str = "auto"
     window_m: float = WINDOW_M
     window_ahead: float = 0.25
     min_score: float | None = None
@@ -447,7 +447,7 @@ class LiftOptions:
         max_rate_hz: pictures a second; newest keyframes first.
         stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
-        device: of ``transformers`` models: "cpu", "cuda", "cuda:0", "auto".
+        device: of ``transformers`` models, as for the network.
         providers, threads: of ONNX Runtime.
     """
 
@@ -462,7 +462,7 @@ class LiftOptions:
     max_rate_hz: float = 2.0
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
-    device: str = "cpu"
+    device: str = "auto"
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     threads: int = 1
 

@@ -199,3 +199,15 @@ class Perceptron(MapOwner):
         if self._network is not None:
             with self.map.scene_lock:
                 self._network.predictor.release()
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Where what is computed now: "network" (where there is one) and "volume"."""
+        found = {} if self.inference is None else {"network": str(self.inference.device)}
+        return {**found, "volume": str(self.volume.device)}
+
+    @property
+    def device_faults(self) -> tuple[str, ...]:
+        """What a device failed by, in words, since when the CPU does its work."""
+        faults = self.volume.fault, "" if self._network is None else self._network.predictor.fault
+        return tuple(fault for fault in faults if fault)

@@ -9,6 +9,7 @@ import math
 
 import pytest
 import torch
+from support.random_boxes import random_boxes
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import (
@@ -19,6 +20,8 @@ from embodied_perceptron.geometry.boxes import (
     paired_iou,
     rotations,
 )
+from embodied_perceptron.geometry.compute_path import device_path
+from embodied_perceptron.nn import detection
 from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
@@ -34,8 +37,8 @@ from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import (
     DensePyramid,
     OccupancyHead,
-    _rows_in_cells,
     color_sums,
+    decode_cells,
     decode_filled,
     decode_occupancy,
 )
@@ -408,7 +411,13 @@ def test_filled_cells_are_what_the_whole_grid_says_of_them() -> None:
     assert torch.equal(cells, (label[0] != 0).nonzero())
     assert torch.equal(labels, label[0][label[0] != 0])
     torch.testing.assert_close(probability, confidence[0][label[0] != 0])
+    label, sure = decode_cells(logits)
+    filled = tuple(cells.unbind(1))
+    assert torch.equal(label.nonzero(), cells)
+    assert torch.equal(label[filled], labels)
+    torch.testing.assert_close(sure[filled], probability)
     nothing = decode_filled(torch.zeros(7, 5, 4, 3))
+    assert not decode_cells(torch.zeros(7, 5, 4, 3))[0].any()
     assert [tuple(part.shape) for part in nothing] == [(0, 3), (0,), (0,)]
 
 
@@ -419,7 +428,8 @@ def test_colors_in_cells_summed_by_compiled_loops_are_those_of_tensors(stride: i
     x = SparseTensor.from_coords(coords, torch.rand(len(coords), 3))
     origin, cells = (-2 * stride, -stride, 0), (4, 3, 2)
     found = color_sums(x.sites, x.feats, stride, origin, cells)
-    expected = torch.zeros(24, 4).index_add_(0, *_rows_in_cells(x.sites, x.feats, stride, origin, cells))
+    with device_path():
+        expected = color_sums(x.sites, x.feats, stride, origin, cells)
     assert expected[:, 3].sum() > 20
     torch.testing.assert_close(found, expected)
 
@@ -543,3 +553,16 @@ def test_scores_that_are_not_numbers_come_last_and_cost_no_row() -> None:
     logits = torch.tensor([1.0, nan, 3.0, nan, -2.0, 0.0])[:, None]
     (found,) = decode_detections([level_of(boxes, logits)], max_per_level=3)
     assert found.boxes[:, 0].tolist() == [2.0, 0.0, 5.0]
+
+
+def test_what_knows_nothing_is_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more candidates than anything trained makes the best are suppressed; as published, all of fewer are."""
+    torch.manual_seed(0)
+    boxes, scores = random_boxes(300, 1).float(), torch.rand(300, 40)
+    every = [suppress(boxes.clone(), scores, 0.5, 0.99, conventions=c, max_candidates=0) for c in (CORRECTED, RELEASED)]
+    assert [len(found.boxes) > 5000 for found in every] == [True, True]
+    monkeypatch.setattr(detection, "_MOST_CANDIDATES", 200)
+    for conventions, all_of_them in zip((CORRECTED, RELEASED), every, strict=True):
+        found = suppress(boxes.clone(), scores, 0.5, 0.99, conventions=conventions, max_candidates=0)
+        assert 190 < len(found.boxes) <= 200
+        assert torch.equal(found.scores, all_of_them.scores[: len(found.scores)])

@@ -34,6 +34,10 @@ FIGURES = {
 }
 
 
+# the one that is read by module: it keeps its trees
+TREES = {"device_ops": ("perceive", "integrate", "train_step")}
+
+
 def is_figure(value: Any) -> bool:
     return value is None or isinstance(value, (str, bool, int, float))
 
@@ -52,6 +56,10 @@ def test_runs_quickly_and_writes_flat_figures(name: str, tmp_path: Path) -> None
     assert found["command"].startswith(f"python benchmarks/{name}.py --quick")
     assert found["quick"] is True
     assert len(found) > 4
+    for key in TREES.get(name, ()):
+        tree = found.pop(key)
+        assert tree["operations"] == sum(of["operations"] for of in tree["by_module"].values()) > 0
+        assert tree["waits"] == sum(of["waits"] for of in tree["by_module"].values())
     for key, value in found.items():
         rows = value if isinstance(value, list) else [value]
         for row in rows:

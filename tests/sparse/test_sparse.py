@@ -43,9 +43,9 @@ from embodied_perceptron.sparse.sites import (
     KernelMap,
     Sites,
     _merge,
-    _search,
     build_kernel_map,
     kernel_offsets,
+    search,
     unique_keys,
 )
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -147,9 +147,9 @@ def test_whole_neighbourhoods_are_multiplied_as_offsets_are(
     if transposed:
         kernel_map = kernel_map.transposed
         source = torch.randn(len(coarse), 3, generator=g, dtype=torch.float64, requires_grad=True)
-    table = KernelMap(kernel_map.n_in, kernel_map.n_out, kernel_map.identity, table=kernel_map.table)
+    table = KernelMap(kernel_map.n_in, kernel_map.n_out, kernel_map.identity, sources=kernel_map.sources)
     with patch.object(engine_module, "_DEVICE_TILE_NUMBERS", tile):
-        whole = _WholeConvolution.apply(source, kernel, table)
+        whole = _WholeConvolution.apply(source, kernel, table, None)
         by_offsets = _Convolution.apply(source, kernel, lambda: kernel_map, None)
         assert_same_with_gradients(whole, by_offsets, [source, kernel], seed)
 
@@ -265,7 +265,7 @@ def test_empty_and_single(count: int) -> None:
     assert SparseBatchNorm(3).train()(x).feats.shape == (count, 3)
     assert torch.isfinite(SparseInstanceNorm(3)(x).feats).all()
     assert x.dense([0, 0, 0], [8, 8, 8]).shape == (2, 3, 8, 8, 8)
-    assert interpolate(x, x.sites).shape == (count, 3)
+    assert interpolate(x, x.sites)[0].shape == (count, 3)
     assert len(union_add(x, x)) == count
     if count:
         # the kernel's centre is all that a lone site sees
@@ -362,7 +362,8 @@ def test_map_builders_agree_with_brute_force(seed: int, n: int, m: int, kernel_s
 
     a, b = some(n), some(m)
     steps = [int(pack_step) for pack_step in (5, -(1 << 19), 1 << 38, 0)]
-    searched = KernelMap(len(a), len(b), None, table=_search(a, b, steps))
+    ended = torch.cat([a, torch.tensor([torch.iinfo(torch.int64).max])])
+    searched = KernelMap(len(a), len(b), None, sources=search(ended, b, tuple(steps)))
     merged = KernelMap(len(a), len(b), None, tuple(_merge(a, b, steps)))
     for one, other in ((searched, merged), (searched.transposed, merged.transposed)):
         assert torch.equal(one.table, other.table)
@@ -456,6 +457,11 @@ def test_prune() -> None:
         prune(x, keep[:3])
 
 
+def renormalised(x: SparseTensor, sites: Sites) -> torch.Tensor:
+    total, weight = interpolate(x, sites)
+    return total / weight[:, None]
+
+
 def test_interpolation_is_exact_for_linear_functions_and_renormalises_at_the_border() -> None:
     lattice = torch.tensor(list(itertools.product(range(0, 9, 4), repeat=3)))
     values = (lattice.double() @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))[:, None] + 3
@@ -463,13 +469,13 @@ def test_interpolation_is_exact_for_linear_functions_and_renormalises_at_the_bor
     inner = torch.tensor(list(itertools.product(range(1, 8), repeat=3)))
     fine = SparseTensor.from_coords(inner, torch.zeros(len(inner), 1), engine=ENGINE)
     expected = (fine.coords.double() @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))[:, None] + 3
-    torch.testing.assert_close(interpolate(x, fine.sites), expected)
+    torch.testing.assert_close(renormalised(x, fine.sites), expected)
     edge = SparseTensor.from_coords(torch.tensor([[8, 8, 10]]), torch.zeros(1, 1), engine=ENGINE)
     at_corner = values[-1:]
-    torch.testing.assert_close(interpolate(x, edge.sites), at_corner)
-    torch.testing.assert_close(interpolate(x, edge.sites, renormalize=False), at_corner / 2)
+    torch.testing.assert_close(renormalised(x, edge.sites), at_corner)
+    torch.testing.assert_close(interpolate(x, edge.sites)[0], at_corner / 2)
     far = SparseTensor.from_coords(torch.tensor([[90, 8, 10]]), torch.zeros(1, 1), engine=ENGINE)
-    assert interpolate(x, far.sites).item() == 0
+    assert [v.item() for v in interpolate(x, far.sites)] == [0, 0]
 
 
 def test_compiled_interpolation_equals_its_slow_twin() -> None:
@@ -546,7 +552,9 @@ def test_cuda_equals_cpu() -> None:
         leaf = x.feats.detach().to(device).requires_grad_()
         y = net.to(device)(SparseTensor.from_coords(x.coords.to(device), leaf, x.samples.to(device), engine=ENGINE))
         y = union_add(y, prune(y, y.feats[:, 0] > -torch.inf))
-        total = y.feats.square().sum() + interpolate(y, y.sites.coarser(1)).sum() + y.dense([-24] * 3, [24] * 3).sum()
+        total = (
+            y.feats.square().sum() + interpolate(y, y.sites.coarser(1))[0].sum() + y.dense([-24] * 3, [24] * 3).sum()
+        )
         grads = torch.autograd.grad(total, [leaf, *net.parameters()])
         results.append([y.keys.cpu(), y.feats.detach().cpu(), *[g.cpu() for g in grads]])
     assert torch.equal(results[0][0], results[1][0])

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detections2d import Detections2d, Limits2d, accept_detections, clean_label
-from embodied_perceptron.mapping.voxels import resolve_device
+from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 

@@ -258,8 +258,9 @@ def checked_frames(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
 
     Raises ``ValueError`` as :func:`check_boxes`.
     """
-    checked = check_boxes(boxes, name).detach().to("cpu", torch.float64)
-    parts: tuple[F64, F64, F64] = overlap.frames(checked.contiguous().numpy())
+    if isinstance(boxes, Tensor) and boxes.is_floating_point():
+        boxes = boxes.detach().to("cpu", torch.float64)
+    parts: tuple[F64, F64, F64] = overlap.frames(check_boxes(boxes, name).contiguous().numpy())
     return parts
 
 
@@ -270,7 +271,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     Raises ``ValueError`` only as :func:`check_boxes`.
     """
     iou = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
-    return torch.from_numpy(iou).to(a.device, a.dtype)
+    return torch.from_numpy(iou).to(a)
 
 
 def paired_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -282,7 +283,7 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
         raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
     if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         iou = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
-        return torch.from_numpy(iou).to(a.device, a.dtype)
+        return torch.from_numpy(iou).to(a)
     check_boxes(a, "a")
     check_boxes(b, "b")
     a64, b64 = a.double(), b.double()  # areas of faces cancel: float32 would leave 1e-4 of a thin box
@@ -361,7 +362,7 @@ def canonical_boxes(boxes: F64) -> F64:
     rows = np.flatnonzero(~known)
     if len(rows) == 0:
         return given
-    form: F64 = upright_boxes(torch.from_numpy(given[rows])).numpy()
+    form: F64 = overlap.canonical(given[rows])
     changed = (np.abs(form - given[rows]) > 1e-9).any(axis=1)
     given[rows[changed]] = form[changed]
     return given

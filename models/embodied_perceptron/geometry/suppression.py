@@ -27,7 +27,7 @@ from embodied_perceptron.geometry.boxes import (
     box_iou,
     box_rotations,
     checked_frames,
-    footprint_iou,
+    flatten_boxes,
     matrix_to_euler,
     paired_iou,
     volumes,
@@ -108,7 +108,7 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     """
     order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
     keep = overlap.greedy_nms(center, half, rot, label, iou_threshold)
-    return order[torch.from_numpy(keep).to(order.device)]
+    return torch.from_numpy(order[keep]).to(boxes.device)
 
 
 def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,8 +124,10 @@ def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int)
     labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
     order, center, half, rot, _ = _by_score(boxes, scores, labels, iou_threshold)
     groups = overlap.greedy_groups(center, half, rot, iou_threshold, limit)
-    kept, pairs = (torch.from_numpy(rows).to(order.device) for rows in groups)
-    return order[kept], pairs[:, 0], order[pairs[:, 1]]
+    kept, pairs = groups
+    found = (order[kept], pairs[:, 0].copy(), order[pairs[:, 1]])
+    first, second, third = (torch.from_numpy(rows).to(boxes.device) for rows in found)
+    return first, second, third
 
 
 def voted_nms(
@@ -148,20 +150,20 @@ def voted_nms(
     if not 0.0 <= voting_iou <= 1.0:
         raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
     order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
-    weight = scores[order].detach().to("cpu", torch.float64).numpy()
+    weight = scores.detach().to("cpu", torch.float64).numpy()[order]
     kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
-    keep, sums = order[torch.from_numpy(kept).to(order.device)], sums[kept]
-    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
+    keep, sums = order[kept], sums[kept]
+    result = boxes.detach().to("cpu", torch.float64).numpy()[keep]
     heard = sums[:, 0] > 0
     result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
     result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
-    return keep, torch.from_numpy(result).to(boxes.device, boxes.dtype)
+    return torch.from_numpy(keep).to(boxes.device), torch.from_numpy(result).to(boxes)
 
 
 def _by_score(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
-) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Checked: the order of falling score, and in it centres, half sizes, rotations and labels."""
+) -> tuple[NDArray[np.int64], F64, F64, F64, NDArray[np.int64]]:
+    """Checked, as arrays: the order of falling score, and in it centres, half sizes, rotations and labels."""
     n = boxes.shape[0]
     if scores.shape != (n,) or labels.shape != (n,):
         raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -169,28 +171,18 @@ def _by_score(
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if not 0.0 <= iou_threshold <= 1.0:
         raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
-    if bool(torch.isnan(scores).any()):
-        raise ValueError(f"scores[{int(torch.isnan(scores).nonzero()[0])}] is NaN")
-    order = torch.argsort(scores.detach(), descending=True, stable=True)
-    return order, *checked_frames(boxes[order], "boxes"), labels[order].cpu().to(torch.int64).numpy()
+    score = scores.detach().to("cpu", torch.float64).numpy()
+    if (unknown := np.flatnonzero(np.isnan(score))).size:
+        raise ValueError(f"scores[{unknown[0]}] is NaN")
+    order: NDArray[np.int64] = np.argsort(-score, kind="stable")
+    center, half, rot = checked_frames(boxes, "boxes")
+    label = labels.detach().to("cpu", torch.int64).numpy()
+    return order, center[order], half[order], rot[order], label[order]
 
 
 def footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
     """Greedy suppression by bird's eye overlap, each label by itself; indices, best first."""
-    kept = []
-    for label in torch.unique(labels):
-        rows = (labels == label).nonzero()[:, 0]
-        rows = rows[torch.argsort(scores[rows], descending=True, stable=True)]
-        overlaps = footprint_iou(boxes[rows], boxes[rows]) > iou_threshold
-        alive = torch.ones(len(rows), dtype=torch.bool, device=boxes.device)
-        for i in range(len(rows)):
-            if alive[i]:
-                alive[i + 1 :] &= ~overlaps[i, i + 1 :]
-        kept.append(rows[alive])
-    if not kept:
-        return labels.new_zeros(0)
-    keep = torch.cat(kept)
-    return keep[torch.argsort(scores[keep], descending=True, stable=True)]
+    return nms(flatten_boxes(boxes), scores, labels, iou_threshold)
 
 
 def picture_nms(boxes: F64, scores: F64, classes: NDArray[np.int64], iou_threshold: float) -> NDArray[np.int64]:

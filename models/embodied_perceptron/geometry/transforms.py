@@ -16,11 +16,14 @@ Conventions
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.compute_path import takes_loops
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -263,13 +266,17 @@ def pack_keys(coords: torch.Tensor) -> torch.Tensor:
     Coordinates must lie in [-2^20, 2^20); outside of it keys are undefined (checking every call would sync the GPU;
     the volume refuses points that far away).
     """
+    if not takes_loops(coords):  # by fewer operations: a key is linear in the coordinates
+        steps = (1 << (2 * KEY_BITS), 1 << KEY_BITS, 1)
+        return (coords * constant(steps, coords.device)).sum(1).add_(_KEY_OFFSET * sum(steps))
     c = coords.to(torch.int64) + _KEY_OFFSET
     return (c[:, 0] << (2 * KEY_BITS)) | (c[:, 1] << KEY_BITS) | c[:, 2]
 
 
 def unpack_keys(keys: torch.Tensor) -> torch.Tensor:
     """(N,) int64 keys -> (N, 3) int64 voxel coordinates; inverse of :func:`pack_keys`."""
-    return torch.stack([keys >> (2 * KEY_BITS), (keys >> KEY_BITS) & _KEY_MASK, keys & _KEY_MASK], dim=1) - _KEY_OFFSET
+    shifts = constant((2 * KEY_BITS, KEY_BITS, 0), keys.device)
+    return (keys[:, None] >> shifts).bitwise_and_(_KEY_MASK).sub_(_KEY_OFFSET)
 
 
 def distinct_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -292,15 +299,45 @@ def pack_site_keys(samples: torch.Tensor, coords: torch.Tensor) -> torch.Tensor:
     return keys | (c[:, 1] << SITE_BITS) | c[:, 2]
 
 
+def site_keys_of(coords: torch.Tensor, sample: int = 0) -> torch.Tensor:
+    """:func:`pack_site_keys` of (N, 3) int64 coordinates of one sample: a key is linear in them."""
+    steps = (1 << (2 * SITE_BITS), 1 << SITE_BITS, 1)
+    origin = (sample << (3 * SITE_BITS)) + _SITE_OFFSET * sum(steps)
+    return (coords * constant(steps, coords.device)).sum(1).add_(origin)
+
+
 def unpack_site_keys(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(N,) site keys -> (N,) int64 sample indices and (N, 3) int64 coordinates; inverse of :func:`pack_site_keys`."""
-    axes = [keys >> (2 * SITE_BITS) & _SITE_MASK, keys >> SITE_BITS & _SITE_MASK, keys & _SITE_MASK]
-    return keys >> (3 * SITE_BITS), torch.stack(axes, dim=1) - _SITE_OFFSET
+    return keys >> (3 * SITE_BITS), site_coordinates(keys)
+
+
+def site_coordinates(keys: torch.Tensor) -> torch.Tensor:
+    """(...,) site keys -> (..., 3) int64 coordinates."""
+    return site_steps(keys).sub_(_SITE_OFFSET)
+
+
+def site_steps(steps: torch.Tensor) -> torch.Tensor:
+    """(...,) differences of site keys, no axis negative -> (..., 3) int64."""
+    return (steps[..., None] >> constant((2 * SITE_BITS, SITE_BITS, 0), steps.device)).bitwise_and_(_SITE_MASK)
+
+
+@cache
+def constant(values: tuple[int | float, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    """A short vector that is brought to a device once, never to be written to."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 def site_key_step(dx: int, dy: int, dz: int) -> int:
     """What to add to a site key to move it by (dx, dy, dz); valid while no axis leaves its range."""
     return dx * (1 << (2 * SITE_BITS)) + dy * (1 << SITE_BITS) + dz
+
+
+def site_key_mask(stride: int) -> int:
+    """The bits of a site key that flooring to a power of two keeps."""
+    axis = _SITE_MASK & ~(stride - 1)
+    sample = (MAX_SAMPLES - 1) << (3 * SITE_BITS)
+    return sample | (axis << (2 * SITE_BITS)) | (axis << SITE_BITS) | axis
 
 
 def floor_site_keys(keys: torch.Tensor, stride: int) -> torch.Tensor:
@@ -311,8 +348,6 @@ def floor_site_keys(keys: torch.Tensor, stride: int) -> torch.Tensor:
     if stride < 1:
         raise ValueError(f"stride must be positive, got {stride}")
     if stride & (stride - 1) == 0:  # the offset is a multiple of any power of two: clearing low bits is the floor
-        axis = _SITE_MASK & ~(stride - 1)
-        sample = (MAX_SAMPLES - 1) << (3 * SITE_BITS)
-        return keys & (sample | (axis << (2 * SITE_BITS)) | (axis << SITE_BITS) | axis)
+        return keys & site_key_mask(stride)
     samples, coords = unpack_site_keys(keys)
     return pack_site_keys(samples, torch.div(coords, stride, rounding_mode="floor") * stride)

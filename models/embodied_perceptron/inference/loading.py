@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
 import tempfile
@@ -26,9 +27,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.overrides import TorchFunctionMode
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
-from embodied_perceptron.mapping.voxels import resolve_device
+from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -164,7 +166,7 @@ class QuickElu(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape."""
-        if x.device.type != "cpu":
+        if not takes_loops(x):
             return functional.elu(x)
         return torch.maximum(x, x.clamp(max=0.0).exp().sub(1.0))
 
@@ -199,7 +201,7 @@ class GridConv(nn.Module):
         if self.matrix is not None:
             out = functional.linear(x.movedim(1, -1), self.matrix)[..., : len(self.weight)].movedim(-1, 1)
             return out if self.bias is None else out.add_(self.bias[:, None, None, None])
-        on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+        on_cpu = takes_loops(x) and x.dtype == torch.float32
         if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once; other devices keep theirs
                 with torch.inference_mode(False):  # a tensor like any other, which may be moved and stored
@@ -271,7 +273,7 @@ def load_inference(
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
-        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        device: "cpu", "cuda", "cuda:0"; "auto" = the GPU where it is there and works.
         min_score: overrides the calibrated one.
         feature_dtype: of a keyframe's image features.
         encoders: what runs them.
@@ -289,11 +291,13 @@ def load_inference(
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
-        text = LazyTextEncoder(channels, lambda: _text(name, target, encoders))
+        make = functools.partial(_text, name, encoders=encoders)
+        text = LazyTextEncoder(channels, lambda: make(target), lambda: make(torch.device("cpu")))
     images = None
     if encoders.image == "onnx" and network.image_encoder is not None:
         images = _onnx_images(network.image_encoder, encoders)
     calibration = _calibration(file, checkpoint)
+    spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
         return Predictor(
             network.to(target),
@@ -305,6 +309,7 @@ def load_inference(
             calibration=calibration,
             scores=_policy(calibration, min_score),
             naming=_naming(calibration),
+            spare=spare,
         )
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
@@ -329,14 +334,18 @@ class LazyTextEncoder:
     Args:
         channels: of the features it will give.
         make: builds it.
+        make_on_cpu: the same where no device is needed; None = ``make``.
 
     :meth:`encode` raises what ``make`` raises (a package that is not installed, for example), again at each call, and
     ``ValueError`` when what was made gives other channels.
     """
 
-    def __init__(self, channels: int, make: Callable[[], TextEncoder]) -> None:
+    def __init__(
+        self, channels: int, make: Callable[[], TextEncoder], make_on_cpu: Callable[[], TextEncoder] | None = None
+    ) -> None:
         self.channels = channels
         self._make = make
+        self._make_on_cpu = make_on_cpu or make
         self._made: TextEncoder | None = None
         self._lock = threading.Lock()
 
@@ -353,6 +362,11 @@ class LazyTextEncoder:
                     raise ValueError(f"the network reads {self.channels} text channels, got {encoder.channels}")
                 self._made = encoder
             return self._made
+
+    def use_cpu(self) -> None:
+        """Forget it; from now on it is made on the CPU."""
+        self._make = self._make_on_cpu
+        self.release()
 
     def release(self) -> None:
         """Forget it; the next text makes it anew."""

@@ -28,6 +28,7 @@ from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
+from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.nn.input_features import cover_windows, input_from_points, occupancy_origin, rgb_grid
@@ -97,6 +98,9 @@ class MapPredictor:
         scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
 
+    Attributes:
+        fault: what the network's device failed by, "" = it has not: predictions are then made on the CPU.
+
     Raises ``ValueError`` when the network's sites are no multiple of the map's voxels, or the volume has no features
     for a network that sees images.
     """
@@ -131,6 +135,7 @@ class MapPredictor:
             np.zeros(0, np.float32),
             inference.occupancy_classes,
         )
+        self.fault = ""
         self._released = False
         self._limit_m = math.inf  # of the window, after running out of memory
         self._good_predictions = 0  # since then
@@ -143,7 +148,7 @@ class MapPredictor:
         if isinstance(self.inference.text_encoder, LazyTextEncoder):
             self.inference.text_encoder.release()
         self.inference.network.cpu()
-        torch.cuda.empty_cache()
+        forget_memory()
 
     def _restore(self) -> None:
         if self._released:
@@ -164,7 +169,8 @@ class MapPredictor:
 
         A map that is larger than an infinite window's working size is predicted in overlapping windows of the size
         that the network is used to; of each, the middle counts. When the accelerator runs out of memory the window is
-        halved, and stays smaller for a while; the diagnostics say so.
+        halved, and stays smaller for a while; the diagnostics say so. When that does not help, or the accelerator fails
+        otherwise, the CPU predicts from now on (:attr:`fault`).
 
         Args:
             copy: the map.
@@ -178,7 +184,7 @@ class MapPredictor:
         if not self.reads_map:
             manhattan = WORLD
         elif manhattan is None:
-            manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
+            manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -189,22 +195,45 @@ class MapPredictor:
             size_m = min(wanted, self._limit_m)
             try:
                 prediction = self._predict(copy, view_direction, floor_z_m, size_m, manhattan)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not is_device_fault(error):
+                    raise
+                finite_m = self._usual_m() if math.isinf(size_m) else size_m
+                smallest = finite_m <= _SMALLEST_CELLS * self._cell_m
+                if self._device.type != "cpu" and (smallest or not isinstance(error, torch.OutOfMemoryError)):
+                    self._leave_device(error)
+                    copy = replace(copy, rows=copy.rows.cpu())
+                    continue
                 if self._features is not None:
                     self._features.clear()
-                torch.cuda.empty_cache()
-                finite_m = self._usual_m() if math.isinf(size_m) else size_m
+                forget_memory()
                 self._limit_m, self._good_predictions = finite_m / 2, 0
-                if finite_m <= _SMALLEST_CELLS * self._cell_m:
-                    reason = f"out of memory even in a window of {finite_m:.2f} m: {_first_line(error)}"
+                if smallest:
+                    reason = f"out of memory even in a window of {finite_m:.2f} m: {first_line(error)}"
                     self._limit_m = finite_m
-                    return ScenePrediction(None, None, Region.nowhere(), Region.nowhere(), diagnostics=(reason,))
-                reasons = [f"out of memory in a window of {finite_m:.2f} m ({_first_line(error)})"]
+                    return ScenePrediction(
+                        None, None, Region.nowhere(), Region.nowhere(), diagnostics=self._told(reason)
+                    )
+                reasons = [f"out of memory in a window of {finite_m:.2f} m ({first_line(error)})"]
                 continue
             self._good_predictions += 1
             if self._limit_m < wanted:
                 reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
-            return replace(self._with_names(prediction), diagnostics=tuple(reasons))
+            return replace(self._with_names(prediction), diagnostics=self._told(*reasons))
+
+    def _told(self, *reasons: str) -> tuple[str, ...]:
+        """Diagnostics of a prediction."""
+        return (self.fault, *reasons) if self.fault else reasons
+
+    def _leave_device(self, error: RuntimeError) -> None:
+        """Everything anew on the CPU: the device has failed, and may give nothing back."""
+        self.fault = f"the network has moved to the CPU, {self._device} failed: {first_line(error)}"
+        self.inference.use_cpu()
+        self._device = torch.device("cpu")
+        self._limit_m = math.inf
+        if self._features is not None:
+            self._features.use_cpu()
+        forget_memory()
 
     def _with_names(self, prediction: ScenePrediction) -> ScenePrediction:
         """Cells take the names of boxes that may count for an object."""
@@ -352,10 +381,6 @@ def _middle(copy: VolumeCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     """Centre (3,) of the map and its extent (2,) on the ground, metres."""
     if len(copy) == 0:
         return np.zeros(3), np.zeros(2)
-    coords = copy.rows.coords
-    low, high = coords.amin(0).cpu().numpy(), coords.amax(0).cpu().numpy() + 1
+    coords = copy.rows.cpu().coords
+    low, high = coords.amin(0).numpy(), coords.amax(0).numpy() + 1
     return 0.5 * (low + high) * copy.voxel_size_m, (high - low)[:2] * copy.voxel_size_m
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
@@ -40,7 +41,7 @@ from embodied_perceptron.nn.network import (
     Viewpoint,
 )
 from embodied_perceptron.nn.object_grounding import DetectedObjects
-from embodied_perceptron.nn.occupancy import color_sums, decode_filled
+from embodied_perceptron.nn.occupancy import color_sums, decode_cells, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
@@ -75,6 +76,7 @@ class Predictor:
         calibration: what the weights file says about its scores.
         scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
         naming: which things go without a name, for a network that knows presence; None keeps the boxes of both kinds.
+        spare: the same network on the CPU, for the day on which its device is lost with all that it holds.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -91,6 +93,7 @@ class Predictor:
         calibration: Mapping[str, Any] | None = None,
         scores: ScorePolicy = EVERY_SCORE,
         naming: Naming | None = USUAL,
+        spare: PerceptionNetwork | None = None,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -110,12 +113,20 @@ class Predictor:
         self.calibration = dict(calibration or {})
         self.scores = scores
         self.naming = naming
+        self._spare = spare
         self._image_encoder = image_encoder
 
     @property
     def device(self) -> torch.device:
         """Where the network is."""
         return next(self.network.parameters()).device
+
+    def use_cpu(self) -> None:
+        """Go on on the CPU: the device has failed."""
+        self.network = self.network.cpu() if self._spare is None else self._spare.eval()
+        use_cpu = getattr(self.text_encoder, "use_cpu", None)
+        if use_cpu is not None:
+            use_cpu()
 
     # --------------------------------------------------------------------------------------------------------- inputs
 
@@ -205,9 +216,9 @@ class Predictor:
         (found,) = self.network.boxes(scene, min_score)
         names = (*self.classes, UNNAMED)
         return Detections(
-            scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
-            found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
-            tuple(names[i] for i in found.labels.tolist()),
+            scene.manhattan.boxes_to_world(found.boxes.double().numpy()),
+            np.clip(found.scores.double().numpy(), 0.0, 1.0),
+            tuple(names[i] for i in found.labels.numpy()),
         )
 
     @torch.inference_mode()
@@ -221,31 +232,35 @@ class Predictor:
         origin = occupancy_origin(config, anchor_m)
         assert config.occupancy is not None
         (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
-        filled, labels, confidence = decode_filled(logits[0])
         level = scene.levels[config.occupancy_level()]
+        where = level.stride, origin, config.occupancy.cells
+        if takes_loops(logits):
+            filled, labels, confidence = decode_filled(logits[0])
+            colors = self._colors(scene.sites, *where)[tuple(filled.unbind(1))]
+        else:  # all cells, by one copy
+            label, sure = decode_cells(logits[0])
+            every = torch.cat([label[..., None], sure[..., None], self._colors(scene.sites, *where)], -1).cpu()
+            filled = torch.from_numpy(np.argwhere(every[..., 0].numpy() > 0))
+            labels, confidence, *rgb = every[tuple(filled.unbind(1))].unbind(1)
+            colors = torch.stack(rgb, 1)
         size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
-        cells, rows = scene.manhattan.world_cells(filled.cpu().numpy() + first, size_m)
-        colors = self._colors(scene.sites, level.stride, origin, config.occupancy.cells, filled)
+        cells, rows = scene.manhattan.world_cells(filled.numpy() + first, size_m)
         return SemanticVoxels(
             cell_size_m=size_m,
             centers_m=((cells + 0.5) * size_m).astype(np.float32),
-            color=colors.cpu().numpy()[rows],
-            labels=(labels - 1).int().cpu().numpy()[rows],
-            confidence=confidence.float().cpu().numpy()[rows],
+            color=colors.to(torch.uint8).numpy()[rows],
+            labels=(labels - 1).int().numpy()[rows],
+            confidence=confidence.float().numpy()[rows],
             classes=self.occupancy_classes,
         )
 
-    def _colors(
-        self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int], at: Tensor
-    ) -> Tensor:
-        """(M, 3) uint8 mean colour of the input sites in the cells ``at`` (M, 3) of the grid."""
-        grey = torch.full((len(at), 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
+    def _colors(self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
+        """(X, Y, Z, 3) mean colour of the input sites in each cell of the grid, whole numbers up to 255."""
         if not self.network.config.reads_map:
-            return grey
-        total = color_sums(sites.sites, sites.feats[:, 1:4], stride, origin, cells)
-        total = total[(at[:, 0] * cells[1] + at[:, 1]) * cells[2] + at[:, 2]]
-        colors = (total[:, :3] / total[:, 3:].clamp(min=1.0) * 255.0).round().clamp(0, 255).to(torch.uint8)
-        return torch.where(total[:, 3:] > 0, colors, grey)
+            return sites.feats.new_full((*cells, 3), UNSEEN_COLOR)
+        total = color_sums(sites.sites, sites.feats[:, 1:4], stride, origin, cells).view(*cells, 4)
+        colors = (total[..., :3] / total[..., 3:].clamp(min=1.0) * 255.0).round_().clamp_(0, 255)
+        return colors.masked_fill_(total[..., 3:] == 0, UNSEEN_COLOR)
 
     @torch.inference_mode()
     def ground(

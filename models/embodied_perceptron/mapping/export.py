@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     SITE_BITS,
+    constant,
     pack_keys,
-    pack_site_keys,
+    site_keys_of,
     unpack_keys,
 )
 from embodied_perceptron.mapping.blocks import hash_position, pack_key
@@ -190,6 +192,7 @@ def site_columns(
 # --------------------------------------------------------------------------------------------------------------------
 # copies and what is made of them
 
+_BEHIND_ALL = torch.iinfo(torch.int64).max  # no key is as large
 _FAR = 1 << 30  # no voxel lies there: the limit of an open side
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
@@ -265,7 +268,7 @@ class VolumeCopy:
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
-        turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
+        turn = _turn_compiled if takes_loops(self.rows.coords) else turn_by_tensors
         rows = turn(self.rows, manhattan, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
         return replace(self, rows=rows, manhattan=manhattan)
 
@@ -351,15 +354,18 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32
     Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
     1/1024 voxel, colours.
     """
-    low, high = torch.from_numpy(limits).to(rows.coords.device)
-    rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
+    low, high = torch.from_numpy(limits).to(rows.coords.device, non_blocking=True)
+    outside = ((rows.coords < low) | (rows.coords >= high)).any(dim=1)
     coords = rows.coords.to(torch.int64)
     sites = torch.div(coords, site_voxels, rounding_mode="floor")
     sums = rows.records[:, : RECORD - 1].to(torch.int64)
     sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
-    keys, inverse = torch.unique(pack_keys(sites), return_inverse=True)
+    # what lies outside goes to a last site, which there always is: nothing waits for how much that is
+    behind = constant((_BEHIND_ALL,), sites.device)
+    keys = torch.cat([pack_keys(sites).masked_fill_(outside, _BEHIND_ALL), behind])
+    keys, inverse = torch.unique(keys, return_inverse=True)
     merged = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=keys.device)
-    return unpack_keys(keys), merged.index_add_(0, inverse, sums)
+    return unpack_keys(keys[:-1]), merged.index_add_(0, inverse[:-1], sums)[:-1]
 
 
 def merge_by_hashing(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -388,13 +394,13 @@ def to_sparse_tensor(
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
+    merge = merge_by_hashing if takes_loops(rows.coords) else merge_by_sorting
     sites, sums = merge(rows, site_voxels, limits)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
         )
-    columns = _columns_compiled if sites.device.type == "cpu" else columns_by_tensors
+    columns = _columns_compiled if takes_loops(sites) else columns_by_tensors
     keys, feats = columns(sites, sums, features, site_voxels, voxel_size_m, floor_z_m)
     chosen = get_engine("auto", keys.device.type) if engine is None else engine
     return SparseTensor(Sites(keys, 1, 1, chosen), feats)
@@ -409,7 +415,7 @@ def columns_by_tensors(
     floor_z_m: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(M, 3) sites and their (M, 7) sums -> (M,) site keys and (M, F) float32 features; any device."""
-    keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
+    keys = site_keys_of(sites)
     hits = sums[:, HITS : HITS + 1].to(torch.float64)
     # place of the mean point inside of its site, in [0, 1)
     place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)

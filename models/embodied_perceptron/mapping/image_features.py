@@ -18,15 +18,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
+from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.nn.view_fusion import (
     View,
     ViewSamplingConfig,
+    ViewStack,
     add_view,
+    mean_at_levels,
     mean_over_views,
     sample_view,
     site_radius,
+    stacked,
     view_projection,
 )
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -56,7 +61,8 @@ class ImageFeatures:
         device: str | torch.device = "cpu",
     ) -> None:
         self._encode = encode
-        self._new_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling, device)
+        self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
+        self._device = device
         self._lock = threading.Lock()  # of the two fields below; never held while an image is encoded
         # weak keys: features go when their keyframe goes; each with the pose that its view looks from
         self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
@@ -81,15 +87,17 @@ class ImageFeatures:
     def prefetch(self, keyframe: Keyframe) -> None:
         """Encode a new keyframe before its features are needed.
 
-        Does nothing while released, or when memory is short: it is then encoded when it is needed.
+        Does nothing while released, or when the device fails: it is then encoded when it is needed.
         """
         with self._prefetching:
             if self._released:
                 return
             try:
                 self.view(keyframe)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                if not is_device_fault(error):
+                    raise
+                forget_memory()
 
     def view(self, keyframe: Keyframe) -> View:
         """The features of one keyframe; the same object as long as its pose stays."""
@@ -155,7 +163,7 @@ class ImageFeatures:
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
-        self._sums = self._new_sums()
+        self._sums = self._make_sums(self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     # --------------------------------------------------------------------------------------------------------- memory
@@ -165,6 +173,11 @@ class ImageFeatures:
         with self._lock:
             self._encoded.clear()
         self._start_on(WORLD)
+
+    def use_cpu(self) -> None:
+        """Forget all, and keep what is computed anew on the CPU."""
+        self._device = "cpu"
+        self.clear()
 
     def release(self) -> None:
         """Forget all, and do not prefetch until :meth:`resume`; no image is being prefetched afterwards."""
@@ -275,7 +288,8 @@ class StreamingFusion:
 
 
 class StreamingLookup:
-    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride.
+    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride; on a device, where
+    finding out what changed costs more than to sum anew, all levels at once and without sums that are kept.
 
     Attributes:
         views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
@@ -294,6 +308,7 @@ class StreamingLookup:
         self._config = config
         self._device = device
         self._states: dict[tuple[int, int], StreamingFusion] = {}
+        self._stacked: tuple[tuple[View, ...], list[ViewStack]] = (), []
 
     def __call__(self, level: int, sites: Sites) -> torch.Tensor:
         """(N, C_level) averages over ``views`` at the sites (of one sample)."""
@@ -303,3 +318,19 @@ class StreamingLookup:
             self._states[key] = StreamingFusion(level, channels, self._voxel_size_m, self._config, self._device)
         self._states[key].update(sites, self.views)
         return self._states[key].features
+
+    def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
+        """See :class:`~embodied_perceptron.nn.view_fusion.LevelsLookup`."""
+        stacks = [] if takes_loops(sites[0].keys) else self._stacks(len(sites))
+        if not stacks:
+            return [self(i, s) for i, s in enumerate(sites)]
+        return mean_at_levels(sites, [(0, len(s)) for s in sites], stacks, self._voxel_size_m, self._config)
+
+    def _stacks(self, levels: int) -> list[ViewStack]:
+        """Of the views, kept as long as they stay the same."""
+        of, stacks = self._stacked
+        views = tuple(self.views)
+        if of != views:  # compared by identity: views have no other equality
+            stacks = stacked(views, range(levels), self._config)
+            self._stacked = views, stacks
+        return stacks

@@ -6,14 +6,17 @@ summed is an integer, so the map is the same bit for bit.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import KEY_BITS, pack_keys, unpack_keys
+from embodied_perceptron.geometry.transforms import KEY_BITS, constant, pack_keys, unpack_keys
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS
 from embodied_perceptron.mapping.numba_voxels import local_centers
 from embodied_perceptron.mapping.voxels import (
+    BAND_PIXELS,
     EVIDENCE,
     EVIDENCE_HIT,
     EVIDENCE_MAX,
@@ -30,7 +33,19 @@ from embodied_perceptron.mapping.voxels import (
     evidence_step,
 )
 
+_HALVINGS = tuple(range(BAND_PIXELS.bit_length() - HITS_CAP.bit_length() + 2))  # more than a band can need
 _LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))
+
+
+class _InImage(NamedTuple):
+    """Where N voxels lie in a depth image, each (N,): the pixel's number, row and column (not whole), distance along the
+    axis, and the depth from which a pixel speaks against the voxel, metres."""
+
+    pixel: torch.Tensor
+    row: torch.Tensor
+    column: torch.Tensor
+    z: torch.Tensor
+    limit: torch.Tensor
 
 
 class TorchVoxels:
@@ -52,14 +67,14 @@ class TorchVoxels:
         band = slice(*rows)
         z = self._to(view.depth_m[band]).double()  # (H, W)
         ok = (z >= min_range_m) & (z <= max_range_m)
-        points = int(ok.sum())
+        points = ok.sum()
         z = torch.where(ok, z, 0.0)
-        ray_x, ray_y = self._to(view.ray_x), self._to(view.ray_y[:, band])
-        p = [torch.floor(z * (ray_x[c] + ray_y[c][:, None]) + float(view.origin[c])) for c in range(3)]
-        near = torch.stack([(a >= -_LIMIT) & (a < _LIMIT) for a in p]).all(0)
-        ok = (ok & near).view(-1)
-        fixed = torch.stack(p, dim=-1).view(-1, 3)[ok].long()  # (N, 3)
-        color = self._to(view.color[band]).view(-1, 3)[ok].long()
+        ray_x, ray_y, origin = self._to(view.ray_x), self._to(view.ray_y[:, band]), self._to(view.origin)
+        p = torch.floor(z * (ray_x[:, None] + ray_y[..., None]) + origin[:, None, None])  # (3, H, W)
+        ok &= ((p >= -_LIMIT) & (p < _LIMIT)).all(0)
+        pixel = ok.view(-1).nonzero()[:, 0]
+        fixed = p.view(3, -1)[:, pixel].t().long()  # (N, 3)
+        color = self._to(view.color[band]).view(-1, 3)[pixel].long()
 
         keys, inverse = torch.unique(pack_keys(fixed >> OFFSET_BITS), return_inverse=True)
         values = torch.cat([torch.ones_like(fixed[:, :1]), fixed & (OFFSET_UNITS - 1), color], dim=1)  # (N, 7)
@@ -67,32 +82,34 @@ class TorchVoxels:
         sums.index_add_(0, inverse, values)
         coords = unpack_keys(keys)
         block_keys, block = torch.unique(pack_keys(coords >> BLOCK_BITS), return_inverse=True)
-        low = coords & (BLOCK_EDGE - 1)
-        local = (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]
+        place = constant((1 << (2 * BLOCK_BITS), 1 << BLOCK_BITS, 1), self._device)
+        local = ((coords & (BLOCK_EDGE - 1)) * place).sum(1)
         self._pending = (block, local, sums)
-        return FrameVoxels(block_keys.cpu().numpy(), points, points - len(fixed))
+        told = torch.cat([block_keys, points[None]]).cpu().numpy()
+        return FrameVoxels(told[:-1], int(told[-1]), int(told[-1]) - len(fixed))
 
     def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
         block, local, sums = self._pending
         slot = self._to(slots).long()[block]
-        refused = int(sums[slot < 0, HITS].sum())
-        kept = slot >= 0
-        place, sums = slot[kept] * BLOCK_VOXELS + local[kept], sums[kept]
+        refused = 0
+        if (slots < 0).any():
+            refused = int(sums[slot < 0, HITS].sum())
+            kept = (slot >= 0).nonzero()[:, 0]
+            slot, local, sums = slot[kept], local[kept], sums[kept]
+        place = slot * BLOCK_VOXELS + local
         old = self._flat[place].long()  # (M, 8)
-        created = int((old[:, HITS] == 0).sum())
+        created = old[:, HITS] == 0
         new = old[:, : RECORD - 1] + sums
-        while True:
-            over = new[:, HITS] > HITS_CAP
-            if not bool(over.any()):
-                break
-            new = torch.where(over[:, None], new >> 1, new)
-        counted = (self._flat_last_seen[place] != stamp_ns) | (old[:, HITS] == 0)
-        if first_band:
-            counted = torch.ones_like(counted)
+        # halved until there are few enough: how often, without a look at the numbers
+        halvings = (new[:, HITS, None] >> constant(_HALVINGS, self._device)) > HITS_CAP
+        new = new >> halvings.sum(1, keepdim=True)
+        last_seen_ns = self._flat_last_seen[place]
+        counted = torch.ones_like(created) if first_band else (last_seen_ns != stamp_ns) | created
         evidence = torch.clamp(old[:, EVIDENCE] + EVIDENCE_HIT * counted, max=EVIDENCE_MAX)
         self._flat[place] = torch.cat([new, evidence[:, None]], dim=1).int()
-        self._flat_last_seen[place] = torch.clamp(self._flat_last_seen[place], min=stamp_ns)
-        return MergeCounts(int(counted.sum()), created, refused)
+        self._flat_last_seen[place] = torch.clamp(last_seen_ns, min=stamp_ns)
+        touched, born = torch.stack([counted, created]).sum(1).tolist()
+        return MergeCounts(touched, born, refused)
 
     def clear(
         self,
@@ -124,69 +141,65 @@ class TorchVoxels:
         seen_through = tested & (near.view(-1)[pixel].double() > limit)
         r = rule.window_px(k)
         inside = (u >= r) & (u < width - r) & (v >= r) & (v < height - r)
-        open_ = tested & inside & ~seen_through & (self._to(view.depth_m).view(-1)[pixel].double() > limit)
-        at = tuple(a[open_] for a in (pixel, row, column, z, limit))
-        seen_through[open_] = self._before_plane(view, rule, voxel_size_m, *at)
+        depth = self._to(view.depth_m)
+        open_ = tested & inside & ~seen_through & (depth.view(-1)[pixel].double() > limit)
+        among = open_.view(-1).nonzero()[:, 0]
+        if len(among):
+            at = _InImage(*(a.view(-1)[among] for a in (pixel, row, column, z, limit)))
+            seen_through.view(-1)[among] = self._before_plane(view, rule, voxel_size_m, depth, at)
 
-        block, place = torch.nonzero(seen_through, as_tuple=True)
-        place = slot[block] * BLOCK_VOXELS + place
-        evidence = self._flat[place, EVIDENCE] - step.view(-1)[pixel[seen_through]]
+        through = seen_through.view(-1).nonzero()[:, 0]
+        place = slot[through // BLOCK_VOXELS] * BLOCK_VOXELS + through % BLOCK_VOXELS
+        evidence = self._flat[place, EVIDENCE] - step.view(-1)[pixel.view(-1)[through]]
         self._flat[place, EVIDENCE] = evidence
-        gone = evidence < 0
-        return int(gone.sum()), self._empty(place[gone])
+        gone = (evidence < 0).nonzero()[:, 0]
+        return len(gone), self._empty(place[gone]) if len(gone) else np.zeros(0, np.int32)
 
     def _before_plane(
-        self,
-        view: FrameView,
-        rule: ClearingRule,
-        voxel_size_m: float,
-        pixel: torch.Tensor,
-        row: torch.Tensor,
-        column: torch.Tensor,
-        z: torch.Tensor,
-        limit: torch.Tensor,
+        self, view: FrameView, rule: ClearingRule, voxel_size_m: float, image: torch.Tensor, at: _InImage
     ) -> torch.Tensor:
-        """(N,) bool, see ``numba_voxels.before_plane``: of voxels whose windows lie inside of the image."""
+        """(N,) bool, see ``numba_voxels.before_plane``: of voxels whose windows lie inside of the (H, W) ``image``."""
         k, T, r = view.intrinsics, view.T_camera_world, rule.window_px(view.intrinsics)
-        depth = self._to(view.depth_m).double()
-        width = depth.shape[1]
-        inverse = torch.where(depth > 0, 1.0 / depth, 0.0).view(-1)
-        known = depth.view(-1) > 0
-        u, v = (pixel % width).double(), (pixel // width).double()
-        middle = inverse[pixel]
-        total, pairs = middle.clone(), torch.zeros_like(middle)
-        uu, uv, vv, wu, wv = (torch.zeros_like(middle) for _ in range(5))
-        for dv in range(r + 1):
-            for du in range(-r, r + 1):
-                if dv == 0 and du <= 0:
-                    continue
-                here, there = pixel + (dv * width + du), pixel - (dv * width + du)
-                both = (known[here] & known[there]).double()
-                half = 0.5 * (inverse[here] - inverse[there])
-                total += (inverse[here] + inverse[there]) * both
-                pairs += both
-                uu += both * (du * du)
-                uv += both * (du * dv)
-                vv += both * (dv * dv)
-                wu += both * (du * half)
-                wv += both * (dv * half)
+        pixel, row, column, z, limit = at
+        depth, width = image.double(), image.shape[1]
+        window = [(du, dv) for dv in range(-r, r + 1) for du in range(-r, r + 1)]
+        half_window = window[len(window) // 2 + 1 :]  # each of them with its opposite
+        offsets = constant(tuple(dv * width + du for du, dv in window), self._device)
+        measured = depth.view(-1)[pixel[:, None] + offsets]  # (N, W)
+        known = measured > 0  # also where it is infinite
+        inverse = torch.where(known, 1.0 / measured, 0.0)
+        du, dv = (constant(tuple(o[axis] for o in window), self._device, torch.float64) for axis in (0, 1))
+
+        count = len(half_window)
+        here, there = inverse[:, count + 1 :], inverse[:, :count].flip(1)  # (N, P)
+        both = (known[:, count + 1 :] & known[:, :count].flip(1)).double()
+        half = both * (0.5 * (here - there))
+        middle = inverse[:, count]
+        nothing = torch.zeros_like(middle)
+        sums = torch.stack([middle, nothing, nothing])  # of inverse depth, and of its slopes times du and dv
+        terms = torch.stack([(here + there) * both, half * du[count + 1 :], half * dv[count + 1 :]])
+        for pair in range(count):  # one after the other, as the loops add
+            sums += terms[..., pair]
+        total, wu, wv = sums
+        squares = tuple(x for a, b in half_window for x in (a * a, a * b, b * b, 1))
+        of_pairs = both @ constant(squares, self._device, torch.float64).view(count, 4)
+        uu, uv, vv, pairs = of_pairs.unbind(1)  # whole numbers: in any order
         determinant = uu * vv - uv * uv
         plane = determinant > 0
-        determinant = torch.where(plane, determinant, 1.0)
+        determinant = determinant.masked_fill(~plane, 1.0)
         gu, gv = (wu * vv - wv * uv) / determinant, (wv * uu - wu * uv) / determinant
         w0 = total / (1 + 2 * pairs)
         tolerance = rule.margin_m * (middle * middle) + rule.margin_per_m2
-        for dv in range(-r, r + 1):
-            for du in range(-r, r + 1):
-                here = pixel + (dv * width + du)
-                plane &= ~known[here] | ((inverse[here] - ((w0 + gu * du) + gv * dv)).abs() <= tolerance)
+        fitted = (w0[:, None] + gu[:, None] * du) + gv[:, None] * dv
+        plane &= (~known | ((inverse - fitted).abs() <= tolerance[:, None])).all(1)
+        u, v = (pixel % width).double(), (pixel // width).double()
         w = (w0 + gu * (column - u)) + gv * (row - v)
         plane &= (w > 0) & (w * limit < 1)
         nx, ny = gu * k.fx, gv * k.fy
         nz = (w0 + gu * (k.cx - u)) + gv * (k.cy - v)
-        extent = torch.zeros_like(w)
-        for c in range(3):
-            extent += ((T[0, c] * nx + T[1, c] * ny) + T[2, c] * nz).abs()
+        R = self._to(T[:3, :3])[..., None]  # (3, 3, 1)
+        along = ((R[0] * nx + R[1] * ny) + R[2] * nz).abs()  # (3, N)
+        extent = (along[0] + along[1]) + along[2]
         norm = torch.sqrt((nx * nx + ny * ny) + nz * nz)
         clear: torch.Tensor = plane & (1.0 - z * w > (0.5 * voxel_size_m) * extent + rule.margin_m * norm)
         return clear
@@ -222,6 +235,8 @@ class TorchVoxels:
         return slots
 
     def erase(self, slots: NDArray[np.int32]) -> int:
+        if not len(slots):
+            return 0
         slot = self._to(slots).long()
         removed = int((self.records[slot, :, HITS] > 0).sum())
         self.records[slot] = 0
@@ -234,7 +249,7 @@ class TorchVoxels:
     def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
         slot = self._to(slots).long()
         block, local = torch.nonzero(self.records[slot, :, HITS] >= min_hits, as_tuple=True)
-        low = torch.stack([local >> 6, (local >> 3) & 7, local & 7], dim=1)
+        low = (local[:, None] >> constant((6, 3, 0), self._device)).bitwise_and_(7)
         voxel = self._to(coords).long()[block] * BLOCK_EDGE + low
         order = torch.argsort(pack_keys(voxel))
         place = (slot[block] * BLOCK_VOXELS + local)[order]

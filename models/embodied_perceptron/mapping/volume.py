@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, pack_keys, voxel_centers
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
+from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault, resolve_device
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
@@ -31,13 +32,14 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.torch_voxels import TorchVoxels
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore, resolve_device
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
 from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
+ResultT = TypeVar("ResultT")
 __all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
 
 
@@ -106,6 +108,9 @@ class FeatureVolume:
         features: image features for one network; None = geometry alone.
         kernels: "numba" (CPU), "torch" (any device), or "auto" = by ``config.device``.
 
+    Attributes:
+        fault: what the device of the voxels failed by, "" = it has not: the map is then kept on the CPU.
+
     Raises ``ConfigError`` for a device that is not available.
     """
 
@@ -120,13 +125,23 @@ class FeatureVolume:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
         self.features = features
-        device = resolve_device(self.config.device)
+        device = resolve_device(self.config.device, "volume device")
+        self.fault = ""
         if kernels == "auto":
             kernels = "numba" if device.type == "cpu" else "torch"
         if kernels == "numba" and device.type != "cpu":
             raise ConfigError(f"numba kernels run on the CPU, but device is {self.config.device!r}")
         capacity = self.config.max_blocks
-        self._store: VoxelStore = NumbaVoxels(capacity) if kernels == "numba" else TorchVoxels(capacity, device)
+        self._store: VoxelStore
+        try:
+            self._store = NumbaVoxels(capacity) if kernels == "numba" else TorchVoxels(capacity, device)
+        except RuntimeError as error:
+            if not is_device_fault(error):
+                raise
+            reason = f"{device} has no room for max_blocks={capacity} of voxels: {first_line(error)}"
+            if self.config.device != "auto":
+                raise ConfigError(reason) from error
+            self._store, self.fault = NumbaVoxels(capacity), f"voxels are on the CPU: {reason}"
         self._blocks = BlockTable(capacity)
         self._newest_ns: dict[str, int] = {}
         self._voxels = 0
@@ -161,7 +176,7 @@ class FeatureVolume:
             return FusionReport(frame.stamp_ns, fused=False, reason=reason)
 
         clock = StageClock()
-        fused = self._fuse(posed, clock)
+        fused = self._served(lambda: self._fuse(posed, clock))
         keyframe = self.keyframes.offer(posed)
         clock.lap("keyframe")
 
@@ -171,6 +186,41 @@ class FeatureVolume:
         for reason, count in fused.blocks_evicted.items():
             self._counters.blocks_evicted[reason] += count
         return replace(fused, keyframe=keyframe, stage_ms=clock.stage_ms)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the voxels."""
+        return self._store.records.device
+
+    def _served(self, work: Callable[[], ResultT]) -> ResultT:
+        """``work``; where the device of the voxels fails, again on the CPU, to which the map has moved then."""
+        try:
+            return work()
+        except RuntimeError as error:
+            if isinstance(self._store, NumbaVoxels) or not is_device_fault(error):
+                raise
+            self._move_to_host(error)
+        return work()
+
+    def _move_to_host(self, error: RuntimeError) -> None:
+        """The voxels as they are, or, where the device gives nothing back any more, made anew from the keyframes."""
+        rows: VoxelRows | None = None
+        try:
+            rows = self._gather(self._blocks.slots(), 1).cpu()
+        except RuntimeError as again:
+            if not is_device_fault(again):
+                raise
+        self._store = NumbaVoxels(self.config.max_blocks)
+        self._blocks.clear()
+        self._voxels = 0
+        forget_memory()
+        self.fault = f"voxels have moved to the CPU, their device failed: {first_line(error)}"
+        if rows is not None:
+            self._put(rows)
+            return
+        self.fault += f"; made anew from {len(self.keyframes)} keyframes"
+        for keyframe in self.keyframes:
+            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
 
     def _fuse(self, posed: PosedFrame, clock: StageClock) -> FusionReport:
         """The geometry of one frame, into the voxels and nothing else."""
@@ -249,8 +299,13 @@ class FeatureVolume:
     def copy(self, min_hits: int | None = None) -> VolumeCopy:
         """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
-        rows = self._gather(self._blocks.slots(), hits)
-        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes))
+
+        def take() -> VoxelRows:
+            rows = self._gather(self._blocks.slots(), hits)
+            rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
+            return rows
+
+        return VolumeCopy(self._served(take), self.config.voxel_size_m, tuple(self.keyframes))
 
     def as_sparse_tensor(
         self,
@@ -347,7 +402,7 @@ class FeatureVolume:
         if not correction.corrected:
             return correction
         oldest_ns = int(correction.stamps_ns[0])
-        rows = self._gather(self._blocks.slots(), 1)
+        rows = self._gather(self._blocks.slots(), 1).cpu()
         older = move_voxels(
             rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
         )
@@ -458,7 +513,7 @@ def warm_up() -> None:
     Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
     """
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
-    volume = FeatureVolume(VolumeConfig(max_blocks=64))
+    volume = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"))
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
         T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted

@@ -15,13 +15,14 @@ and the torch kernels, on any device, give the same map bit for bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ConfigError
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -66,11 +67,19 @@ class VoxelRows:
 
     def where(self, mask: torch.Tensor) -> VoxelRows:
         """The rows where ``mask`` (N,) holds."""
-        return VoxelRows(self.coords[mask], self.records[mask], self.last_seen_ns[mask])
+        rows = mask.nonzero()[:, 0]
+        return VoxelRows(self.coords[rows], self.records[rows], self.last_seen_ns[rows])
 
     def cpu(self) -> VoxelRows:
-        """The same in host memory."""
-        return VoxelRows(self.coords.cpu(), self.records.cpu(), self.last_seen_ns.cpu())
+        """The same in host memory, copied once."""
+        return self if takes_loops(self.coords) else self._copied
+
+    @cached_property
+    def _copied(self) -> VoxelRows:
+        stamps = self.last_seen_ns[:, None].view(torch.int32)  # (N, 2)
+        together = torch.cat([self.coords, self.records, stamps], 1).cpu()
+        coords, records, stamps = (together[:, a:b].contiguous() for a, b in ((0, 3), (3, -2), (-2, None)))
+        return VoxelRows(coords, records, stamps.view(torch.int64)[:, 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,19 +272,3 @@ class VoxelStore(Protocol):
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         """Write voxels (distinct) into empty places."""
         ...
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# devices
-
-
-def resolve_device(name: str, what: str = "device") -> torch.device:
-    """``auto`` = cuda where available. Raises ``ConfigError``, calling it ``what``, for one that is not available."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"{what} {name!r} is not available: {error}") from error
-    return device

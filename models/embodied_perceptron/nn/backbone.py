@@ -106,6 +106,8 @@ class MinkResNet(nn.Module):
 
         An input without any site gives levels without sites.
         """
+        factors = (self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels))
+        x.sites.derive_coarser([f for f in factors if f > 1])
         x = self.norm1(self.conv1(x))
         x = x.replace(x.feats.relu_())
         if self.maxpool is not None:

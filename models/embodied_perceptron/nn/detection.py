@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, voted_nms
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.ops import best_rows, empty_columns
-from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.sites import Sites, empty_row
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 Pruning = Literal["class", "object"]
@@ -32,6 +33,9 @@ MAX_LOG_SIZE = 10.0
 MIN_SIZE_M = 0.02
 _NO_LEAN_DEG = 0.5
 _ALMOST = 1 - 1e-5  # far beyond the rounding of a score
+# More only say that the network knows nothing: random weights make a quarter of a million, whose suppression takes many
+# minutes. What was trained makes a fraction of it.
+_MOST_CANDIDATES = 50_000
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders
@@ -264,7 +268,7 @@ class DetectionHead(nn.Module):
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
         if self.anchor_shift:
             edge_m = out.sites.stride * self.voxel_size_m
-            anchors_m = points_m + edge_m * regression[:, self._rotation.stop :]
+            anchors_m = torch.add(points_m, regression[:, self._rotation.stop :], alpha=edge_m)
         return DetectionLevel(
             sites=out.sites,
             points_m=points_m,
@@ -281,10 +285,13 @@ class DetectionHead(nn.Module):
 def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, Tensor]:
     """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
     every = layers.values()
-    biases = [feats.new_zeros(1, layer.out_channels) if layer.bias is None else layer.bias for layer in every]
+    biases = [
+        empty_row(layer.out_channels, feats.dtype, feats.device) if layer.bias is None else layer.bias
+        for layer in every
+    ]
     kernels: list[Tensor] = [layer.kernel for layer in every]
     widths = [layer.out_channels for layer in every]
-    empty = empty_columns(sum(widths))
+    empty = empty_columns(sum(widths)) if takes_loops(feats) else 0
     if empty:
         biases.append(feats.new_zeros(1, empty))
         kernels.append(feats.new_zeros(feats.shape[1], empty))
@@ -298,7 +305,7 @@ def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, 
 
 @dataclass(frozen=True, eq=False)
 class BoxPredictions:
-    """Final boxes of one scene, best first.
+    """Final boxes of one scene, best first; on the host.
 
     Attributes:
         boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices; the number of classes stands for a
@@ -328,21 +335,32 @@ def decode_detections(
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
     for sample in range(batch_size):
-        boxes, scores = [], []
+        logits, geometry = [], []
         for level in levels:
-            first, end = level.sites.bounds[sample : sample + 2]
-            best = best_scores(level, slice(first, end), conventions.centerness_power)
-            rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
-            rows = first + rows[best_rows(best[rows], max_per_level)]
-            score = label_logits(level, rows).sigmoid()
-            score = score * level.center_logits[rows].sigmoid().pow(conventions.centerness_power)
-            parts = faces_to_parts(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
-            boxes.append(make_boxes(*parts) if conventions.level_boxes else _standing(*parts))
-            scores.append(score)
-        results.append(
-            suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, conventions, max_candidates)
-        )
+            rows = _promising(level, sample, max_per_level, min_score, conventions.centerness_power)
+            logits.append(label_logits(level, rows))
+            parts = (level.center_logits, level.anchors_m, level.distances_m, level.rotation)
+            geometry.append(torch.cat(parts, 1)[rows])
+        described = torch.cat(geometry)
+        scores = torch.cat(logits).sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
+        row, label, score = _candidates(scores, min_score, max_candidates)
+        described, row, label, score = _on_host(described, row, label, score)
+        solids = faces_to_parts(described[:, 1:4], described[:, 4:10], described[:, 10:])
+        boxes = make_boxes(*solids) if conventions.level_boxes else _standing(*solids)
+        results.append(_suppressed(boxes[row], score, label, iou_threshold, conventions))
     return results
+
+
+def _promising(level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float) -> Tensor:
+    """(R,) the ``limit`` best rows of a sample, those that cannot score ``min_score`` left out where that is free."""
+    first, end = level.sites.bounds[sample : sample + 2]
+    if not takes_loops(level.class_logits):  # to know how many they are would be to wait
+        if end - first <= limit:
+            return torch.arange(first, end, device=level.class_logits.device)
+        return first + best_rows(best_scores(level, slice(first, end), centerness_power), limit)
+    best = best_scores(level, slice(first, end), centerness_power)
+    rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
+    return first + rows[best_rows(best[rows], limit)]
 
 
 def _standing(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
@@ -381,24 +399,50 @@ def suppress(
     conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
 ) -> BoxPredictions:
-    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first.
+    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first. On the
+    host, where it is decided.
 
     Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.suppression.voted_nms`);
     with ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
-    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published. Every
-    class of every box is a candidate: an uncertain network makes tens of thousands.
+    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published, but for
+    a number that only untrained networks reach. Every class of every box is a candidate: an uncertain network makes
+    tens of thousands.
     """
+    row, label, score = _candidates(scores, min_score, max_candidates)
+    boxes, row, label, score = _on_host(boxes, row, label, score)
+    return _suppressed(boxes[row], score, label, iou_threshold, conventions)
+
+
+def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, the ``limit`` best (0 = as many as are
+    ever suppressed)."""
+    limit = limit or _MOST_CANDIDATES
     row, label = (scores > min_score).nonzero(as_tuple=True)
-    if max_candidates and len(row) > max_candidates:
-        best = best_rows(scores[row, label], max_candidates)
-        row, label = row[best], label[best]
-    candidates = boxes[row].clone()
+    score = scores[row, label]
+    if len(row) > limit:
+        best = best_rows(score, limit)
+        row, label, score = row[best], label[best], score[best]
+    return row, label, score
+
+
+def _on_host(numbers: Tensor, row: Tensor, label: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All that suppression reads, by one copy."""
+    if takes_loops(numbers):
+        return numbers, row, label, score
+    together = torch.cat([numbers.flatten().double(), row, label, score]).cpu()
+    numbers, pairs = together[: numbers.numel()].view(numbers.shape).to(numbers.dtype), together[numbers.numel() :]
+    row, label, score = pairs.view(3, -1)[0].long(), pairs.view(3, -1)[1].long(), pairs.view(3, -1)[2].to(score.dtype)
+    return numbers, row, label, score
+
+
+def _suppressed(
+    boxes: Tensor, score: Tensor, label: Tensor, iou_threshold: float, conventions: Conventions
+) -> BoxPredictions:
+    """See :func:`suppress`; the boxes are the caller's no more."""
+    boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
     if conventions.level_boxes:
-        candidates[:, 7:] = 0.0
-    candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
-    chosen = scores[row, label]
-    if conventions.level_boxes:
-        keep = footprint_nms(candidates, chosen, label, iou_threshold)
-        return BoxPredictions(candidates[keep], chosen[keep], label[keep])
-    keep, kept = voted_nms(candidates, chosen, label, iou_threshold, VOTING_IOU)
-    return BoxPredictions(kept, chosen[keep], label[keep])
+        boxes[:, 7:] = 0.0
+        keep = footprint_nms(boxes, score, label, iou_threshold)
+        return BoxPredictions(boxes[keep], score[keep], label[keep])
+    keep, kept = voted_nms(boxes, score, label, iou_threshold, VOTING_IOU)
+    return BoxPredictions(kept, score[keep], label[keep])

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
@@ -93,12 +94,11 @@ def _corner(
     anchor_m: Sequence[float], offset_m: Sequence[float], step_m: float, step_sites: int
 ) -> tuple[int, int, int]:
     """(anchor rounded to steps) + (offset rounded to steps), in sites. Halves go up, so steps have one size."""
-    anchor = torch.as_tensor(list(anchor_m), dtype=torch.float64)
-    if anchor.shape != (3,) or not bool(torch.isfinite(anchor).all()):
+    anchor, offset = np.array(list(anchor_m), np.float64), np.array(list(offset_m), np.float64)
+    if anchor.shape != (3,) or not np.isfinite(anchor).all():
         raise ValueError(f"an anchor is 3 finite numbers, got {list(anchor_m)}")
-    offset = torch.as_tensor(list(offset_m), dtype=torch.float64)
-    steps = torch.floor(anchor / step_m + 0.5) + torch.floor(offset / step_m + 0.5)
-    x, y, z = (int(v) * step_sites for v in steps.tolist())
+    steps = np.floor(anchor / step_m + 0.5) + np.floor(offset / step_m + 0.5)
+    x, y, z = (int(v) * step_sites for v in steps)
     return x, y, z
 
 
@@ -242,7 +242,7 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     bounds = x.sites.bounds
     if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
         return x
-    rank = _ranks_compiled(x.sites) if x.device.type == "cpu" else thinning_ranks(x.sites)
+    rank = _ranks_compiled(x.sites) if takes_loops(x.keys) else thinning_ranks(x.sites)
     chosen = [start + best_rows(-rank[start:end], max_sites) for start, end in itertools.pairwise(bounds)]
     rows = torch.cat(chosen)  # in order: rows of one sample lie behind those of the one before
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.ops import best_rows, interpolate, prune, sum_at, union, union_add
@@ -132,7 +133,9 @@ class TopDownNeck(nn.Module):
         for level in range(len(levels) - 2, -1, -1):
             coarse, skip = outputs[-1], levels[level]
             pruning_score = coarse.replace(score(level + 1, coarse).detach())
-            if self.prune_first:
+            if self.prune_first and not self.training and not takes_loops(x.feats):
+                x = self._chosen_first(x, skip, level, pruning_score)
+            elif self.prune_first:
                 children = x.sites.children(kernel_size=2, factor=2)
                 kept = self._kept(union(skip.sites, children), pruning_score, prefer)
                 here = prune(skip, kept.rows_of(skip.sites) >= 0)
@@ -147,6 +150,23 @@ class TopDownNeck(nn.Module):
                     x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
             outputs.append(self.out[level](x))
         return outputs[::-1]
+
+    def _chosen_first(
+        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor
+    ) -> SparseTensor:
+        """For devices: what :meth:`forward` does where ``prune_first``, all of it at the sites that stay. What only
+        some of them have is zero at the others, so that nothing waits for how many have it."""
+        kept = self._kept(union(skip.sites, x.sites.children(kernel_size=2, factor=2)), pruning_score, None)
+        born = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
+        transposed, norm, activation, *rest = self.up[level].children()
+        y: SparseTensor = activation(norm(transposed(x, kept)))
+        y = y.replace(y.feats * born)
+        for layer in rest:
+            y = layer(y)
+        rows = skip.sites.find(kept.keys)
+        here = SparseTensor(kept, skip.feats[rows.clamp(min=0)])
+        lateral = self._project(here, level).feats * (rows >= 0)[:, None]
+        return SparseTensor(kept, torch.addcmul(lateral, y.feats, born))
 
     def _project(self, x: SparseTensor, level: int) -> SparseTensor:
         if self.lateral is None:
@@ -166,12 +186,14 @@ class TopDownNeck(nn.Module):
         """The sites that stay; ``sites`` itself when all do."""
         if max((b - a for a, b in itertools.pairwise(sites.bounds)), default=0) <= self.keep:
             return sites
-        # scores, and whether any coarser site supports them, in one look
-        both = pruning_score.replace(torch.cat([pruning_score.feats, torch.ones_like(pruning_score.feats)], dim=1))
         only_present = not self.conventions.absent_corners_score_zero
-        scores, support = interpolate(both, sites, renormalize=only_present).unbind(dim=1)
-        if only_present:
-            scores = scores.masked_fill(support <= 0, float("-inf"))
+        scores, support = interpolate(pruning_score, sites)
+        scores = scores[:, 0]
+        if only_present:  # nothing supports a site without any
+            scores = (scores / support).masked_fill(support <= 0, float("-inf"))
+        if prefer is None and not takes_loops(scores):
+            rows = [a + best_rows(scores[a:b], self.keep) for a, b in itertools.pairwise(sites.bounds)]
+            return sites.derive(sites.keys[rows[0] if len(rows) == 1 else torch.cat(rows)], sites.stride)
         keep = keep_best(scores, sites.bounds, self.keep)
         if prefer is not None:
             keep |= spread(prefer(sites), sites.bounds, self.keep)

@@ -40,7 +40,7 @@ from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.nn.refinement import Proposals, RefinementHead, merge_labels, propose, refine
-from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig, read_levels
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -365,7 +365,7 @@ class PerceptionNetwork(nn.Module):
 
     def lookup(self, views: Sequence[Sequence[View]]) -> ImageLookup:
         """Image features at sites, from the views of each scene of a batch."""
-        return view_lookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
+        return ViewLookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
 
     def forward(
         self, sites: SparseTensor, lookup: ImageLookup | None = None, prefer: Preference | None = None
@@ -399,7 +399,8 @@ class PerceptionNetwork(nn.Module):
         levels: list[SparseTensor] = self.backbone(x)
         if lookup is None or self.level_channels == tuple(self.backbone.out_channels):
             return levels
-        return [t.replace(torch.cat([t.feats, lookup(i, t.sites)], dim=1)) for i, t in enumerate(levels)]
+        shown = read_levels(lookup, [t.sites for t in levels])
+        return [t.replace(torch.cat([t.feats, images], dim=1)) for t, images in zip(levels, shown, strict=True)]
 
     def detect(self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None) -> DetectionOutput:
         """Fused levels -> raw predictions; :func:`~embodied_perceptron.nn.detection.decode_detections` makes boxes.
@@ -566,13 +567,13 @@ class PerceptionNetwork(nn.Module):
         return out if viewpoint is None else dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
 
 
-def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> float:
-    """Height of the floor that the heights of a scene's input sites are measured from; 0 without sites."""
+def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> Tensor:
+    """Height of the floor that the heights of a scene's input sites are measured from, one number; 0 without sites."""
     first, end = sites.sites.bounds[sample : sample + 2]
     if first == end:
-        return 0.0
-    middle_m = (sites.coords[first:end, 2].to(sites.feats.dtype) + 0.5) * voxel_size_m
-    return float((middle_m - sites.feats[first:end, 0]).median())
+        return sites.feats.new_zeros(())
+    middle_m = (sites.coords[first:end, 2] + 0.5) * voxel_size_m
+    return (middle_m - sites.feats[first:end, 0]).median()
 
 
 def _ground_objects(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import rows_in_grid
 
 EMPTY = 0  # class index of free space; 1..K are the semantic classes
 
@@ -138,6 +139,14 @@ def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return filled.nonzero(), chosen.max(dim=-1).indices, torch.softmax(chosen, dim=-1).amax(-1)
 
 
+def decode_cells(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(K + 1, X, Y, Z) logits -> (X, Y, Z) class index, :data:`EMPTY` where :func:`decode_filled` leaves a cell out,
+    and its probability: of all cells, so that nothing waits for how many are filled."""
+    best, label = logits[1:].max(dim=0)
+    label = (label + 1).masked_fill_(best <= logits[EMPTY], EMPTY)  # of equals the first class counts: empty
+    return label, torch.softmax(logits, dim=0).amax(0)
+
+
 def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
     """(X * Y * Z, 4) sums of the (N, 3) colours of the sites in each cell of a grid, and the number of sites.
 
@@ -145,12 +154,15 @@ def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int],
         sites: one sample; colors: of them.
         stride: edge of a cell, in sites; origin: lower corner of the grid, in sites; cells: (X, Y, Z) of it.
     """
-    total = colors.new_zeros(math.prod(cells), colors.shape[1] + 1)
+    count = math.prod(cells)
     if cpu_kernels.serves(colors):
         first, size = np.array(origin, np.int64), np.array(cells, np.int64)
+        total = colors.new_zeros(count, colors.shape[1] + 1)
         _sum_in_cells(sites.keys.numpy(), colors.numpy(), first, stride, size, total.numpy())
         return total
-    return total.index_add_(0, *_rows_in_cells(sites, colors, stride, origin, cells))
+    every = torch.cat([colors, torch.ones_like(colors[:, :1])], 1)
+    total = colors.new_zeros(count + 1, colors.shape[1] + 1)  # the last is of what lies outside
+    return total.index_add_(0, rows_in_grid(sites, stride, origin, cells), every)[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -179,14 +191,3 @@ def _sum_in_cells(
         for c in range(feats.shape[1]):
             total[flat, c] += feats[i, c]
         total[flat, feats.shape[1]] += 1
-
-
-def _rows_in_cells(
-    sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """The cell of each site inside of the grid, and its (M, 4) colour and a one; any device."""
-    size = torch.tensor(cells, device=sites.device)
-    cell = torch.div(sites.coords - torch.tensor(origin, device=sites.device), stride, rounding_mode="floor")
-    rows = ((cell >= 0) & (cell < size)).all(dim=1).nonzero()[:, 0]
-    flat = (cell[rows, 0] * size[1] + cell[rows, 1]) * size[2] + cell[rows, 2]
-    return flat, torch.cat([colors[rows], torch.ones_like(colors[rows, :1])], 1)

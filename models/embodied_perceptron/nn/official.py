@@ -41,7 +41,8 @@ class Conventions:
 
     def site_points(self, sites: Sites, voxel_size_m: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """(N, 3) world positions, metres, at which sites predict and read images."""
-        return (sites.coords.to(dtype) + self.point_in_cell * sites.stride) * voxel_size_m
+        coords = sites.coords if dtype == torch.get_default_dtype() else sites.coords.to(dtype)
+        return (coords + self.point_in_cell * sites.stride) * voxel_size_m
 
 
 CORRECTED = Conventions()

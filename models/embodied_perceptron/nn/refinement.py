@@ -11,19 +11,24 @@ that it meets the faults that it is to correct.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import rotations, upright_boxes
+from embodied_perceptron.geometry import overlap
+from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
-from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
+from embodied_perceptron.geometry.transforms import constant, floor_site_keys, site_keys_of
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import RefinementConfig
-from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.sites import Sites, find_in_all
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 PLACE_FEATURES = 9
@@ -76,12 +81,17 @@ def merge_labels(found: BoxPredictions, num_classes: int, limit: int) -> tuple[T
     return chosen, scores
 
 
-def grid_points(boxes: Tensor, cells: int) -> Tensor:
-    """(P, 9) boxes -> (P, cells^3, 3) points of a grid in the frame of each, which is a little larger; x slowest."""
-    steps = (torch.arange(cells, dtype=boxes.dtype, device=boxes.device) + 0.5) / cells * 2.0 - 1.0
-    grid = torch.cartesian_prod(steps, steps, steps)
+def grid_points(boxes: Tensor, cells: int, R: Tensor | None = None) -> Tensor:
+    """(P, 9) boxes -> (P, cells^3, 3) points of a grid in the frame of each, which is a little larger; x slowest.
+
+    ``R``: (P, 3, 3) rotations of the boxes, if they are known.
+    """
+    steps = [(i + 0.5) / cells * 2.0 - 1.0 for i in range(cells)]
+    numbers = tuple(itertools.chain.from_iterable(itertools.product(steps, steps, steps)))
+    grid = constant(numbers, boxes.device, boxes.dtype).view(-1, 3)
     half = 0.5 * _AROUND * boxes[:, 3:6] + _MARGIN_M
-    return boxes[:, None, :3] + torch.einsum("pij,pgj->pgi", rotations(boxes), grid * half[:, None])
+    R = rotations(boxes) if R is None else R
+    return torch.baddbmm(boxes[:, None, :3], grid * half[:, None], R.transpose(1, 2))
 
 
 def propose(
@@ -90,7 +100,7 @@ def propose(
     boxes: Tensor,
     scores: Tensor,
     voxel_size_m: float,
-    floor_z_m: float,
+    floor_z_m: float | Tensor,
     cells: int,
 ) -> Proposals:
     """What is read of some boxes of one scene.
@@ -98,20 +108,24 @@ def propose(
     Args:
         sources: what is sampled, each at its own stride.
         sample: of the batch.
-        boxes: (P, 9); scores: (P, K) of detection, per class.
+        boxes: (P, 9); scores: (P, K) of detection, per class; on the host, the rest comes out where the sources are.
         voxel_size_m: edge of a site at stride 1.
-        floor_z_m: height of the floor.
+        floor_z_m: height of the floor, a number or a tensor of one.
         cells: per edge of the grid.
     """
-    form = upright_boxes(boxes.double())
-    points = grid_points(form, cells)
-    rows = _rows([source.sites for source in sources], sample, points, voxel_size_m)
-    p = scores.clamp(_LEAST, 1.0 - _LEAST)
+    device, first = sources[0].device, scores.detach().numpy()
+    form = overlap.canonical(boxes.detach().double().numpy())
+    turn = overlap.frames(form)[2].reshape(-1, 9)
+    told = torch.from_numpy(np.concatenate([form, turn, _place(form, first)], 1)).to(device)
+    place = told[:, 18:]
+    place[:, 3:5].sub_(floor_z_m)  # its ends above the floor
+    points = grid_points(told[:, :9], cells, told[:, 9:18].view(-1, 3, 3))
+    p = np.clip(first, _LEAST, 1.0 - _LEAST)
     return Proposals(
-        form,
-        torch.log(p / (1.0 - p)),
-        _place(form, scores, floor_z_m).to(scores.dtype),
-        rows,
+        told[:, :9],
+        torch.from_numpy(np.log(p / (1.0 - p))).to(device),
+        place.to(scores.dtype),
+        _rows([source.sites for source in sources], sample, points, voxel_size_m),
         tuple(source.feats for source in sources),
     )
 
@@ -119,28 +133,22 @@ def propose(
 def _rows(sources: Sequence[Sites], sample: int, points: Tensor, voxel_size_m: float) -> Tensor:
     """(P, N, 3) points -> (P, N, S) int32 rows of the sites of each source that hold them, -1 where there are none."""
     coords = torch.floor(points.reshape(-1, 3) / voxel_size_m).long()
-    keys = pack_site_keys(torch.full((len(coords),), sample, dtype=torch.int64, device=coords.device), coords)
-    rows = [sites.find(floor_site_keys(keys, sites.stride)).to(torch.int32) for sites in sources]
-    return torch.stack(rows, -1).reshape(*points.shape[:-1], len(sources))
+    keys = site_keys_of(coords, sample)
+    if takes_loops(keys):
+        found = [sites.find(floor_site_keys(keys, sites.stride)).to(torch.int32) for sites in sources]
+        rows = torch.stack(found, -1)
+    else:
+        rows = find_in_all(sources, keys)
+    return rows.reshape(*points.shape[:-1], len(sources))
 
 
-def _place(boxes: Tensor, scores: Tensor, floor_z_m: float) -> Tensor:
-    """(P, 9) :attr:`Proposals.place`."""
-    edges = boxes[:, 3:6].clamp(min=MIN_SIZE_M)
-    bottom = boxes[:, 2] - 0.5 * edges[:, 2] - floor_z_m
-    best = scores.amax(1).to(boxes.dtype) if scores.shape[1] else boxes.new_zeros(len(boxes))
-    return torch.stack(
-        [
-            *edges.log().unbind(1),
-            bottom,
-            bottom + edges[:, 2],
-            torch.log(edges[:, 0] / edges[:, 1]),
-            best,
-            edges.log().sum(1) / 3.0,
-            (best > _SURE).to(boxes.dtype),
-        ],
-        1,
-    )
+def _place(boxes: NDArray[np.float64], scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(P, 9) :attr:`Proposals.place`, above 0 instead of the floor."""
+    edges = np.maximum(boxes[:, 3:6], MIN_SIZE_M)
+    bottom = boxes[:, 2] - 0.5 * edges[:, 2]
+    best = scores.max(1, initial=0.0).astype(np.float64)
+    length, slope, sure = np.log(edges), np.log(edges[:, 0] / edges[:, 1]), (best > _SURE).astype(np.float64)
+    return np.stack([*length.T, bottom, bottom + edges[:, 2], slope, best, length.sum(1) / 3.0, sure], 1)
 
 
 class RefinementHead(nn.Module):
@@ -193,9 +201,12 @@ class RefinementHead(nn.Module):
 
     def _sampled(self, proposals: Proposals) -> Tensor:
         """(P, G^3, C): of each point of the grids the sum of what the sources have there."""
+        dtype = self.there.weight.dtype
         known = [
-            project(norm(features.to(self.there.weight.dtype))) + self.there.weight[:, s]
-            for s, (norm, project, features) in enumerate(zip(self.norms, self.project, proposals.sources, strict=True))
+            functional.linear(norm(features.to(dtype)), project.get_parameter("weight"), there)
+            for norm, project, features, there in zip(
+                self.norms, self.project, proposals.sources, self._known_biases().unbind(0), strict=True
+            )
         ]
         table = torch.cat([*known, known[0].new_zeros(1, self.config.channels)])  # its last row is read of nothing
         first = torch.tensor([0, *(len(rows) for rows in known[:-1])], device=table.device).cumsum(0)
@@ -205,16 +216,19 @@ class RefinementHead(nn.Module):
         read = functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
         return (read + self.there.bias).reshape(*proposals.rows.shape[:2], self.config.channels)
 
+    def _known_biases(self) -> Tensor:
+        """(S, C) of each source: what its projection adds, and that it has something at all."""
+        return torch.stack([project.get_parameter("bias") for project in self.project]) + self.there.weight.t()
+
 
 def refine(head: RefinementHead, proposals: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
-    """Final boxes, best first: every label of every proposal that scores more than ``min_score``, suppressed per label.
-
-    Of what the head changes, the configuration's ``share`` counts.
+    """Final boxes on the host, best first: every label of every proposal that scores more than ``min_score``,
+    suppressed per label. Of what the head changes, the configuration's ``share`` counts.
     """
     logits: Tensor = head(proposals)
-    named = proposals.log_odds + head.config.share * (logits[:, :-1] - proposals.log_odds)
-    scores = torch.cat([named, logits[:, -1:]], 1).sigmoid()
-    row, label = (scores > min_score).nonzero(as_tuple=True)
-    boxes, chosen = proposals.boxes[row], scores[row, label]
+    named = torch.lerp(proposals.log_odds, logits[:, :-1], head.config.share)
+    scores = torch.cat([named, logits[:, -1:]], 1).sigmoid().cpu()
+    row, label = (torch.from_numpy(found) for found in (scores.detach().numpy() > min_score).nonzero())
+    boxes, chosen = proposals.boxes.to(scores.device)[row], scores[row, label]
     keep = nms(boxes, chosen, label, iou_threshold)
     return BoxPredictions(boxes[keep], chosen[keep], label[keep])

@@ -11,16 +11,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
-from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.sites import Sites, empty_row
 
 # --------------------------------------------------------------------------------------------------------------------
 # compiled for the CPU: what a view shows of many points, in one pass and without the interpreter's lock
@@ -280,7 +282,7 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
-    on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
+    on_cpu = takes_loops(points) and points.dtype == torch.float64
     return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
 
 
@@ -370,47 +372,16 @@ def fuse_views(
 
     Returns (N, C) features, zero where no view sees the point, and the (N,) int32 number of views that do.
     """
+    if not takes_loops(points) and (stacks := stacked(views, [level], config)):
+        spans = [Span(0, len(points), radius_m)]
+        totals, count = read_stacks(points, spans, stacks, config)
+        _check_channels(totals[0], level, channels)
+        return totals[0] / count.clamp(min=1)[:, None], count
     total = torch.zeros(len(points), channels, device=points.device)
     count = torch.zeros(len(points), dtype=torch.int32, device=points.device)
-    if points.device.type != "cpu" and _are_alike(views, level, config):
-        _add_views_at_once(total, count, points, views, level, config, radius_m)
-    else:
-        for view in views:
-            add_view(total, count, None, points, view, level, config, radius_m)
+    for view in views:
+        add_view(total, count, None, points, view, level, config, radius_m)
     return mean_over_views(total, count), count
-
-
-def _are_alike(views: Sequence[View], level: int, config: ViewSamplingConfig) -> bool:
-    """Whether :func:`_add_views_at_once` takes them: of one shape, and read at the nearest cell."""
-    shapes = {(v.image_size, v.levels[level].shape, None if v.depth_m is None else v.depth_m.shape) for v in views}
-    tested = config.occlusion_margin_m is None or all(v.depth_m is not None for v in views)
-    return len(shapes) == 1 and tested and config.mode == "nearest" and not config.conventions.unmasked_views
-
-
-def _add_views_at_once(
-    total: torch.Tensor, count: torch.Tensor, points: torch.Tensor, views: Sequence[View], level: int,
-    config: ViewSamplingConfig, radius_m: float,
-) -> None:  # fmt: skip
-    """:func:`add_view` of every view, to the bit, where a launch costs more than the arithmetic: all views are read
-    together, and added one after the other, so that the order of sums is fixed."""
-    features = torch.stack([view.levels[level] for view in views])  # (V, h, w, C)
-    _check_channels(features, level, total)
-    u, v, depth = _project(torch.stack([view.projection for view in views]), points)  # (V, N)
-    image_h, image_w = views[0].image_size
-    view, site = _in_frame(views[0].image_size, u, v, depth).nonzero(as_tuple=True)  # by view
-    u, v, depth = u[view, site], v[view, site], depth[view, site]
-    if config.occlusion_margin_m is not None:
-        images = torch.stack([found for one in views if (found := one.depth_m) is not None])
-        measured = images[view, _cell(v, image_h, images.shape[1]), _cell(u, image_w, images.shape[2])]
-        clear = ~_hidden(measured, depth, config.occlusion_margin_m + radius_m)
-        view, site, u, v = view[clear], site[clear], u[clear], v[clear]
-    h, w = features.shape[1:3]
-    index = (view * h + _cell(v, image_h, h)) * w + _cell(u, image_w, w)
-    read = features.flatten(0, 2)[index].to(total.dtype)
-    numbers = torch.bincount(view, minlength=len(views)).tolist()
-    for rows, feats in zip(torch.split(site, numbers), torch.split(read, numbers), strict=True):
-        total.index_add_(0, rows, feats)
-    count.index_add_(0, site, torch.ones_like(site, dtype=count.dtype))
 
 
 def add_view(
@@ -419,7 +390,7 @@ def add_view(
 ) -> None:  # fmt: skip
     """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
     feature_map = view.levels[level]
-    _check_channels(feature_map, level, total)
+    _check_channels(feature_map, level, total.shape[1])
     halves = feature_map.dtype == torch.float16 and not feature_map.requires_grad
     if halves and total.dtype == torch.float32 and _is_compiled(points, config):
         features = feature_map.flatten(0, 1).view(torch.int16).contiguous().numpy().view(np.uint16)
@@ -435,14 +406,212 @@ def add_view(
     count.index_add_(0, seen, torch.ones_like(seen, dtype=count.dtype))
 
 
-def _check_channels(features: torch.Tensor, level: int, total: torch.Tensor) -> None:
-    if features.shape[-1] != total.shape[1]:
-        raise ValueError(f"level {level} has {features.shape[-1]} channels, expected {total.shape[1]}")
+def _check_channels(features: torch.Tensor, level: int, channels: int) -> None:
+    if features.shape[-1] != channels:
+        raise ValueError(f"level {level} has {features.shape[-1]} channels, expected {channels}")
 
 
-def view_lookup(
-    views: Sequence[Sequence[View]], channels: Sequence[int], voxel_size_m: float, config: ViewSamplingConfig
-) -> Callable[[int, Sites], torch.Tensor]:
+# --------------------------------------------------------------------------------------------------------------------
+# all views and levels at once, for devices: a launch costs more than its arithmetic there, and a wait more than both
+
+_PAIRS = 1 << 21  # of a site and a view, that are computed together: 150 MB
+_TABLE_NUMBERS = 1 << 25  # of the features of views that are read together: 128 MB
+
+
+class Span(NamedTuple):
+    """The points that read one level: rows [first, end), and half the diagonal of their cells in metres."""
+
+    first: int
+    end: int
+    radius_m: float
+
+
+@dataclass(frozen=True, eq=False)
+class ViewStack:
+    """Views of one shape side by side, on one device.
+
+    Attributes:
+        projections: (3, 4, V) float64.
+        image_size: (h, w).
+        depth_m: (V, H, W), or None where occlusion is not tested.
+        tables: per level (V * h * w + 1, C) float32 features, the last row zeros.
+        shapes: per level (h, w).
+    """
+
+    projections: torch.Tensor
+    image_size: tuple[int, int]
+    depth_m: torch.Tensor | None
+    tables: tuple[torch.Tensor, ...]
+    shapes: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return self.projections.shape[2]
+
+
+def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
+    """The views in order, as many together as memory allows; [] where :func:`read_stacks` cannot serve them: none, of
+    several shapes, or not read at the nearest cell."""
+    if not views or config.mode != "nearest" or config.conventions.unmasked_views:
+        return []
+    tested = config.occlusion_margin_m is not None
+    shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None
+               else None) for v in views}  # fmt: skip
+    if len(shapes) > 1 or (tested and views[0].depth_m is None):
+        return []
+    maps = [views[0].levels[i] for i in levels]
+    together = max(_TABLE_NUMBERS // sum(m.numel() for m in maps), 1)
+    stacks = []
+    for start in range(0, len(views), together):
+        some = views[start : start + together]
+        tables = []
+        for i, like in zip(levels, maps, strict=True):
+            rows = [v.levels[i].flatten(0, 1) for v in some]
+            tables.append(torch.cat([*rows, empty_row(like.shape[2], like.dtype, like.device)]).float())
+        projections = torch.stack([v.projection for v in some], -1).to(maps[0].device)
+        depth_m = torch.stack([d for v in some if (d := v.depth_m) is not None]) if tested else None
+        shape = tuple((m.shape[0], m.shape[1]) for m in maps)
+        stacks.append(ViewStack(projections, some[0].image_size, depth_m, tuple(tables), shape))
+    return stacks
+
+
+def read_stacks(
+    points: torch.Tensor,
+    spans: Sequence[Span],
+    stacks: Sequence[ViewStack],
+    config: ViewSamplingConfig,
+    mean: bool = False,
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """What all views show of all points, summed in their order: to the bit what :func:`add_view` of one after the other
+    gives, and nothing waits. Differentiable in the feature maps.
+
+    Args:
+        points: (N, 3) float64 world positions; spans: per level of the stacks the points that read it, in order.
+        stacks: of :func:`stacked`, at least one.
+        mean: averages instead of sums; of a single stack.
+
+    Returns (M, C) sums per level, and the (N,) int32 number of views that see each point.
+    """
+    together = max(_PAIRS // max(len(stack) for stack in stacks), 1)
+    parts: list[list[torch.Tensor]] = [[] for _ in spans]
+    counts = []
+    for start in range(0, max(len(points), 1), together):
+        end = min(start + together, len(points))
+        inside = [Span(max(s.first, start) - start, max(min(s.end, end) - start, 0), s.radius_m) for s in spans]
+        inside = [Span(min(s.first, s.end), s.end, s.radius_m) for s in inside]
+        some: list[torch.Tensor] | None = None
+        seen = torch.zeros(end - start, dtype=torch.int32, device=points.device)
+        for stack in stacks:
+            some, by_these = _read_stack(points[start:end], inside, stack, config, some, "mean" if mean else "sum")
+            seen = seen + by_these
+        assert some is not None
+        for part, read in zip(parts, some, strict=True):
+            part.append(read)
+        counts.append(seen)
+    return [p[0] if len(p) == 1 else torch.cat(p) for p in parts], counts[0] if len(counts) == 1 else torch.cat(counts)
+
+
+def _read_stack(
+    points: torch.Tensor,
+    spans: Sequence[Span],
+    stack: ViewStack,
+    config: ViewSamplingConfig,
+    before: Sequence[torch.Tensor] | None,
+    mode: Literal["sum", "mean"],
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """:func:`read_stacks` of one stack; ``before``: sums that go on."""
+    device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
+    # what differs from level to level, for each of its points: cells per pixel, the last cell of a row and of a column,
+    # cells in a row, cells, the row of zeros, and half the diagonal
+    own = _of_points(spans, device, [
+        (w / image_w, h / image_h, w - 1, h - 1, w, h * w, len(table) - 1, span.radius_m)
+        for (h, w), table, span in zip(stack.shapes, stack.tables, spans, strict=True)
+    ])  # fmt: skip
+    scale, last, (width, area, nothing) = own[:2], own[2:4], own[4:7].long()  # each (., N, 1)
+
+    x, y, z = points.t()[..., None]  # (N, 1) each
+    P = stack.projections[:, :, None]  # (3, 4, 1, V)
+    projected = x * P[:, 0] + y * P[:, 1] + z * P[:, 2] + P[:, 3]  # (3, N, V)
+    depth = projected[2]
+    pixel = projected[:2] / depth.clamp(min=MIN_DEPTH_M)  # (2, N, V) u, v
+    right, down = pixel[0] < image_w - 0.5, pixel[1] < image_h - 0.5
+    from_left, from_top = pixel >= -0.5
+    seen = from_left & from_top & right & down & (depth > MIN_DEPTH_M)
+    pixel = pixel + 0.5
+    view = torch.arange(views, device=device)
+    if stack.depth_m is not None and config.occlusion_margin_m is not None:
+        H, W = stack.depth_m.shape[1:]
+        column, row = (pixel[0] * (W / image_w)).floor_(), (pixel[1] * (H / image_h)).floor_()
+        at = row.clamp_(0, H - 1).mul_(W).add_(column.clamp_(0, W - 1)).long() + view * (H * W)
+        measured = stack.depth_m.flatten().take(at).double()
+        seen &= ~((measured > 0) & (depth > measured + (config.occlusion_margin_m + own[7])))
+    column, row = (pixel * scale).floor_().minimum(last).long()
+    index = torch.where(seen, row.mul_(width).add_(column).add_(view * area), nothing)  # (N, V)
+    terms = views if before is None else views + 1
+    firsts = torch.arange(0, max(s.end - s.first for s in spans) * terms, terms, device=device)
+    totals = []
+    for i, (span, table) in enumerate(zip(spans, stack.tables, strict=True)):
+        rows, empty = index[span.first : span.end], len(table) - 1
+        if before is not None:  # the first of the terms
+            own_rows = torch.arange(len(table), len(table) + len(rows), device=device)
+            rows, table = torch.cat([own_rows[:, None], rows], 1), torch.cat([table, before[i]])
+        # the terms of a row are added one after the other, without those that are not seen
+        totals.append(
+            functional.embedding_bag(rows.flatten(), table, firsts[: len(rows)], mode=mode, padding_idx=empty)
+        )
+    return totals, seen.sum(1, dtype=torch.int32)
+
+
+def _of_points(spans: Sequence[Span], device: torch.device, rows: Sequence[Sequence[float]]) -> torch.Tensor:
+    """(K, N, 1) float64: the K numbers of a level's row, for each of its points."""
+    table = torch.tensor([[s.end - s.first, *row] for s, row in zip(spans, rows, strict=True)], dtype=torch.float64)
+    numbers = table.to(device, non_blocking=True)
+    each = numbers.repeat_interleave(numbers[:, 0].long(), 0, output_size=spans[-1].end)
+    return each.t()[1:, :, None]
+
+
+@runtime_checkable
+class LevelsLookup(Protocol):
+    """A lookup that reads all levels together faster than one after the other."""
+
+    def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
+        """``self(i, sites[i])`` of every level."""
+        ...
+
+
+def read_levels(
+    lookup: LevelsLookup | Callable[[int, Sites], torch.Tensor], sites: Sequence[Sites]
+) -> list[torch.Tensor]:
+    """``lookup(i, sites[i])`` of every level."""
+    if isinstance(lookup, LevelsLookup):
+        return lookup.levels(sites)
+    return [lookup(i, s) for i, s in enumerate(sites)]
+
+
+def mean_at_levels(
+    sites: Sequence[Sites],
+    rows: Sequence[tuple[int, int]],
+    stacks: Sequence[ViewStack],
+    voxel_size_m: float,
+    config: ViewSamplingConfig,
+) -> list[torch.Tensor]:
+    """Averages over the views of the stacks at some rows of the sites of each of their levels, all at once."""
+    keys = [s.keys[first:end] for s, (first, end) in zip(sites, rows, strict=True)]
+    ends = itertools.accumulate((len(k) for k in keys), initial=0)
+    spans = [
+        Span(first, end, site_radius(s.stride, voxel_size_m))
+        for s, (first, end) in zip(sites, itertools.pairwise(ends), strict=True)
+    ]
+    coords = site_coordinates(torch.cat(keys))
+    (into_cell,) = _of_points(spans, coords.device, [[config.conventions.point_in_cell * s.stride] for s in sites])
+    points = (coords.double() + into_cell) * voxel_size_m
+    if len(stacks) == 1:
+        return read_stacks(points, spans, stacks, config, mean=True)[0]
+    totals, count = read_stacks(points, spans, stacks, config)
+    share = count.clamp(min=1)[:, None]
+    return [total / share[s.first : s.end] for total, s in zip(totals, spans, strict=True)]
+
+
+class ViewLookup:
     """Isomorphic fusion of a batch, as the network asks for it: ``lookup(level, sites)`` -> (N, C_level) averages.
 
     Args:
@@ -450,18 +619,45 @@ def view_lookup(
         channels: C of each image level.
         voxel_size_m: edge length of a voxel of stride 1.
 
-    The lookup raises ``ValueError`` for sites of another batch size.
+    Raises ``ValueError`` for sites of another batch size.
     """
 
-    def lookup(level: int, sites: Sites) -> torch.Tensor:
-        if len(views) != sites.batch_size:
-            raise ValueError(f"need views for {sites.batch_size} samples, got {len(views)}")
-        points = config.conventions.site_points(sites, voxel_size_m)
-        radius = site_radius(sites.stride, voxel_size_m)
+    def __init__(
+        self,
+        views: Sequence[Sequence[View]],
+        channels: Sequence[int],
+        voxel_size_m: float,
+        config: ViewSamplingConfig,
+    ) -> None:
+        self._views, self._channels, self._voxel_size_m, self._config = views, channels, voxel_size_m, config
+
+    def __call__(self, level: int, sites: Sites) -> torch.Tensor:
+        self._check(sites)
+        points = self._config.conventions.site_points(sites, self._voxel_size_m)
+        radius = site_radius(sites.stride, self._voxel_size_m)
         parts = [
-            fuse_views(points[start:end], seen, level, channels[level], config, radius)[0]
-            for seen, (start, end) in zip(views, itertools.pairwise(sites.bounds), strict=True)
+            fuse_views(points[start:end], seen, level, self._channels[level], self._config, radius)[0]
+            for seen, (start, end) in zip(self._views, itertools.pairwise(sites.bounds), strict=True)
         ]
         return torch.cat(parts)
 
-    return lookup
+    def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
+        """See :class:`LevelsLookup`."""
+        stacks = []
+        if not takes_loops(sites[0].keys):
+            stacks = [stacked(views, range(len(sites)), self._config) for views in self._views]
+        if not stacks or not all(stacks):
+            return [self(i, s) for i, s in enumerate(sites)]
+        for s in sites:
+            self._check(s)
+        parts = [
+            mean_at_levels(
+                sites, [(s.bounds[b], s.bounds[b + 1]) for s in sites], own, self._voxel_size_m, self._config
+            )
+            for b, own in enumerate(stacks)
+        ]
+        return [p[0] if len(p) == 1 else torch.cat(p) for p in zip(*parts, strict=True)]
+
+    def _check(self, sites: Sites) -> None:
+        if len(self._views) != sites.batch_size:
+            raise ValueError(f"need views for {sites.batch_size} samples, got {len(self._views)}")

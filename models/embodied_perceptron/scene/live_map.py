@@ -214,7 +214,8 @@ class LiveMap:
         clock.lap("semantic")
         semantic = proposal.cells if cells is None else cells
         seen = None if prediction is None else prediction.detections
-        diagnostics = () if prediction is None else prediction.diagnostics
+        faults = (self.volume.fault,) if self.volume.fault else ()
+        diagnostics = faults if prediction is None else (*faults, *prediction.diagnostics)
         for_grid = None if prediction is None else semantic
         grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid)
         clock.lap("grid")

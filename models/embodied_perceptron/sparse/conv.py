@@ -7,6 +7,8 @@ import math
 import torch
 from torch import nn
 
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.sparse.engine import TorchEngine
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -47,6 +49,8 @@ class _ConvolutionBase(nn.Module):
         if x.channels != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {x.channels}")
         if self.kernel.ndim == 2:
+            if self.bias is not None and not takes_loops(x.feats):
+                return SparseTensor(out_sites, torch.addmm(self.bias, x.feats, self.kernel))
             feats = x.feats @ self.kernel
         elif len(x) == 0 or len(out_sites) == 0:
             # keeps gradients defined (and zero) on an empty input
@@ -54,6 +58,8 @@ class _ConvolutionBase(nn.Module):
         else:
             engine = x.sites.engine
             where = (x.sites, out_sites, self.kernel_size, transposed, self.crowded)
+            if self.bias is not None and isinstance(engine, TorchEngine) and not takes_loops(x.feats):
+                return SparseTensor(out_sites, engine.convolve(x.feats, self.kernel, *where, self.bias))
             feats = engine.convolve(x.feats, self.kernel, *where)
         return SparseTensor(out_sites, feats if self.bias is None else feats.add_(self.bias))  # nobody else has them
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS
 
@@ -20,7 +21,7 @@ Floats = NDArray[np.floating[Any]]
 
 def serves(*tensors: torch.Tensor) -> bool:
     """Whether the compiled loops take these tensors."""
-    return all(t.device.type == "cpu" and t.dtype in (torch.float32, torch.float64) for t in tensors)
+    return takes_loops(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
 @njit(cache=True, nogil=True)

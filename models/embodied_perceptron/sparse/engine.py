@@ -10,9 +10,10 @@ from typing import Any, Literal
 import torch
 from torch.autograd.function import once_differentiable
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, blocks_of, convolve_blocks
-from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites
+from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites, empty_row
 
 EngineName = Literal["auto", "torch", "minkowski"]
 _BLOCK_ROWS = 8192
@@ -35,10 +36,13 @@ class TorchEngine:
         kernel_size: int,
         transposed: bool,
         crowded: bool = False,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        """As any engine; ``bias``: (1, Cout) added along the way, where the compiled loops do not compute."""
+
         def kernel_map() -> KernelMap:
             if transposed:
-                return out_sites.kernel_map(in_sites, kernel_size).transposed
+                return in_sites.transposed_map(out_sites, kernel_size)
             return in_sites.kernel_map(out_sites, kernel_size)
 
         device = feats.device.type
@@ -46,9 +50,10 @@ class TorchEngine:
             # here, so that gradients come back in the precision of their tensors
             dtype = torch.get_autocast_dtype(device)
             feats, kernel = feats.to(dtype), kernel.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
         result: torch.Tensor
-        if device != "cpu":
-            result = _WholeConvolution.apply(feats, kernel, kernel_map())  # type: ignore[no-untyped-call]
+        if not takes_loops(feats):
+            result = _WholeConvolution.apply(feats, kernel, kernel_map(), bias)  # type: ignore[no-untyped-call]
             return result
         blocks: Blocks | None = None
         served = kernel_size == KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
@@ -61,6 +66,8 @@ class TorchEngine:
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
+        if not takes_loops(feats):
+            return _max_of_gathered(feats, kernel_map)
         result: torch.Tensor = _MaxPool.apply(feats, kernel_map)  # type: ignore[no-untyped-call]
         return result
 
@@ -177,17 +184,22 @@ class _WholeConvolution(torch.autograd.Function):
     and every output is written once, so that the order of sums is fixed."""
 
     @staticmethod
-    def forward(ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    def forward(
+        ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
         ctx.kernel_map = kernel_map
-        return _multiply_gathered(feats, kernel, kernel_map)
+        return _multiply_gathered(feats, kernel, kernel_map, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    def backward(
+        ctx: Any, grad_out: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, torch.Tensor | None]:
         feats, kernel = ctx.saved_tensors
         kernel_map: KernelMap = ctx.kernel_map
         grad_feats = grad_kernel = None
+        grad_bias = grad_out.sum(0, keepdim=True) if ctx.needs_input_grad[3] else None
         if ctx.needs_input_grad[0]:
             grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed)
         if ctx.needs_input_grad[1]:
@@ -196,27 +208,47 @@ class _WholeConvolution(torch.autograd.Function):
             for rows, gathered in _gathered_tiles(feats, kernel_map):
                 total += gathered.t() @ grad_out[rows]
             grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
-        return grad_feats, grad_kernel, None
+        return grad_feats, grad_kernel, None, grad_bias
 
 
-def _multiply_gathered(feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-    """(N_in, Cin), (K, Cin, Cout) -> (N_out, Cout)."""
+def _multiply_gathered(
+    feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout)."""
     out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
     weights = kernel.reshape(-1, kernel.shape[2])
     for rows, gathered in _gathered_tiles(feats, kernel_map):
-        torch.mm(gathered, weights, out=out[rows])
+        if bias is None:
+            torch.mm(gathered, weights, out=out[rows])
+        else:
+            torch.addmm(bias, gathered, weights, out=out[rows])
     return out
 
 
 def _gathered_tiles(feats: torch.Tensor, kernel_map: KernelMap) -> Iterator[tuple[slice, torch.Tensor]]:
     """Tiles of output rows and their (T, K * Cin) neighbourhoods."""
     sources, channels = kernel_map.sources, feats.shape[1]
-    padded = torch.cat([feats, feats.new_zeros(1, channels)])
+    padded = torch.cat([feats, empty_row(channels, feats.dtype, feats.device)])
     width = sources.shape[1] * channels
     tile = max(_DEVICE_TILE_NUMBERS // width, 1)
     for start in range(0, kernel_map.n_out, tile):
         rows = slice(start, start + tile)
         yield rows, padded.index_select(0, sources[rows].flatten()).reshape(-1, width)
+
+
+def _max_of_gathered(feats: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    """:class:`_MaxPool` on a device, from whole neighbourhoods; the gradient goes to the first maximum alike."""
+    sources, (n_out, size) = kernel_map.sources.long(), kernel_map.sources.shape
+    with torch.no_grad():
+        padded = torch.cat([feats, feats.new_full((1, feats.shape[1]), -torch.inf)])
+        read = padded.index_select(0, sources.flatten()).view(n_out, size, -1)
+        there = (sources < kernel_map.n_in)[:, :, None]
+        best = read.amax(1, keepdim=True)  # NaN where any is
+        number = torch.arange(size, device=feats.device)[:, None]
+        first = torch.where(((read == best) | (read.isnan() & best.isnan())) & there, number, size).amin(1)
+        row = sources.gather(1, first.clamp(max=size - 1))  # (N_out, C)
+        nothing = (first == size) | (row == kernel_map.n_in)
+    return feats.gather(0, row.masked_fill(nothing, 0)).masked_fill(nothing, 0.0)
 
 
 class _MaxPool(torch.autograd.Function):

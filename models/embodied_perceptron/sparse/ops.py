@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import torch
 
-from embodied_perceptron.geometry.transforms import floor_site_keys, site_key_step, unpack_site_keys
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import constant, floor_site_keys, site_key_step, site_steps
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.sites import Sites, unique_keys
+from embodied_perceptron.sparse.sites import Sites, empty_row, search, unique_keys
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 
@@ -65,7 +66,9 @@ def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
     if limit >= len(scores):
         return torch.arange(len(scores), device=scores.device)
     if scores.is_floating_point():
-        scores = scores.masked_fill(scores.isnan(), float("-inf"))
+        scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    if not takes_loops(scores):  # nothing waits for how many are equal
+        return scores.sort(descending=True, stable=True).indices[:limit].sort().values
     least = scores.kthvalue(len(scores) - limit + 1).values
     above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
     return torch.cat([above, equal[: limit - len(above)]]).sort().values
@@ -77,37 +80,31 @@ def empty_columns(columns: int) -> int:
     return -columns % 16
 
 
-def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torch.Tensor:
-    """(M, C) trilinear interpolation of ``x`` at the (usually finer) ``sites``; zero where no corner exists.
+def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
+    """Trilinear interpolation of ``x`` at the (usually finer) ``sites``: (M, C) weighted sums over the corners of each
+    site's cell that exist, and the (M,) weight of these.
 
-    ``renormalize`` divides by the weight of the corners that exist. Without it absent corners count as zero, as in the
-    released EmbodiedScan code: values shrink towards zero at the border, which ranks negative scores there too high.
+    Divided by their weight the sums are renormalised. As they are, absent corners count as zero, as in the released
+    EmbodiedScan code: values shrink towards zero at the border, which ranks negative scores there too high.
     """
     # at many more fine sites than coarse ones: compiled where nothing has to be differentiated
     compiled = cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0
-    total, weight = (_corner_sums_compiled if compiled else corner_sums)(x, sites)
-    if not renormalize:
-        return total
-    return total / torch.where(weight > 0, weight, 1.0)[:, None]
+    return (_corner_sums_compiled if compiled else corner_sums)(x, sites)
 
 
 def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
     """(M, C) weighted sums of the corners of each site's cell, and the (M,) weight of those that exist; any device."""
     base = floor_site_keys(sites.keys, x.stride)
-    step = unpack_site_keys(sites.keys)[1] - unpack_site_keys(base)[1]
-    fraction = step.to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
-    # many fine sites share a cell: corners are searched once per cell
-    cells, cell_of = torch.unique(base, return_inverse=True)
-    padded = torch.cat([x.feats, x.feats.new_zeros(1, x.channels)])  # row -1 stands for an absent corner
-    total = x.feats.new_zeros(len(sites), x.channels)
-    weight = x.feats.new_zeros(len(sites))
-    for dx, dy, dz in itertools.product((0, 1), repeat=3):
-        w = (fraction if dx else 1.0 - fraction)[:, 0] * (fraction if dy else 1.0 - fraction)[:, 1]
-        w = w * (fraction if dz else 1.0 - fraction)[:, 2]  # (M,)
-        rows = x.sites.find(cells + site_key_step(dx * x.stride, dy * x.stride, dz * x.stride))[cell_of]
-        total = total + padded[rows] * w[:, None]
-        weight = weight + w * (rows >= 0)
-    return total, weight
+    fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
+    corners = list(itertools.product((0, 1), repeat=3))
+    steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
+    low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
+    weight = (fraction[:, None] - low).abs().prod(2)  # (M, 8)
+    rows = search(x.sites.ended, base, steps)
+    weight = weight.masked_fill(rows == len(x), 0.0)
+    padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
+    total = torch.nn.functional.embedding_bag(rows, padded, mode="sum", per_sample_weights=weight)
+    return total, weight.sum(1)
 
 
 def _corner_sums_compiled(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,20 +11,28 @@ fastest; odd kernels are centred, even kernels reach from 0 to k - 1.
 from __future__ import annotations
 
 import itertools
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
+    SITE_BITS,
+    constant,
     distinct_keys,
     floor_site_keys,
+    site_coordinates,
+    site_key_mask,
     site_key_step,
     unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
+
+_BEHIND_ALL = torch.iinfo(torch.int64).max
 
 
 class Engine(Protocol):
@@ -61,7 +69,7 @@ class Engine(Protocol):
 
 def unique_keys(keys: torch.Tensor) -> torch.Tensor:
     """(N,) int64 -> sorted, each once. On the CPU ten times as fast as ``torch.unique``: numpy sorts with vectors."""
-    if keys.device.type != "cpu":
+    if not takes_loops(keys):
         distinct: torch.Tensor = torch.unique(keys)
         return distinct
     found = np.empty(len(keys), np.int64)
@@ -98,6 +106,8 @@ class Sites:
         # would be a reference cycle.
         self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
         self._bounds: list[int] | None = None
+        self._ended: torch.Tensor | None = None
+        self._chain: _Chain | None = None
         # What the engine remembers: of this set, and of all sets derived from one input.
         self.engine_state: Any = None
         self.engine_shared: dict[str, Any] = {} if shared is None else shared
@@ -120,7 +130,7 @@ class Sites:
     @property
     def coords(self) -> torch.Tensor:
         """(N, 3) int64 coordinates in units of the finest voxel."""
-        return unpack_site_keys(self.keys)[1]
+        return site_coordinates(self.keys)
 
     @property
     def bounds(self) -> list[int]:
@@ -160,36 +170,156 @@ class Sites:
         if factor < 1 or self.stride % factor:
             raise ValueError(f"stride {self.stride} cannot be refined by a factor of {factor}")
         stride = self.stride // factor
-        steps = [site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size)]
-        keys = (self.keys[None, :] + torch.tensor(steps, device=self.device)[:, None]).reshape(-1)
+        keys = (self.keys[None, :] + constant(_key_steps(kernel_size, stride), self.device)[:, None]).reshape(-1)
+        if kernel_size <= factor and not takes_loops(keys):  # no site has two parents
+            return self.derive(keys.sort().values, stride)
         return self.derive(unique_keys(keys), stride)
+
+    def derive_coarser(self, factors: Sequence[int]) -> None:
+        """Find what a chain of :meth:`coarser` by ``factors`` asks for, at once, where each would wait for its size."""
+        strides = list(itertools.accumulate(factors, int.__mul__, initial=self.stride))[1:]
+        powers = all(s & (s - 1) == 0 for s in strides)
+        if takes_loops(self.keys) or not powers or len(strides) * self.batch_size > MAX_SAMPLES or len(self) == 0:
+            return
+        masks = constant(tuple(site_key_mask(s) for s in strides), self.device)
+        # the sample bits number the pairs of stride and sample
+        numbers = constant(tuple(i * self.batch_size << (3 * SITE_BITS) for i in range(len(strides))), self.device)
+        ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # those of a stride together
+        place = torch.cat([constant((0,), self.device), (ordered[1:] != ordered[:-1]).cumsum(0)])
+        ends = [0, *(place[len(self) - 1 :: len(self)] + 1).tolist()]
+        together = ordered.new_empty(ends[-1]).scatter_(0, place, ordered)  # equal ones to one place
+        keys = together & ((1 << (3 * SITE_BITS)) - 1) if self.batch_size == 1 else together
+        chain = [self]
+        for i, (factor, stride) in enumerate(zip(factors, strides, strict=True)):
+            found = keys[ends[i] : ends[i + 1]]
+            if i and self.batch_size > 1:
+                found = found - (i * self.batch_size << (3 * SITE_BITS))
+            coarse = self.derive(found, stride)
+            chain.append(chain[-1]._coarser.setdefault(factor, coarse))
+        if (len(strides) + 1) * self.batch_size <= MAX_SAMPLES:
+            _Chain(chain, together)
 
     def kernel_map(self, out: Sites, kernel_size: int) -> KernelMap:
         """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
         cache_key = (id(out), kernel_size)
         if cache_key not in self._maps:
-            built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
+            if takes_loops(self.keys):
+                built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
+            elif self._chain is not None and out._chain is self._chain:
+                built = self._chain.kernel_map(self, out, kernel_size)
+            else:
+                sources = search(self.ended, out.keys, _key_steps(kernel_size, self.stride))
+                identity = kernel_size**3 // 2 if self is out and kernel_size % 2 else None
+                built = KernelMap(len(self), len(out), identity, sources=sources)
             self._maps[cache_key] = (None if out is self else out, built)
         return self._maps[cache_key][1]
+
+    def transposed_map(self, out: Sites, kernel_size: int) -> KernelMap:
+        """Of a transposed convolution from these sites to the finer ``out``: ``out = this + offset * out.stride``."""
+        if takes_loops(self.keys):
+            return out.kernel_map(self, kernel_size).transposed
+        cache_key = (id(out), -kernel_size)
+        if cache_key not in self._maps:
+            steps = tuple(-step for step in _key_steps(kernel_size, out.stride))
+            built = KernelMap(len(self), len(out), None, sources=search(self.ended, out.keys, steps))
+            self._maps[cache_key] = (out, built)
+        return self._maps[cache_key][1]
+
+    @property
+    def ended(self) -> torch.Tensor:
+        """(N + 1,) the keys, and one behind all: what a search may read at its end."""
+        if self._ended is None:
+            self._ended = torch.cat([self.keys, constant((_BEHIND_ALL,), self.device)])
+        return self._ended
 
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
         if len(self) == 0:
             return torch.full_like(keys, -1)
-        if self.device.type == "cpu":
+        if takes_loops(self.keys):
             found = torch.empty(keys.shape, dtype=torch.int64)
             cpu_kernels.find(self.keys.numpy(), keys.contiguous().numpy(), found.numpy())
             return found
-        rows = torch.searchsorted(self.keys, keys).clamp_(max=len(self) - 1)
-        return torch.where(self.keys[rows] == keys, rows, -1)
+        rows = torch.searchsorted(self.keys, keys)
+        return rows.masked_fill_(self.ended[rows] != keys, -1)
 
     def rows_of(self, other: Sites) -> torch.Tensor:
         """(M,) int64 rows of this set where the sites of ``other`` stand, -1 where absent: :meth:`find`, faster."""
-        if self.device.type != "cpu":
+        if not takes_loops(self.keys):
             return self.find(other.keys)
         rows = torch.empty(len(other), dtype=torch.int64)
         cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
         return rows
+
+
+class _Chain:
+    """Sets of which each is the coarser one of the set before: what a convolution reads is found in all of them by one
+    search for each size of kernel.
+
+    Args:
+        sets: finest first, on a device, as many as the sample bits of a key can tell apart.
+        coarser: the keys of all but the finest, told apart by their sample bits from 0 on.
+    """
+
+    def __init__(self, sets: Sequence[Sites], coarser: torch.Tensor) -> None:
+        batch_size, device = sets[0].batch_size, sets[0].device
+        self._place = {s.stride: i for i, s in enumerate(sets)}
+        self._strides = [s.stride for s in sets]
+        self._ends = list(itertools.accumulate((len(s) for s in sets), initial=0))
+        self._numbers = [i * batch_size << (3 * SITE_BITS) for i in range(len(sets))]
+        self._ended = torch.cat([sets[0].keys, coarser + self._numbers[1], constant((_BEHIND_ALL,), device)])
+        self._maps: dict[tuple[int, int], torch.Tensor] = {}
+        for s in sets:
+            s._chain = self
+
+    def kernel_map(self, sites: Sites, out: Sites, kernel_size: int) -> KernelMap:
+        """:meth:`Sites.kernel_map` from one of the sets to itself or to the next."""
+        strided, column = int(sites is not out), slice(None)
+        if kernel_size == 1 and (strided, 3) in self._maps:  # the middle of the larger kernel
+            kernel_size, column = 3, slice(13, 14)
+        if (strided, kernel_size) not in self._maps:
+            self._maps[strided, kernel_size] = self._find(strided, kernel_size)
+        place = self._place[out.stride]
+        first = self._ends[strided]
+        rows = slice(self._ends[place] - first, self._ends[place + 1] - first)
+        sources = self._maps[strided, kernel_size][rows, column]
+        identity = sources.shape[1] // 2 if not strided and kernel_size % 2 else None
+        return KernelMap(len(sites), len(out), identity, sources=sources)
+
+    def _find(self, strided: int, kernel_size: int) -> torch.Tensor:
+        """(M, K) int32 sources of all sets, or of all but the finest from those before them."""
+        ends, device = self._ends, self._ended.device
+        outs = range(strided, len(self._strides))
+        # of each set: the steps to what it reads, the first row of that, and what stands for none of it
+        table = []
+        for i in outs:
+            source = i - strided
+            aside = self._numbers[source] - self._numbers[i]
+            steps = [step + aside for step in _key_steps(kernel_size, self._strides[source])]
+            table.append([*steps, ends[source], ends[source + 1] - ends[source], ends[i + 1] - ends[i]])
+        numbers = torch.tensor(table).to(device, non_blocking=True)
+        own = numbers.repeat_interleave(numbers[:, -1], 0, output_size=ends[-1] - ends[strided])
+        wanted = self._ended[ends[strided] : -1, None] + own[:, :-3]
+        rows = torch.searchsorted(self._ended[:-1], wanted)
+        absent = self._ended.index_select(0, rows.flatten()).view_as(wanted) != wanted
+        return torch.where(absent, own[:, -2:-1], rows.sub_(own[:, -3:-2])).to(torch.int32)
+
+
+def find_in_all(sets: Sequence[Sites], keys: torch.Tensor) -> torch.Tensor:
+    """(M,) keys at stride 1, S sets of sites -> (M, S) int32 rows of the sites that hold them, -1 where there is none;
+    by one search in all sets."""
+    batch_size = max(s.batch_size for s in sets)
+    if len(sets) * batch_size > MAX_SAMPLES or any(s.stride & (s.stride - 1) for s in sets):
+        return torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in sets], -1).to(torch.int32)
+    numbers = tuple(i * batch_size << (3 * SITE_BITS) for i in range(len(sets)))
+    told_apart = [s.keys + n if n else s.keys for s, n in zip(sets, numbers, strict=True)]  # by their sample bits
+    ended = torch.cat([*told_apart, constant((_BEHIND_ALL,), keys.device)])
+    masks = constant(tuple(site_key_mask(s.stride) for s in sets), keys.device)
+    wanted = (keys[:, None] & masks) + constant(numbers, keys.device)
+    rows = torch.searchsorted(ended[:-1], wanted, out_int32=True)
+    absent = ended.index_select(0, rows.flatten()).view_as(wanted) != wanted
+    first = torch.tensor([*itertools.accumulate((len(s) for s in sets[:-1]), initial=0)], dtype=torch.int32)
+    return rows.sub_(first.to(keys.device, non_blocking=True)).masked_fill_(absent, -1)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -204,13 +334,19 @@ def kernel_offsets(kernel_size: int) -> list[tuple[int, int, int]]:
     return [(x, y, z) for z in reach for y in reach for x in reach]
 
 
+@cache
+def _key_steps(kernel_size: int, stride: int) -> tuple[int, ...]:
+    """What leads from a key to those under the rows of a kernel."""
+    return tuple(site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size))
+
+
 Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
 class KernelMap:
-    """Which input row lies under which kernel offset of which output row: as pairs of rows per offset, or as a table of
-    the neighbours of every output row. One of them is found first, the CPU's merge finds pairs and the search of other
-    devices a table; the other is made of it when it is asked for.
+    """Which input row lies under which kernel offset of which output row: as pairs of rows per offset, or as the source
+    of every output row under each offset. One of them is found first, the CPU's merge finds pairs and the search of
+    other devices sources; the other is made of it when it is asked for.
 
     Attributes:
         identity: the offset at which input and output rows are all rows in order, or None.
@@ -218,11 +354,16 @@ class KernelMap:
     """
 
     def __init__(
-        self, n_in: int, n_out: int, identity: int | None, pairs: Pairs | None = None, table: torch.Tensor | None = None
+        self,
+        n_in: int,
+        n_out: int,
+        identity: int | None,
+        pairs: Pairs | None = None,
+        sources: torch.Tensor | None = None,
     ) -> None:
-        """``pairs`` or ``table``, as the properties of these names."""
+        """``pairs`` or ``sources``, as the properties of these names."""
         self.n_in, self.n_out, self.identity = n_in, n_out, identity
-        self._pairs, self._table = pairs, table
+        self._pairs, self._sources = pairs, sources
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -230,9 +371,9 @@ class KernelMap:
         occurs twice, so that scattering needs no atomics and its order is fixed."""
         if self._pairs is not None:
             return self._pairs
-        assert self._table is not None
-        out_rows = [(column >= 0).nonzero()[:, 0] for column in self._table.unbind(1)]
-        return tuple((self._table[rows, k].long(), rows) for k, rows in enumerate(out_rows))
+        assert self._sources is not None
+        out_rows = [(column < self.n_in).nonzero()[:, 0] for column in self._sources.unbind(1)]
+        return tuple((self._sources[rows, k].long(), rows) for k, rows in enumerate(out_rows))
 
     @property
     def total(self) -> int:
@@ -242,8 +383,8 @@ class KernelMap:
     @cached_property
     def table(self) -> torch.Tensor:
         """(n_out, K) int32 the input row under each offset, or -1."""
-        if self._table is not None:
-            return self._table
+        if self._sources is not None:
+            return self._sources.masked_fill(self._sources == self.n_in, -1)
         assert self._pairs is not None
         rows = torch.full((self.n_out, len(self._pairs)), -1, dtype=torch.int32)
         for k, (in_rows, out_rows) in enumerate(self._pairs):
@@ -252,8 +393,9 @@ class KernelMap:
 
     @cached_property
     def sources(self) -> torch.Tensor:
-        """(n_out, K) as :attr:`table`, but ``n_in`` where no input row lies: that of a row of zeros behind the last."""
-        return torch.where(self.table < 0, self.n_in, self.table)
+        """(n_out, K) int32 as :attr:`table`, but ``n_in`` where no input row lies: that of a row of zeros behind the
+        last."""
+        return self.table.masked_fill(self.table < 0, self.n_in) if self._sources is None else self._sources
 
     @cached_property
     def transposed(self) -> KernelMap:
@@ -261,30 +403,34 @@ class KernelMap:
         if self._pairs is not None:
             pairs = tuple((o, i) for i, o in self._pairs)
             return KernelMap(self.n_out, self.n_in, self.identity, pairs)
-        assert self._table is not None
         rows = self.sources.long()  # what has no neighbour is written to a row behind the last, which is then cut off
         out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
-        table = rows.new_full((self.n_in + 1, rows.shape[1]), -1, dtype=torch.int32)
-        table = table.scatter_(0, rows, out_rows)[: self.n_in]
-        return KernelMap(self.n_out, self.n_in, self.identity, table=table)
+        sources = rows.new_full((self.n_in + 1, rows.shape[1]), self.n_out, dtype=torch.int32)
+        sources = sources.scatter_(0, rows, out_rows)[: self.n_in]
+        return KernelMap(self.n_out, self.n_in, self.identity, sources=sources)
+
+
+@cache
+def empty_row(channels: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """(1, C) zeros, made once: what is read where no site is."""
+    with torch.inference_mode(False):
+        return torch.zeros(1, channels, dtype=dtype, device=device)
 
 
 def build_kernel_map(
     in_keys: torch.Tensor, out_keys: torch.Tensor, kernel_size: int, in_stride: int, same: bool
 ) -> KernelMap:
-    """Find all pairs with ``in = out + offset * in_stride``.
+    """Find all pairs with ``in = out + offset * in_stride``, on the CPU.
 
     Args:
-        in_keys, out_keys: (N,), (M,) int64 site keys, strictly increasing, on one device.
+        in_keys, out_keys: (N,), (M,) int64 site keys, strictly increasing.
         kernel_size: edge length of the cubic kernel.
         in_stride: stride of the input sites.
-        same: both are the same set. An odd kernel is then symmetric, and half of the CPU's search is saved.
+        same: both are the same set. An odd kernel is then symmetric, and half of the search is saved.
     """
-    steps = [site_key_step(*(v * in_stride for v in offset)) for offset in kernel_offsets(kernel_size)]
+    steps = list(_key_steps(kernel_size, in_stride))
     n_in, n_out = in_keys.numel(), out_keys.numel()
     identity = steps.index(0) if same else None
-    if in_keys.device.type != "cpu":
-        return KernelMap(n_in, n_out, identity, table=_search(in_keys, out_keys, steps))
     if not (same and kernel_size % 2):
         return KernelMap(n_in, n_out, identity, tuple(_merge(in_keys, out_keys, steps)))
     pairs = _merge(in_keys, out_keys, steps[: len(steps) // 2])
@@ -293,13 +439,16 @@ def build_kernel_map(
     return KernelMap(n_in, n_out, identity, (*pairs, (every, every), *mirrored))
 
 
-def _search(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> torch.Tensor:
-    """(M, K) int32 :attr:`KernelMap.table` by one binary search of all that is wanted; any device, nothing waits."""
-    if in_keys.numel() == 0:
-        return torch.full((len(out_keys), len(steps)), -1, dtype=torch.int32, device=in_keys.device)
-    wanted = out_keys[:, None] + torch.tensor(steps, device=in_keys.device)
-    rows = torch.searchsorted(in_keys, wanted).clamp_(max=in_keys.numel() - 1)
-    return torch.where(in_keys[rows] == wanted, rows, -1).to(torch.int32)
+def search(ended: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
+    """(M, K) int32 :attr:`KernelMap.sources` by one binary search of all that is wanted; any device, nothing waits.
+
+    ``ended``: :attr:`Sites.ended` of the input.
+    """
+    n = len(ended) - 1
+    wanted = out_keys[:, None] + constant(steps, ended.device)
+    rows = torch.searchsorted(ended[:n], wanted, out_int32=True)
+    found = ended.index_select(0, rows.flatten()).view_as(wanted)
+    return rows.masked_fill_(found != wanted, n)
 
 
 def _merge(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE, pack_site_keys, unpack_site_keys
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE, constant, pack_site_keys, unpack_site_keys
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Engine, Sites
 
@@ -141,14 +143,31 @@ class SparseTensor:
             raise ValueError(f"origin must be 3 multiples of stride {self.stride}, got {list(origin)}")
         if any(v < 1 for v in shape) or len(shape) != 3:
             raise ValueError(f"shape must be 3 positive numbers, got {list(shape)}")
-        samples, coords = unpack_site_keys(self.keys)
-        cell = (coords - torch.tensor(list(origin), device=self.device)) // self.stride  # (N, 3)
-        size = torch.tensor(list(shape), device=self.device)
-        inside = ((cell >= 0) & (cell < size)).all(dim=1)
-        flat = ((samples * shape[0] + cell[:, 0]) * shape[1] + cell[:, 1]) * shape[2] + cell[:, 2]
-        cells = self.batch_size * shape[0] * shape[1] * shape[2]
-        grid = self.feats.new_zeros(cells, self.channels).index_copy(0, flat[inside], self.feats[inside])
+        flat = rows_in_grid(self.sites, self.stride, origin, shape)
+        cells = self.batch_size * math.prod(shape)
+        if takes_loops(flat):
+            rows = (flat < cells).nonzero()[:, 0]
+            grid = self.feats.new_zeros(cells, self.channels).index_copy(0, flat[rows], self.feats[rows])
+        else:  # those outside go to a cell behind the last, whoever comes last
+            grid = self.feats.new_zeros(cells + 1, self.channels).index_copy(0, flat, self.feats)[:cells]
         return grid.view(self.batch_size, *shape, self.channels).permute(0, 4, 1, 2, 3)
+
+
+def rows_in_grid(sites: Sites, stride: int, origin: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
+    """(N,) int64 row of the cell that holds each site, in a grid per sample, one grid behind the other; the number of
+    all cells for sites outside of it.
+
+    ``origin``: lower corner of the grid, in sites; ``stride``: edge of a cell, in sites; ``shape``: (X, Y, Z) cells.
+    """
+    device = sites.device
+    first = torch.tensor(list(origin)).to(device, non_blocking=True)
+    cell = (sites.coords - first).div(stride, rounding_mode="floor")
+    outside = ((cell < 0) | (cell >= constant(tuple(shape), device))).any(dim=1)
+    flat = (cell * constant((shape[1] * shape[2], shape[2], 1), device)).sum(1)
+    cells = math.prod(shape)
+    if sites.batch_size > 1:
+        flat = flat + sites.samples * cells
+    return flat.masked_fill(outside, sites.batch_size * cells)
 
 
 def _check_input(

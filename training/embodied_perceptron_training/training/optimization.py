@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import swa_utils
 
+from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
 from embodied_perceptron_training.training.losses import Losses
 from embodied_perceptron_training.training.task import TrainingTask, to_device
@@ -46,6 +47,7 @@ class Processes:
         Raises ``ValueError`` when the device is not there.
         """
         world = int(os.environ.get("WORLD_SIZE", "1"))
+        device = resolve_device(device, "training device").type if device == "auto" else device
         chosen = torch.device(device)
         if chosen.type == "cuda":
             if not torch.cuda.is_available():

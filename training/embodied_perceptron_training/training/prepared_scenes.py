@@ -258,7 +258,9 @@ class SceneCache:
 
     def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
         volume = FeatureVolume(
-            VolumeConfig(voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M),
+            VolumeConfig(
+                voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M, device="cpu"
+            ),
             KeyframeConfig(max_count=1),
         )
         for frame in frames:

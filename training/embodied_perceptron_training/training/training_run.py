@@ -315,7 +315,7 @@ class ExecutionConfig:
     Attributes:
         minutes: of wall clock after which this start of the training stops, to be resumed; 0 = it is not stopped.
         workers: processes that load data, per process; 0 = in the loop itself.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        device: ``auto`` = the GPU where it is there and works, ``cpu``, ``cuda`` or ``cuda:N``.
         checkpoint_s: seconds between checkpoints; 0 = after every step.
         log_every: steps between lines of the log.
         max_corrupt_share: of an epoch's samples; more corrupt ones end the training.
@@ -323,7 +323,7 @@ class ExecutionConfig:
 
     minutes: float = field(default=0.0, metadata=_setting())
     workers: int = field(default=1, metadata=_setting())
-    device: str = field(default="cpu", metadata=_setting())
+    device: str = field(default="auto", metadata=_setting())
     checkpoint_s: float = field(default=120.0, metadata=_setting())
     log_every: int = field(default=10, metadata=_setting())
     max_corrupt_share: float = field(default=0.01, metadata=_setting())

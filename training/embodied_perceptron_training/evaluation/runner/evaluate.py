@@ -261,4 +261,4 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 @functools.lru_cache(maxsize=2)
 def cached_predictor(weights: str) -> Predictor:
     """The predictor of a weights file, loaded once: that takes longer than a scene. Raises as ``load_inference``."""
-    return load_inference(weights)
+    return load_inference(weights, "auto")

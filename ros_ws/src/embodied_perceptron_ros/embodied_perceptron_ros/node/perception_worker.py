@@ -51,6 +51,7 @@ class PerceptionWorker:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._latest: Perception | None = None
+        self._told_faults = set[str]()  # of devices, that the log has already
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -100,8 +101,14 @@ class PerceptionWorker:
         self._health.latency("perception", (time.perf_counter() - start) * 1e3)
         self._health.stages("perception", perception.stage_ms)
         self._health.tick("perception")
+        faults = self._perceptron.device_faults
         for number, message in enumerate(perception.diagnostics):
-            self._health.problem("map", WARN, message, f"perception {number}", hold_s=_TOLD_S)
+            level = ERROR if message in faults else WARN
+            self._health.problem("map", level, message, f"perception {number}", hold_s=_TOLD_S)
+        for fault in faults:
+            if fault not in self._told_faults:
+                self._told_faults.add(fault)
+                self._log.error(f"device {fault}", fault)
         if perception.source is not None:
             self._check_depth(perception.source.frame)
         self._latest = perception

@@ -55,6 +55,7 @@ def prepare(
         warm_up(config, perceptron.inference, stopped, lambda step, steps: report(f"compiling {step} of {steps}"))
     except WarmUpStoppedError as error:
         raise GivenUpError(str(error)) from None
+    report("devices: " + ", ".join(f"{what} on {device}" for what, device in perceptron.devices.items()))
     if map_file:
         report(f"loading {map_file}")
         perceptron.load(map_file)
@@ -132,7 +133,12 @@ class ConfiguredMap:
         transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
         for child, words in self.transforms.rivals.items():
             self._health.problem("transforms", ERROR, words, f"rivals {child}", hold_s=_RIVALS_HOLD_S)
-        areas = {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
+        devices = {f"{what}_device": device for what, device in self.perceptron.devices.items()}
+        areas = {
+            "map": {**self.fusion.map_statistics, **devices},
+            "transforms": transforms,
+            "queries": self.grounding.status,
+        }
         lift = self.perceptron.lift
         return areas if lift is None else {**areas, "lift": lift_diagnostics(lift.statistics(), lift.busy_s)}
 

@@ -1,0 +1,265 @@
+"""What a GPU is asked for: operations launched and waits for their results, counted where there is no GPU.
+
+    python benchmarks/device_ops.py             # table, and out/bench/device_ops.json
+    python benchmarks/device_ops.py --quick     # a training step of two scenes instead of four
+
+On a GPU every small operation costs its launch, some 5 to 20 microseconds of Python, and every wait costs all that was
+launched before it. So what is counted bounds the time of a perception whose arithmetic a GPU does in no time. The code
+path of devices runs on tensors of the CPU (``geometry.compute_path.device_path``); views and empty allocations are
+free. A wait is whatever needs the result on the host: a number, a comparison, a size that depends on data, a copy. What
+is computed of tensors that were brought to the host, or made of arrays there, is no concern of a device and does not
+count; bringing one to the device is an operation.
+
+Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
+the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import _report as report
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+
+# isort: split
+import torch
+from online import again, every_frame, frames_of
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.geometry.compute_path import device_path
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.map_predictor import image_features
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.tasks import build_task
+from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
+PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
+FREE = {
+    *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "select", "slice", "unsqueeze", "squeeze"),
+    *("detach", "detach_", "alias", "as_strided", "split", "unbind", "split_with_sizes", "unfold", "_reshape_alias"),
+    *("lift_fresh", "diagonal", "view_as_real", "set_", "resize_", "is_pinned"),
+    *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
+}
+# their results, or the sizes of their results, are read by the host
+WAITING = {
+    *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
+    *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
+}
+Row = dict[str, Any]
+
+
+class OperationCount:
+    """Counts what is asked of torch while it is entered, by module: the innermost file of the project that asks.
+
+    Attributes:
+        operations, waits: by module.
+        names: operations by module and name.
+        on_host: tensors that would be on the host.
+    """
+
+    def __init__(self) -> None:
+        self.operations: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+        self.names: Counter[tuple[str, str]] = Counter()
+        self.on_host = WeakIdKeyDictionary()
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> OperationCount:
+        self._entered.enter_context(patch("torch.from_numpy", self._from_numpy(torch.from_numpy)))
+        self._entered.enter_context(_Calls(self))
+        self._entered.enter_context(_Operations(self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.close()
+
+    def _from_numpy(self, original: Callable[[Any], torch.Tensor]) -> Callable[[Any], torch.Tensor]:
+        def from_numpy(array: Any) -> torch.Tensor:
+            tensor = original(array)
+            self.on_host[tensor] = True
+            return tensor
+
+        return from_numpy
+
+    def operation(self, name: str) -> None:
+        """Book one."""
+        module = asking_module()
+        self.operations[module] += 1
+        self.names[module, name] += 1
+
+    def wait(self) -> None:
+        """Book one."""
+        self.waits[asking_module()] += 1
+
+    def row(self) -> Row:
+        """As the JSON file has it."""
+        modules = {
+            name: {"operations": count, "waits": self.waits[name]} for name, count in self.operations.most_common()
+        }
+        for name in self.waits.keys() - modules.keys():
+            modules[name] = {"operations": 0, "waits": self.waits[name]}
+        return {"operations": self.operations.total(), "waits": self.waits.total(), "by_module": modules}
+
+
+class _Operations(TorchDispatchMode):
+    """Operations, and of them those that wait."""
+
+    def __init__(self, count: OperationCount) -> None:
+        super().__init__()
+        self._count = count
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # made of others, which are what a device is asked for
+                return func.decompose(*args, **kwargs)
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        first = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)  # numbers may come from anywhere
+        result = func(*args, **kwargs)
+        if first is not None and first in self._count.on_host:
+            for x in tree_leaves(result):
+                if isinstance(x, torch.Tensor):
+                    self._count.on_host[x] = True
+            return result
+        name = func._schema.name.split("::")[1]
+        if name not in FREE:
+            self._count.operation(name)
+            if name in WAITING or _by_mask(name, args) or (name == "repeat_interleave" and "output_size" not in kwargs):
+                self._count.wait()
+        return result
+
+
+class _Calls(TorchFunctionMode):
+    """Copies from one side to the other, which are no operations where all tensors are on one."""
+
+    def __init__(self, count: OperationCount) -> None:
+        super().__init__()
+        self._count = count
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
+        kwargs = kwargs or {}
+        on_host = self._count.on_host
+        if func in (torch.Tensor.cpu, torch.Tensor.tolist) and args[0] not in on_host:
+            self._count.wait()
+            if func is torch.Tensor.cpu:
+                copy = args[0].view_as(args[0])
+                on_host[copy] = True
+                return copy
+        result = func(*args, **kwargs)
+        if func is torch.tensor and "device" not in kwargs:
+            on_host[result] = True
+        elif func is torch.Tensor.to and args[0] in on_host and self._to_device((*args[1:], kwargs.get("device"))):
+            self._count.operation("upload")
+            copy = result.view_as(result)
+            del on_host[copy]
+            return copy
+        return result
+
+    def _to_device(self, arguments: Sequence[Any]) -> bool:
+        """Whether ``Tensor.to`` is told a device, or a tensor that is on one."""
+        to_device = isinstance(arguments[0], torch.Tensor) and arguments[0] not in self._count.on_host
+        return to_device or any(isinstance(a, torch.device) or (isinstance(a, str) and a != "cpu") for a in arguments)
+
+
+def _by_mask(name: str, args: Sequence[Any]) -> bool:
+    """Whether rows are chosen by a mask, whose number of hits is read first."""
+    if name not in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"):
+        return False
+    return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in args[1])
+
+
+def asking_module() -> str:
+    """The innermost frame of the project, as a path within its packages."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        for package in PACKAGES:
+            if package in file:
+                return file.rsplit(package, 1)[1]
+        frame = frame.f_back  # type: ignore[assignment]
+    return "torch"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def counted(call: Callable[[], Any]) -> OperationCount:
+    """``call`` by the path of devices."""
+    with device_path(), OperationCount() as count:
+        call()
+    return count
+
+
+def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
+    """One perception at the 13th keyframe of the tour, and the integration of the 14th."""
+    inference = load_inference("tiny", "cpu")
+    config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
+    volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels="torch")
+    it = Perceptron(config, volume, inference)
+    frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
+    with device_path():
+        for frame in frames[:12]:
+            it.integrate(frame)
+        it.perceive()
+        it.integrate(frames[12])
+    return counted(it.perceive), counted(lambda: it.integrate(frames[13]))
+
+
+def training_step(scenes: int) -> OperationCount:
+    """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes."""
+    with tempfile.TemporaryDirectory() as folder:
+        homes = Path(folder) / "homes"
+        generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
+        config = TrainingRun.of(
+            {}, task="multi", preset="tiny", data=homes, images="imagenet", batch=scenes, steps=2, validations=0,
+            workers=1, checkpoint_s=1e9,
+        )  # fmt: skip
+        trainer = _SecondStep(build_task(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
+        trainer.run()
+    return trainer.count
+
+
+class _SecondStep(Trainer):
+    """Counts its second step; the first one makes what is made once."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.count = OperationCount()
+
+    def _step(self, batches: Any) -> None:
+        with device_path(), self.count if self.counters.step == 1 else contextlib.nullcontext():
+            super()._step(batches)
+
+
+def main() -> int:
+    options = report.parse(report.parser(__doc__))
+    perceive, integrate = look_and_keyframe()
+    step = training_step(2 if options.quick else 4)
+    results = {"perceive": perceive.row(), "integrate": integrate.row(), "train_step": step.row()}
+    for name, row in results.items():
+        report.show(name, [{"module": module, **of} for module, of in row["by_module"].items()])
+    totals = [{"work": name, "operations": row["operations"], "waits": row["waits"]} for name, row in results.items()]
+    report.show("all modules", totals)
+    report.write(options, {"training_scenes": 2 if options.quick else 4}, results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Where tensors are computed: the device that a configuration names, and what to do when it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+
+import torch
+
+from embodied_perceptron.config import ConfigError
+
+log = logging.getLogger(__name__)
+_ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
+
+
+def resolve_device(name: str, what: str = "device") -> torch.device:
+    """The device of a name: "cpu", "cuda", "cuda:0"; "auto" = the GPU where it is there and works, otherwise the CPU.
+
+    One line in the log says which, calling it ``what``. Raises ``ConfigError`` with one line for a device that is not
+    available, and for a name that is none.
+    """
+    if name == "auto":
+        device, why = _automatic()
+        log.info("%s: %s", what, why)
+        return device
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda", "mps", "xpu"):
+        raise ConfigError(f"{what} must be auto, cpu, cuda or cuda:N, got {name!r}")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).add_(1).cpu()  # wheels for other cards allocate, and fail at the first kernel
+    except (RuntimeError, AssertionError) as error:
+        reason = _no_cuda() if kind == "cuda" and not torch.cuda.is_available() else first_line(error)
+        raise ConfigError(f"{what} {name!r} is not available: {reason}") from error
+    log.info("%s: %s", what, _described(device))
+    return device
+
+
+@cache
+def _automatic() -> tuple[torch.device, str]:
+    """What ``auto`` stands for in this process, and why."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu"), f"cpu, {_no_cuda()}"
+    try:
+        device = torch.device("cuda", torch.cuda.current_device())
+        torch.zeros(1, device=device).add_(1).cpu()
+    except (RuntimeError, AssertionError) as error:
+        return torch.device("cpu"), f"cpu, for the GPU does not work: {first_line(error)}"
+    return device, _described(device)
+
+
+def _no_cuda() -> str:
+    """Why there is no CUDA device."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this torch is built without CUDA"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and not visible.strip("-1 "):
+        return f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU"
+    return "no CUDA device is seen: no GPU, no driver, or one too old for this torch"
+
+
+def _described(device: torch.device) -> str:
+    if device.type != "cuda":
+        return str(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return f"{device} ({torch.cuda.get_device_name(device)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"
+
+
+def is_device_fault(error: BaseException) -> bool:
+    """Whether a device failed, by its memory or altogether, and not the program."""
+    if isinstance(error, (torch.OutOfMemoryError, _ACCELERATOR_ERROR)):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("CUDA error", "CUDA out of memory"))
+
+
+def forget_memory() -> None:
+    """Give the memory back that torch keeps of a GPU; does nothing where there is none, or where it is lost."""
+    try:
+        torch.cuda.empty_cache()
+    except RuntimeError as error:
+        if not is_device_fault(error):
+            raise
+
+
+def first_line(error: BaseException) -> str:
+    """Of the message, not too long."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,153 @@
+"""What a GPU is asked for, by module: bounds on ``benchmarks/device_ops.py``, what it counts, and the same answers.
+
+A bound may be lowered with the code. Raising one means that a perception on a GPU gets slower: look at the table that
+the benchmark prints first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.geometry.compute_path import device_path, takes_loops
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.map_predictor import image_features
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+# (operations, waits) of a module at most; of one that is not named: SMALL
+SMALL = (12, 0)
+PERCEIVE = {
+    "sparse/sites.py": (118, 4),
+    "nn/view_fusion.py": (84, 0),
+    "sparse/engine.py": (78, 0),
+    "nn/detection.py": (68, 2),
+    "nn/refinement.py": (66, 1),
+    "geometry/transforms.py": (52, 0),
+    "sparse/ops.py": (44, 0),
+    "nn/neck.py": (36, 0),
+    "mapping/export.py": (36, 2),
+    "sparse/tensor.py": (26, 0),
+    "nn/occupancy.py": (30, 0),
+    "inference/loading.py": (24, 0),
+    "inference/predictor.py": (14, 1),
+    "mapping/torch_voxels.py": (22, 1),
+    "nn/backbone.py": (18, 0),
+    "mapping/voxels.py": (4, 1),
+}
+INTEGRATE = {
+    "mapping/torch_voxels.py": (310, 11),
+    "nn/image_encoder.py": (140, 0),
+}
+TOTAL = (700, 12)  # of a perception
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import device_ops
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return device_ops
+
+
+def test_a_look_and_a_keyframe_ask_for_no_more(bench: ModuleType) -> None:
+    counts = bench.look_and_keyframe()
+    operations, waits = TOTAL
+    assert counts[0].operations.total() <= operations
+    assert counts[0].waits.total() <= waits
+    for count, bounds in zip(counts, (PERCEIVE, INTEGRATE), strict=True):
+        for module, row in count.row()["by_module"].items():
+            operations, waits = bounds.get(module, SMALL)
+            assert row["operations"] <= operations, module
+            assert row["waits"] <= waits, module
+        assert set(bounds) <= set(count.row()["by_module"])  # the path of devices was taken
+
+
+def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
+    """Two rooms, walls askew: what is fused, boxes, cells, and the map that is copied."""
+    frames_of, again, every_frame = bench.frames_of, bench.again, bench.every_frame
+
+    c, s = np.cos(0.2), np.sin(0.2)
+    turn = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
+    looks = []
+    for path in (contextlib.nullcontext(), device_path()):
+        inference = load_inference("tiny", "cpu")
+        config = PerceptronConfig(keyframes=every_frame(5), network=NetworkOptions(weights="tiny"))
+        kernels = "torch" if looks else "numba"
+        volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels=kernels)
+        it = Perceptron(config, volume, inference)
+        with path:
+            for i, frame in enumerate(frames_of(2, 20)[:7]):
+                moved = PosedFrame(frame.frame, turn @ frame.T_world_camera)
+                report = it.integrate(again(moved, 200_000_000 * (i + 1)))
+            looks.append((report, it.perceive(), it.prediction))
+    (report, seen, here), (same, also, there) = looks
+    assert dataclasses.replace(report, stage_ms={}) == dataclasses.replace(same, stage_ms={})
+    assert here.scene.manhattan.yaw_rad != 0
+    assert len(here.detections) > 20
+    assert here.detections.labels == there.detections.labels
+    np.testing.assert_allclose(there.detections.boxes, here.detections.boxes, atol=1e-4)
+    np.testing.assert_allclose(there.detections.scores, here.detections.scores, atol=1e-4)
+    np.testing.assert_array_equal(there.semantic.centers_m, here.semantic.centers_m)
+    assert (there.semantic.labels == here.semantic.labels).mean() > 0.999
+    np.testing.assert_array_equal(there.semantic.color, here.semantic.color)
+    np.testing.assert_array_equal(also.voxels.coords, seen.voxels.coords)
+    np.testing.assert_array_equal(also.voxels.last_seen_ns, seen.voxels.last_seen_ns)
+    np.testing.assert_array_equal(also.voxels.mean_color, seen.voxels.mean_color)
+
+
+def test_counts_by_hand(bench: ModuleType) -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    with bench.OperationCount() as count:
+        y = x.t()[1:].reshape(4)  # a view, and a copy
+        z = torch.empty(4)
+        y.add_(1.0)
+    assert count.row()["operations"] == 2
+    assert count.row()["waits"] == 0
+    for wait in (
+        lambda: float(y.sum()),
+        lambda: bool((y > 0).any()),
+        lambda: y[y > 0],
+        lambda: y.nonzero(),
+        lambda: torch.unique(y),
+        lambda: y.cpu(),
+        lambda: y.tolist(),
+        lambda: torch.repeat_interleave(torch.arange(2)),
+        lambda: torch.equal(y, y),
+        lambda: y.index_put((y > 0,), torch.zeros(())),
+    ):
+        with bench.OperationCount() as count:
+            wait()
+        assert count.row()["waits"] == 1
+    assert len(z) == 4
+    with bench.OperationCount() as count:  # the host's own business, and what is brought over
+        host = torch.from_numpy(np.arange(4.0)) * 2
+        assert float((y.cpu() + host).sum()) > 0
+        moved = host.to(y.device) + 1
+    assert count.row() == {
+        "operations": 2, "waits": 1, "by_module": {"torch": {"operations": 2, "waits": 1}}
+    }  # fmt: skip
+    assert moved.tolist() == [1, 3, 5, 7]
+
+
+def test_the_path_of_devices_is_this_threads_alone_and_ends() -> None:
+    x = torch.from_numpy(np.zeros(3))
+    assert takes_loops(x)
+    with device_path():
+        assert not takes_loops(x)
+    assert takes_loops(x)
+    assert not takes_loops(x, torch.zeros(1, device="meta"))
