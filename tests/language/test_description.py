@@ -126,15 +126,15 @@ def test_a_saved_map_is_described_from_the_command_line(tmp_path):
     text = CliRunner().invoke(build_app([]), ["describe", str(room)])
     assert text.exit_code == 0, text.output
     named = {o.id for o in perceptron.objects if o.label != "object"}
-    assert {i for mention in read_mentions(text.output) for i in mention.ids} == named
-    said = json.loads(CliRunner().invoke(build_app([]), ["describe", str(room), "--json"]).output)
+    assert {i for mention in read_mentions(text.stdout) for i in mention.ids} == named
+    said = json.loads(CliRunner().invoke(build_app([]), ["describe", str(room), "--json"]).stdout)
     cup = next(o["id"] for o in said["objects"] if o["label"] == "cup")
     table = next(o["id"] for o in said["objects"] if o["label"] == "table")
     assert {"subject": cup, "relation": "on", "anchor": table} in said["relations"]
-    dense = CliRunner().invoke(build_app([]), ["describe", str(room), "--dense"]).output
+    dense = CliRunner().invoke(build_app([]), ["describe", str(room), "--dense"]).stdout
     assert f"<p>a cup</p>[<obj_{cup}>]" in dense
     room.rename(tmp_path / "map.safetensors")  # as `replay --out` leaves it
-    assert CliRunner().invoke(build_app([]), ["describe", str(tmp_path)]).output == text.output
+    assert CliRunner().invoke(build_app([]), ["describe", str(tmp_path)]).stdout == text.stdout
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"nothing")
     assert CliRunner().invoke(build_app([]), ["describe", str(broken)]).exit_code != 0

@@ -14,7 +14,7 @@ from embodied_perceptron.geometry.transforms import invert_transform, make_trans
 from embodied_perceptron.recordings.conventions import ConventionError, ConvertedRecording
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
-from embodied_perceptron.recordings.tum import TumWriter
+from embodied_perceptron.recordings.tum import CameraMount, TumWriter
 
 G = np.diag([1.0, -1.0, -1.0, 1.0])
 MOUNT = make_transform(np.array([[0.0, 0, 1], [-1, 0, 0], [0, -1, 0]]), np.array([0.1, 0.0, 0.4]))
@@ -27,7 +27,7 @@ def write(path: Path, kind: str, count: int = 6) -> Path:
         T = T @ G
         wrong.append((stamp, color, depth_m, invert_transform(make_transform(T[:3, :3], 10 * T[:3, 3]))))
     if kind != "bag":
-        mount = {"base_frame": "base", "T_base_camera": MOUNT} if kind == "mounted" else {}
+        mount = {"mount": CameraMount("base", MOUNT)} if kind == "mounted" else {}
         with TumWriter(path, INTRINSICS, **mount) as writer:  # type: ignore[arg-type]
             for each in wrong:
                 writer.add(*each)

@@ -29,7 +29,7 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
 from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
 from embodied_perceptron_training.evaluation.recordings.score import score_recording
 
-KITCHEN_LABELS = Path(__file__).parents[2] / "data" / "kitchen_labels.json"
+KITCHEN_LABELS = Path(__file__).parents[3] / "data" / "kitchen_labels.json"
 SHAPES = PerceptronConfig(network=NetworkOptions(weights=""))
 FIGURES = ["published", "right", "precision", "recall", "recall_large", "misnamed", "phantoms", "duplicates"]
 

@@ -46,11 +46,13 @@ def evaluation_config(
     boxes of any score, as average precision and fits need them; otherwise those that it makes on a robot.
     """
     base = PerceptronConfig() if base is None else base
+    tracking = base.objects.tracking
+    at_once = dataclasses.replace(tracking, existence=dataclasses.replace(tracking.existence, confirm_count=1))
     return dataclasses.replace(
         base,
         volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
-        objects=dataclasses.replace(base.objects, confirm_count=1),
+        objects=dataclasses.replace(base.objects, tracking=at_once),
         network=dataclasses.replace(base.network, window_m=window_m, all_boxes=every_box),
     )
 
