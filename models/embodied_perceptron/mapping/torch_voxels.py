@@ -38,8 +38,8 @@ _LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))
 
 
 class _InImage(NamedTuple):
-    """Where N voxels lie in a depth image, each (N,): the pixel's number, row and column (not whole), distance along the
-    axis, and the depth from which a pixel speaks against the voxel, metres."""
+    """Where N voxels lie in a depth image, each (N,): the pixel's number, row and column (not whole), distance along
+    the axis, and the depth from which a pixel speaks against the voxel, metres."""
 
     pixel: torch.Tensor
     row: torch.Tensor
