@@ -24,7 +24,6 @@ from support.online_world import look_at
 
 from embodied_perceptron.config import ConfigError, LiftOptions, PerceptronConfig, config_from_dict
 from embodied_perceptron.detection2d.detections2d import accept_detections, no_detections
-from embodied_perceptron.detection2d.detectors import DetectorFileError
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
@@ -286,7 +285,7 @@ def test_names_of_any_language_reach_the_map(seen):
 
 
 def test_a_detector_that_cannot_be_built_is_an_error_at_the_start():
-    with pytest.raises(DetectorFileError, match=r"no ONNX file at /nowhere/net\.onnx"):
+    with pytest.raises(FileNotFoundError, match=r"no ONNX file at /nowhere/net\.onnx"):
         lift_from_options(LiftOptions(detector="/nowhere/net.onnx", layout="yolov8"))
 
 

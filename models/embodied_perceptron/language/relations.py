@@ -18,6 +18,7 @@ depend on the yaw and origin of the world, and axis-aligned bounds are tight for
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -203,11 +204,12 @@ class SceneGeometry:
             return self.block(targets, anchors)
         key = (targets.tobytes(), anchors.tobytes(), np.inf if few else reach_m)
         if key not in self._near:
+            this: SceneGeometry = weakref.proxy(self)  # what is kept holds nobody: freed with the last reader
             if few:
-                self._near[key] = self.block(targets, anchors)
+                self._near[key] = Pairs(this, targets[:, None], anchors[None])
             else:
                 rows, columns = self.bounds[targets].pairs_within(self.bounds[anchors], reach_m)
-                self._near[key] = Pairs(self, targets[rows], anchors[columns])
+                self._near[key] = Pairs(this, targets[rows], anchors[columns])
         return self._near[key]
 
     def related(self, relation: str, targets: Index, anchors: Index, reach_m: float | None = None) -> tuple[Pairs, F64]:

@@ -116,7 +116,7 @@ def test_frames_are_fused(rig):
     assert (counts.received, counts.fused, counts.pending, counts.dropped) == (5, 5, 0, Counter())
     assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
     assert rig.inbox.camera_frame("camera") == OPTICAL
-    assert rig.worker.map_statistics["voxels"] > 100
+    wait_until(lambda: rig.worker.map_statistics["voxels"] > 100)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monk
         return SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
 
     worker = PerceptionWorker(
-        SimpleNamespace(perceive=perceive),
+        SimpleNamespace(perceive=perceive, device_faults=()),
         health,
         ThrottledLog(logging.getLogger("test")),
         watchdog,
