@@ -99,6 +99,7 @@ class Interrupted:
             self._left -= 1
             if self._left < 0:
                 self.done = True
+                sys.settrace(None)  # everything else at full speed
                 self._action()
         return self._step
 
@@ -119,7 +120,7 @@ def test_an_answer_is_of_one_moment_wherever_the_scene_is_replaced(maps):
         expected.append(answered(answer))
     assert expected[0] != expected[1]
     seen = set()
-    for number in range(40):
+    for number in range(16):  # the scene is read within the first few
         show(maps[0])
         with Interrupted(number, lambda: show(maps[1])) as interruption:
             answer = it.ground(QUESTION)
