@@ -12,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from embodied_perceptron.language.noun_taxonomy import likelihood_of_label
+
 _FOLDER = Path(__file__).parent
 
 
@@ -32,6 +34,7 @@ _PART = 0.55  # how well the label "office chair" answers to an unknown noun tha
 _KIND = 0.85  # how well a label that nobody listed answers to the noun that it ends in: "reading lamp" to "lamp"
 _JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
 _NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
+_LEAST_TOLD = 0.3  # below it most that a fit has not seen are wrong
 _LEAST_LETTERS = 3  # of each part of a word that is joined of two
 
 
@@ -110,19 +113,27 @@ class Lexicon:
         object.__setattr__(self, "_kinds", {})
 
     def similarity(self, noun: str, label: str) -> float:
-        """How well ``label`` answers to ``noun``: 1 = that is what it is called, 0 = not at all."""
+        """How well ``label`` answers to ``noun``: 1 = that is what it is called, 0 = not at all.
+
+        A pair of which either is not listed is told by WordNet and vectors of words
+        (:mod:`embodied_perceptron.language.noun_taxonomy`).
+        """
         if noun == label:
             return 1.0
-        kind, weight = self._kind(label)
+        answers = self._listed(noun, label)
+        if answers or (noun in self.meaning and label in self.labels):
+            return answers
+        told = likelihood_of_label(noun, label)
+        return told if told >= _LEAST_TOLD else 0.0
+
+    def _listed(self, noun: str, label: str) -> float:
+        """What the table says of the noun and of the label or what it is a kind of; 0 where it says nothing."""
         meanings = self.meaning.get(noun)
-        if meanings is not None:
-            answers = weight * (1.0 if kind == noun else self._means(meanings, kind))
-            return answers if answers or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
-        # a word that nobody listed: "swivel table" is still a kind of table
-        head = noun.split()[-1] if noun else ""
-        if head and [head] == label.split()[-1:]:
-            return _PART
-        return _PART * self._means(self.meaning.get(head, {}), kind)
+        if meanings is None:
+            return 0.0
+        kind, weight = self._kind(label)
+        answers = weight * (1.0 if kind == noun else self._means(meanings, kind))
+        return answers if answers or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
 
     def is_kind(self, label: str, noun: str) -> bool:
         """Whether the label says that it is one: a "coffee table" is a "table", a "workbench" a "bench"."""
