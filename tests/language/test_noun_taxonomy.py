@@ -7,7 +7,7 @@ import pytest
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.noun_taxonomy import NounTaxonomy, likelihood_of_label, noun_likelihood, noun_taxonomy
 
-LINES = ";\n0;lamp:0,light:1\n1;reading lamp:0\n0;table:0,board:2\n2 3;\n"
+LINES = "5;;\n3;0;lamp:0,light:1\n2;1;reading lamp:0\n2;0;table:0,board:2\n1;2 3;\n"
 
 
 def test_lines_become_senses_and_what_they_are_kinds_of() -> None:
@@ -21,7 +21,7 @@ def test_lines_become_senses_and_what_they_are_kinds_of() -> None:
 
 def test_another_form_of_the_file_is_refused() -> None:
     with pytest.raises(ValueError, match="x"):
-        NounTaxonomy.read("x;lamp:0\n")
+        NounTaxonomy.read("1;x;lamp:0\n")
 
 
 @pytest.mark.parametrize(

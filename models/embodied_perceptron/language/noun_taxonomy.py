@@ -5,7 +5,7 @@ A detector says "music stand", its user "the stand for the notes"; somebody asks
 (Fellbaum 1998), and vectors of words that MiniLM gives, as features of one small network that
 ``embodied_perceptron_training.language.fit_names`` fits on the listed pairs.
 
-Only tables are read, no text encoder: a pair costs some 20 microseconds, and is remembered.
+Only tables are read, no text encoder; what was asked once is remembered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import gzip
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -50,44 +50,49 @@ class NounTaxonomy:
     Attributes:
         senses: lemma -> its senses, the commonest first.
         parents: per synset the synsets that it is a kind of.
+        kinds: per synset how many synsets are kinds of it, itself included.
     """
 
     senses: Mapping[str, tuple[Sense, ...]]
     parents: Sequence[tuple[int, ...]]
+    kinds: Sequence[int]
+    _ancestors: dict[int, dict[int, int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> NounTaxonomy:
-        """Of lines ``parents;lemma:rank,lemma:rank``, one a synset; parents are numbers of lines, from 0.
+        """Of lines ``kinds;parents;lemma:rank,lemma:rank``, one a synset; parents are numbers of lines, from 0.
 
         Raises ``ValueError`` for another form.
         """
         parents: list[tuple[int, ...]] = []
+        kinds: list[int] = []
         senses: dict[str, list[Sense]] = {}
         for synset, line in enumerate(text.splitlines()):
-            above, _, lemmas = line.partition(";")
+            count, above, lemmas = line.split(";")
+            kinds.append(int(count))
             parents.append(tuple(map(int, above.split())))
             for lemma in filter(None, lemmas.split(",")):
                 name, _, rank = lemma.rpartition(":")
                 senses.setdefault(name, []).append(Sense(synset, int(rank)))
-        return cls({lemma: tuple(sorted(s, key=lambda x: x.rank)) for lemma, s in senses.items()}, parents)
+        return cls({lemma: tuple(sorted(s, key=lambda x: x.rank)) for lemma, s in senses.items()}, parents, kinds)
 
     def ancestors(self, synset: int) -> dict[int, int]:
         """Synset -> steps up from ``synset``, itself included."""
+        known = self._ancestors.get(synset)
+        if known is not None:
+            return known
         steps, todo = {synset: 0}, [synset]
         for one in todo:  # grows: breadth first
             for parent in self.parents[one]:
                 if parent not in steps:
                     steps[parent] = steps[one] + 1
                     todo.append(parent)
-        return steps
+        return self._ancestors.setdefault(synset, steps)
 
     @cached_property
     def information(self) -> NDArray[np.float64]:
         """Per synset how much it tells, in [0, 1]: little for what has many kinds (Resnik 1995, of counts of kinds)."""
-        count = np.zeros(len(self.parents))
-        for synset in range(len(self.parents)):
-            for one in self.ancestors(synset):
-                count[one] += 1
+        count = np.array(self.kinds)
         information: NDArray[np.float64] = 1.0 - np.log(count + 1) / math.log(len(count) + 1)
         return information
 
@@ -133,6 +138,7 @@ class NounLikelihood:
     bias: NDArray[np.float32]
     out: NDArray[np.float32]
     out_bias: float
+    _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def features(self, noun: str, label: str) -> NDArray[np.float32]:
         """(F,) of :data:`FEATURES`, both in lower case with single spaces."""
@@ -181,11 +187,12 @@ class NounLikelihood:
         }
 
     def _vector(self, words: str) -> NDArray[np.float32]:
-        found = [v for word in words.split() if (v := self._word(word)) is not None]
-        if not found:
-            return np.zeros(len(next(iter(self.vectors.values()), ())), np.float32)
-        mean: NDArray[np.float32] = np.mean(found, axis=0)
-        return mean / max(float(np.linalg.norm(mean)), 1e-9)
+        if words not in self._vectors:
+            found = [v for word in words.split() if (v := self._word(word)) is not None]
+            channels = len(next(iter(self.vectors.values()), ()))
+            total = np.sum(found, axis=0, dtype=np.float32) if found else np.zeros(channels, np.float32)
+            self._vectors[words] = total / max(float(np.linalg.norm(total)), 1e-9)
+        return self._vectors[words]
 
     def _word(self, word: str) -> NDArray[np.float32] | None:
         return self.vectors.get(word, self.vectors.get(_singular(word)))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +81,22 @@ def read_wordnet(folder: Path) -> tuple[str, list[str]]:
         for lemma in filter(is_plain, lemmas_of[key]):
             senses.setdefault(lemma, []).append((rank_of.get((lemma, key), 9), key))
     said = {(lemma, key): rank for lemma, found in senses.items() for rank, key in sorted(found)[:_SENSES]}
+    below = Counter(one for key in order for one in _above(key, parents_of))
     lines = []
     for key in order:
         names = [f"{x}:{said[x, key]}" for x in lemmas_of[key] if (x, key) in said and "," not in x and ":" not in x]
-        lines.append(" ".join(str(number[p]) for p in parents_of[key]) + ";" + ",".join(names))
+        lines.append(f"{below[key]};{' '.join(str(number[p]) for p in parents_of[key])};{','.join(names)}")
     made = {w for (lemma, key) in said if file_of[key] in _MADE for w in lemma.split() if w.isalpha()}
     return "\n".join(lines) + "\n", sorted(made)
+
+
+def _above(key: str, parents_of: Mapping[str, Sequence[str]]) -> set[str]:
+    """``key`` and all that it is a kind of."""
+    found, todo = {key}, [key]
+    for one in todo:  # grows
+        todo += [parent for parent in parents_of[one] if parent not in found]
+        found.update(parents_of[one])
+    return found
 
 
 def word_vectors(words: Sequence[str]) -> NDArray[np.int8]:
