@@ -224,18 +224,16 @@ def make_questions(
     return entries
 
 
-def openlex_labels(scene: Scene, clutter_iou: float = 0.05) -> list[dict[str, Any]]:
+def openlex_labels(scene: Scene) -> list[dict[str, Any]]:
     """Tiers per object: synonyms, depictions, visually similar names, and clutter: ids of objects whose axis-aligned
-    box overlaps by more than ``clutter_iou`` or that carry it or are carried by it."""
+    box overlaps (IoU > 0) or that carry it or are carried by it."""
     result = []
     for row, o in enumerate(scene.objects):
         if o.label in STRUCTURE:
             continue
         side = np.minimum(scene.high, scene.high[row]) - np.maximum(scene.low, scene.low[row])
         shared = np.prod(np.clip(side, 0, None), axis=1)
-        volume = np.prod(scene.high - scene.low, axis=1)
-        iou = shared / np.maximum(volume + volume[row] - shared, 1e-9)
-        near = {int(k) for k in np.nonzero(iou > clutter_iou)[0]}
+        near = {int(k) for k in np.nonzero(shared > 0)[0]}
         near |= {k for k, other in enumerate(scene.objects) if other.support == o.id or o.support == other.id}
         near -= {row}
         clutter = [k for k in sorted(near) if scene.objects[k].label not in STRUCTURE]

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.suppression import overlaps
-from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import parse
@@ -108,9 +107,6 @@ _TRUTH_CELL_M = 0.02  # one true point per cell and object
 _GROW_M = 0.04  # a box takes the points so close to it: its walls are measured with noise
 _SAME_PLACE_IOU = 0.3
 _POSTERIOR_POWER = 3
-_OVERHEAD_M = 2.0  # above the floor; what is level there over half a metre each way is a ceiling
-_LAYER_M = 0.1
-_EXISTS = 0.12  # probability of a box that makes a yes; on validation homes 94 of 100 are right, and 82 of 100 found
 _THINNEST_M = 0.02  # of a lifted box, for the geometry of relations
 _YES = (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS)
 
@@ -240,7 +236,8 @@ class PopeResult:
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:
-    """Categories with an instance of at least 200 pixels with depth in one view; the others are there unasked."""
+    """Categories with an instance of at least 200 pixels with depth in one view; the others are there unasked, and so
+    are walls, floor and ceiling, which every room has."""
     labels = scene.label_of
     most: Counter[str] = Counter()
     for frame, instances in zip(scene.scene.frames, scene.instances, strict=True):
@@ -249,8 +246,8 @@ def presence_of(scene: SuiteScene) -> ScenePresence:
             if number in labels:
                 most[labels[number]] = max(most[labels[number]], pixels)
     names = set(labels.values()) - UNNAMED
-    present = tuple(sorted(name for name in names if most[name] >= MIN_PIXELS))
-    return ScenePresence(scene.scene.name, present, tuple(sorted(names - set(present))))
+    present = tuple(sorted(name for name in names - STRUCTURE if most[name] >= MIN_PIXELS))
+    return ScenePresence(scene.scene.name, present, tuple(sorted(names.union(STRUCTURE).difference(present))))
 
 
 def training_homes(seeds: Sequence[int]) -> list[ScenePresence]:
@@ -275,44 +272,10 @@ def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str
     return {protocol: make_questions(scenes, statistics, protocol, spec.seed) for protocol in PROTOCOLS}
 
 
-def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
-    """The deployed perceptron's answers to "is there a X?".
-
-    There is one when the network has a box of that class that is sure enough for a yes, even where the map gave its
-    place another name: whether a thing is there is another question than what a place is called best. Walls, floor and
-    ceiling are no objects but parts of the map. For names that the network does not have, the answer is that of asking
-    for "the X".
-    """
-    inference, prediction = perceptron.inference, perceptron.prediction
-    if inference is None or prediction is None or prediction.detections is None:
-        raise EvaluationError("existence needs a network that has seen the scene")
-    found = {*prediction.detections.above(_exists_from(inference)).labels, *structure_of(perception)}
-    strange = [name for name in categories if name not in inference.classes and name not in STRUCTURE]
-    asked = perceptron.ground_many([f"the {name}" for name in strange])
-    found |= {name for name, answer in zip(strange, asked, strict=True) if answer.status in _YES}
-    return {name: name in found for name in categories}
-
-
-def _exists_from(inference: Predictor) -> float:
-    """Score of a box that makes a yes: whether there is any such thing in a home is surer than each of its boxes."""
-    return inference.scores.publish if inference.scores.raw_decode is None else _EXISTS
-
-
-def structure_of(perception: Perception) -> set[str]:
-    """Which of :data:`STRUCTURE` the map shows: labelled cells, and for the ceiling a wide level layer overhead."""
-    cells = perception.semantic
-    found = {cells.classes[k] for k in np.unique(cells.labels).tolist()} & STRUCTURE
-    points = perception.voxels.mean_point_m.astype(np.float64)
-    layers = np.floor((points[:, 2] - perception.grid.floor_z_m) / _LAYER_M).astype(np.int64)
-    for layer in np.unique(layers[layers >= round(_OVERHEAD_M / _LAYER_M)]).tolist():
-        columns = np.floor(points[layers == layer, :2] / _LAYER_M).astype(np.int64)
-        columns -= columns.min(axis=0)
-        plane = np.zeros(columns.max(axis=0) + 1, np.uint8)
-        plane[tuple(columns.T)] = 1
-        # what is left of a wall's or a cupboard's top after this is nothing
-        if cv2.erode(plane, np.ones((5, 5), np.uint8), borderValue=0).any():
-            return found | {"ceiling"}
-    return found
+def existence(perceptron: Perceptron, scene_id: str, categories: Sequence[str]) -> dict[str, bool]:
+    """The deployed perceptron's answers to "is there a X?", as its users get them: yes is a thing, or several."""
+    asked = perceptron.ground_many([Question(scene_id, name, True).text for name in categories])
+    return {name: answer.status in _YES for name, answer in zip(categories, asked, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -333,7 +296,7 @@ class _PopeWork:
         replies = answer_grounded(perceptron.ground_many, kinds)
         boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
         states = self._states(name, scene, perception)
-        said = exists(perceptron, perception, asked)
+        said = existence(perceptron, presence.scene_id, asked)
         return PopeResult(presence, said, tuple(kinds), tuple(replies), boxes, states)
 
     def _states(self, name: str, scene: SuiteScene, perception: Perception) -> tuple[StateLabels, StateLabels]:
@@ -632,7 +595,7 @@ class _OpenLexWork:
         scene = load_suite_scene(self.spec, name)
         path = Path(self.spec.data) / "openlex3d" / f"{name}.json"
         try:
-            labels, repeated = read_labels(path, repeated="best")
+            labels, repeated = read_labels(path, repeated="least")
             truth = point_truth(scene, labels)
         except ValueError as error:
             raise CorruptSceneError(str(error)) from error

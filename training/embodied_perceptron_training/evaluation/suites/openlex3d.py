@@ -1,8 +1,9 @@
 """OpenLex3D: open-vocabulary maps scored by tiers of human labels. Labels, metrics, files.
 
 Every object has free-text labels in tiers, best first: synonyms, depictions, visually similar; clutter are the objects
-around it, whose synonyms count. A map gives points with features of some text-image space; a list of prompts is ranked
-by cosine similarity with the feature of the predicted point nearest to a true one (none within 0.05 m: missing).
+around it (their boxes overlap), of which any label counts. A map gives points with features of some text-image space;
+a list of prompts is ranked by cosine similarity with the feature of the predicted point nearest to a true one (none
+within 0.05 m: missing).
 
 Top-N frequency (:func:`top_n_frequency`): mean over objects of the share of the object's points whose N best prompts'
 best tier is C, in the order above, else incorrect. The shares of one N sum to 100.
@@ -12,12 +13,13 @@ similar labels together (DVS) right behind. A label on rank r, counted from 0, o
 s(r) = min(1 - max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mean of s over all labels of
 S and DVS, ``R_S`` and ``R_DVS`` the shares with s = 1, ``P_S`` and ``P_DVS_under`` the mean shortfall of the right term
 (ranked too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's
-labels, then over all points. A missing point has s = 0 and the whole shortfall of being ranked too low.
+labels, then over all points that a prediction reaches: what is missing is told by the frequencies alone.
 
 Retrieval (:func:`retrieval_ap`): queries are every "synonym" and every "[depiction] [synonym]" of a scene; predictions
 are point sets with a feature, of which a query takes the 10 most similar. All of them are ranked by similarity over
 queries and scenes; one is right when its IoU with a not yet found object of the query is greater than the threshold.
-``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Billi et al., OpenLex3D, NeurIPS 2025.)
+``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Kassab, Morin, Büchner et al., OpenLex3D,
+NeurIPS 2025.)
 
 Files of one scene:
 
@@ -29,7 +31,7 @@ Files of one scene:
     prompts      npz: labels (L,) str, features (L, C) float; must have every label of the scenes and, for retrieval,
                  every query
 
-Labels are compared without regard to case and spaces.
+Labels are compared without regard to spaces; other spellings are other labels.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ _SYNONYMS, _DEPICTIONS, _SIMILAR, _CLUTTER, _MISSING, _INCORRECT = range(len(TIE
 
 
 def canonical(label: str) -> str:
-    """A label without case and spaces."""
-    return "".join(label.lower().split())
+    """A label without spaces."""
+    return "".join(label.split())
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class TieredLabels:
     @property
     def counts(self) -> bool:
         """Whether the object is scored: it has synonyms, and none of them is structure."""
-        return bool(self.synonyms) and EXCLUDED.isdisjoint(canonical(s) for s in self.synonyms)
+        return bool(self.synonyms) and EXCLUDED.isdisjoint(canonical(s).lower() for s in self.synonyms)
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -294,10 +296,12 @@ def segmentation_metrics(
         raise ValueError("no scene has a labelled object with points")
     mean = 100.0 * np.mean(shares, axis=0)  # (len(top_n), tiers)
     figures = {f"top{n}/{tier}": float(mean[i, k]) for i, n in enumerate(top_n) for k, tier in enumerate(TIERS)}
-    # without any label of the second set in all the data nothing can be ranked wrongly
-    perfect = {"P_S": 0.0, "P_DVS_under": 0.0, "P_DVS_over": 0.0}
+    # without any label of the second set in all the data nothing can be ranked wrongly; where nothing is reached
+    # nothing is ranked at all
+    nothing = not sums[0, 1]
     for name, (total, weight) in zip(RANKING, sums, strict=True):
-        figures[name] = 100.0 * float(total / weight) if weight else perfect.get(name, 100.0)
+        share = float(total / weight) if weight else float(name.startswith("P_") == nothing)
+        figures[name] = 100.0 * share
     return figures
 
 
@@ -312,7 +316,7 @@ def _check_widths(scenes: Sequence[tuple[PointTruth, PointPrediction]], prompts:
 def _tier_of_prompts(labels: TieredLabels, by_id: Mapping[int, TieredLabels], prompts: Prompts) -> I64:
     """(L,) tier of every prompt, the best that it stands in."""
     tiers = np.full(len(prompts.labels), _INCORRECT, np.int64)
-    clutter = [s for k in labels.clutter for s in by_id[k].synonyms]
+    clutter = [s for k in labels.clutter for s in by_id[k].labels]
     for tier, words in (
         (_CLUTTER, clutter),
         (_SIMILAR, labels.visually_similar),
@@ -348,7 +352,7 @@ def _rows(labels: Sequence[str], prompts: Prompts) -> I64:
 
 
 def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
-    """(RANKING, 2): sums over the object's points, and over how many."""
+    """(RANKING, 2): sums over the object's points that are reached, and over how many."""
     first = _rows(sight.labels.synonyms, prompts)
     second = _rows((*sight.labels.depictions, *sight.labels.visually_similar), prompts)
     last = len(prompts.labels) - 1
@@ -368,9 +372,9 @@ def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
             nothing = np.zeros(len(rows))
             values += [nothing, (1 - s_behind).mean(axis=1), nothing, nothing]
         total += np.array([float(weight @ v) for v in values])
-    total += sight.missing * np.array([0.0, 0.0, 0.0, 1.0, float(len(second) > 0), 0.0])
-    with_second = sight.points if len(second) else 0
-    weights = np.array([sight.points, sight.points, with_second, sight.points, with_second, with_second], float)
+    seen = int(sight.counts.sum())
+    with_second = seen if len(second) else 0
+    weights = np.array([seen, seen, with_second, seen, with_second, with_second], float)
     return np.stack([total, weights], axis=1)
 
 
@@ -474,11 +478,11 @@ def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
 # Files.
 
 
-def read_labels(path: Path, repeated: Literal["error", "best"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
+def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
     """Labels of a scene, in either form of the module docstring, and how many stood in more than one tier of an object.
 
     Args:
-        repeated: what to do with those: raise, or count them in their best tier alone.
+        repeated: what to do with those: raise, or count them in their least specific tier alone.
 
     Raises ``ValueError`` naming the file, the object and what is wrong.
     """
@@ -492,10 +496,10 @@ def read_labels(path: Path, repeated: Literal["error", "best"] = "error") -> tup
     for number, sample in enumerate(samples):
         try:
             tiers = _tiers(sample)
-            kept = _best_tiers(tiers)
+            kept = _least_tiers(tiers)
             dropped = sum(map(len, tiers[1:4])) - sum(map(len, kept))
             twice += dropped
-            synonyms, depictions, similar = kept if repeated == "best" else tiers[1:4]
+            synonyms, depictions, similar = kept if repeated == "least" else tiers[1:4]
             found.append(TieredLabels(tiers[0], synonyms, depictions, similar, tiers[4]))
         except KeyError as error:
             raise ValueError(f"{path}: entry {number} lacks {error}") from error
@@ -519,14 +523,14 @@ def _tiers(sample: Any) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[st
     return int(object_id), *texts, tuple(int(k) for k in words["clutter"])  # type: ignore[return-value]
 
 
-def _best_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
-    """Synonyms, depictions and similar labels without those that a better tier has."""
-    better: set[str] = set()
+def _least_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
+    """Synonyms, depictions and similar labels without those that a less specific tier has too."""
+    less: set[str] = set()
     kept = []
-    for labels in tiers[1:4]:
-        kept.append(tuple(label for label in labels if canonical(label) not in better))
-        better |= {canonical(label) for label in labels}
-    return tuple(kept)
+    for labels in reversed(tiers[1:4]):
+        kept.append(tuple(label for label in labels if canonical(label) not in less))
+        less |= {canonical(label) for label in labels}
+    return tuple(reversed(kept))
 
 
 def read_truth(points: Path, labels: tuple[TieredLabels, ...]) -> PointTruth:

@@ -34,7 +34,7 @@ PUBLISHED: Mapping[str, tuple[str, str]] = {
         "curves of open-vocabulary 2-D detectors stand in the paper as pictures; no table to compare with",
     ),
     "openlex3d": (
-        "OpenLex3D (Billi et al., NeurIPS 2025), top-5 synonyms on Replica / ScanNet++ / HM3D",
+        "OpenLex3D (Kassab, Morin, Büchner et al., NeurIPS 2025), top-5 synonyms on Replica / ScanNet++ / HM3D",
         "ConceptGraphs (GPT) 47 / 43 / 45; HOV-SG 45 / 40 / 33; OpenMask3D 43 / 27 / 31; ConceptFusion 32 / 29 / 23",
     ),
 }
