@@ -295,6 +295,8 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     assert tiny["losses"]["iou"] == 1.0
     with pytest.raises(CommandError, match="--task must be given"):
         printed("--preset", "paper")
+    with pytest.raises(CommandError, match=r"task must be one of .*monocular-detection.*, got 'monocular'"):
+        printed("--preset", "paper", "--task", "monocular")
     with pytest.raises(CommandError, match="describes tasks over scenes"):
         printed("--preset", "paper", "--task", "boxes")
 

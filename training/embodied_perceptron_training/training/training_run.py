@@ -382,7 +382,9 @@ class TrainingRun:
         Raises ``ValueError`` naming an unknown option or a value that makes no sense.
         """
         task, preset = values.get("task", "multi"), values.get("preset", "tiny")
-        defaults = preset_defaults(task, preset) if task in TASKS else {}
+        if task not in TASKS:  # first: without its defaults another complaint would hide this one
+            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
+        defaults = preset_defaults(task, preset)
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
         if values.get("views"):  # of both
