@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -18,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.plugins import load_plugin
 from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
 
@@ -63,17 +63,6 @@ def _load_config(path: Path | None) -> PerceptronConfig:
     from embodied_perceptron.config import PerceptronConfig, load_config
 
     return PerceptronConfig() if path is None else load_config(path)
-
-
-def _load_plugin(group: str, purpose: str) -> Any:
-    """The one function of an entry point group."""
-    found = list(entry_points(group=group))
-    if not found:
-        raise CommandError(f"{purpose} needs the ROS package: run `make setup`, or source your ROS 2 workspace")
-    try:
-        return found[0].load()
-    except Exception as error:
-        raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -175,7 +164,7 @@ def replay_command(
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
-        play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
+        play: RosReplay = load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     with TaskProgress(f"reading {source}") as progress:
         from embodied_perceptron.apps.replay import write_results
@@ -334,7 +323,7 @@ def doctor_command(
         reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
         findings += _examine_source(source, config, world_frame, topics, reading)
     if live:
-        look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
+        look: LiveChecks = load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
     if source is None and not live:
         with TaskProgress("looking at the installation"):
