@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -148,7 +151,7 @@ def test_a_saved_map_is_asked_over_a_pipe(saved):
         return listed.structured_content, found.structured_content
 
     server = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], "mcp", "--map", str(saved)], env=environment()
+        command=COMMAND[0], args=[*COMMAND[1:], "mcp", "--map", str(saved)], env=dict(os.environ)
     )
     listed, found = talk(server, conversation)
     there = MapSource(open_map(saved)).perception().objects
@@ -181,6 +184,30 @@ def test_nonsense_on_the_pipe_does_not_end_the_server(saved):
         assert server.wait(30) == 0
     assert answers[2]["result"]["isError"]
     assert "limit must be from 1 to 500" in answers[2]["result"]["content"][0]["text"]
+
+
+def test_the_session_on_the_page_runs_as_it_stands(saved, tmp_path):
+    """With the map of this file in place of the page's."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "map").symlink_to(saved)
+    command = tmp_path / "embodied-perceptron"
+    paths = shlex.quote(os.pathsep.join(p for p in sys.path if p))
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {sys.executable} -m embodied_perceptron.apps "$@"\n')
+    command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    (tmp_path / "session.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "session.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    text, found, context, goal = done.stdout.strip().splitlines()
+    assert "<obj_" in text
+    assert found.startswith("FOUND chair")
+    assert re.fullmatch(r"\w+ \[.*\]", context)
+    assert "yaw_rad" in goal or "no free floor" in goal
+    assert cv2.imread(str(tmp_path / "snapshot.jpg")) is not None
 
 
 @pytest.fixture

@@ -418,7 +418,7 @@ def _snapshot(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
     ids = [int(i) for i in given.get("ids", [])]
     objects = tuple(_object(scene.objects, number) for number in dict.fromkeys(ids)) if ids else scene.objects
-    picture = render_top_view(scene, objects, max_pixels=int(given.get("pixels", 800)))
+    picture = render_top_view(scene, objects, max_pixels=int(given.get("pixels", 640)))
     height, width = picture.shape[:2]
     values = {"frame": source.frame(), "ids": [o.id for o in objects], "width_px": width, "height_px": height}
     return ToolAnswer(values, picture)
@@ -432,7 +432,7 @@ SNAPSHOT = AgentTool(
     _schema_of(
         {
             "ids": _list(_ID, "Only the boxes of these objects; all where it is not given.", most=MAX_LISTED),
-            "pixels": _integer("Longer side of the picture.", 200, 2000, 800),
+            "pixels": _integer("Longer side of the picture.", 200, 2000, 640),
         },
         optional=("ids", "pixels"),
     ),
