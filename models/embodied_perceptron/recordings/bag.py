@@ -114,9 +114,10 @@ class TopicSummary:
 
     @property
     def is_depth(self) -> bool:
-        """Whether its images are depth: decided by encoding, never by name (but a plain PNG may be either)."""
+        """Whether its images are depth: decided by encoding, not by name (but a plain PNG may be either). Grey of 16
+        bits alone is infrared unless the topic is called depth."""
         if self.type == IMAGE:
-            return self.encoding in DEPTH_ENCODINGS
+            return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
@@ -263,7 +264,7 @@ class BagRecording:
         """Units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
         topic = self.camera_topics(camera).depth
         encoding = next(t.encoding for t in self._topics if t.name == topic)
-        return None if encoding.startswith("32FC1") else self._depth_scale or 1000.0
+        return None if encoding.startswith(("32FC1", "64FC1")) else self._depth_scale or 1000.0
 
     def __len__(self) -> int:
         """Colour images over all cameras."""

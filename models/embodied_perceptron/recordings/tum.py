@@ -8,6 +8,9 @@
                       (4x4)
     scene.json        optional: what is known of a simulated scene
 
+Instead of rgb.txt and depth.txt, associations.txt may list pairs: timestamp filename timestamp filename, colour and
+depth in either order; which is which stands in the names of the files.
+
 Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
 folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact; since an epoch in
 milli-, micro- or nanoseconds has more digits than seconds can have, such are recognised.
@@ -57,7 +60,7 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
 _OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
 _LENS_KEYS = ("distortion", "distortion_model", "d", "k1", "k2", "k3", "p1", "p2")
-_CAMERA_LIST = "cameras.json"
+_CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
 # from so large a number on, what a stamp counts: an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
 _STAMP_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, NS_PER_S))
@@ -74,7 +77,11 @@ ImageT = TypeVar("ImageT", bound=np.generic)
 def is_tum_folder(path: str | Path) -> bool:
     """Whether ``path`` looks like such a folder, of one camera or of several."""
     path = Path(path)
-    return (path / "rgb.txt").exists() or (path / _CAMERA_LIST).exists()
+    return _is_one_camera(path) or (path / _CAMERA_LIST).exists()
+
+
+def _is_one_camera(path: Path) -> bool:
+    return (path / "rgb.txt").exists() or (path / _ASSOCIATIONS).exists()
 
 
 class TumRecording:
@@ -106,7 +113,7 @@ class TumRecording:
         self._folder = Path(folder)
         self._left_out = LeftOut()
         tolerated = self._left_out if tolerate_damage else None
-        single = (self._folder / "rgb.txt").exists()
+        single = _is_one_camera(self._folder)
         if not is_tum_folder(self._folder):
             raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
         folders = [self._folder] if single else _camera_folders(self._folder)
@@ -324,6 +331,7 @@ def read_tum_camera(
     except (ValueError, TypeError) as error:
         raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
     name = spec.get("camera") or name or "camera"
+    color_files, depth_files = _read_images(folder, left_out)
     return TumCamera(
         folder=folder,
         name=name,
@@ -331,8 +339,8 @@ def read_tum_camera(
         intrinsics=intrinsics,
         depth_scale=float(spec["depth_scale"] if depth_scale is None else depth_scale),
         depth_invalid=tuple(spec.get("depth_invalid", (0,))),
-        color_files=_read_list(folder / "rgb.txt", left_out),
-        depth_files=_read_list(folder / "depth.txt", left_out),
+        color_files=color_files,
+        depth_files=depth_files,
         poses=_read_poses(folder / "groundtruth.txt", left_out),
         world_frame=spec.get("world_frame"),
         base_frame=spec.get("base_frame"),
@@ -413,8 +421,38 @@ def _read_lines(
     return tuple(sorted(entries, key=lambda entry: entry[0]))
 
 
-def _read_list(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, Path], ...]:
-    files = _read_lines(path, 2, lambda fields: path.parent / fields[0], left_out)
+_Files = tuple[tuple[int, Path], ...]
+
+
+def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files]:
+    """Colour and depth files of a folder, by its two lists or its one of pairs."""
+    if (folder / "rgb.txt").exists() or not (folder / _ASSOCIATIONS).exists():
+        color, depth = (
+            _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
+            for name in ("rgb.txt", "depth.txt")
+        )
+        return _checked(folder / "rgb.txt", color), _checked(folder / "depth.txt", depth)
+    path = folder / _ASSOCIATIONS
+
+    def pair(fields: list[str]) -> tuple[str, int, str]:
+        return fields[0], parse_stamp(fields[1]), fields[2]
+
+    lines = _read_lines(path, 4, pair, left_out)
+    first = [(stamp, folder / name) for stamp, (name, _, _) in lines]
+    second = sorted((stamp, folder / name) for _, (_, stamp, name) in lines)
+    are_depth = [
+        sum("depth" in name.relative_to(folder).as_posix().lower() for _, name in files) for files in (first, second)
+    ]
+    if sorted(are_depth) != [0, len(lines)]:
+        raise RecordingError(
+            f"{path}: which column lists depth cannot be told: one of them must name files with 'depth'"
+        )
+    color, depth = (first, second) if are_depth[1] else (second, first)
+    return _checked(path, tuple(color)), _checked(path, tuple(depth))
+
+
+def _checked(path: Path, files: _Files) -> _Files:
+    """Raises :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
     if not files:
         raise RecordingError(f"{path} lists no images")
     stamps = np.array([stamp for stamp, _ in files])
