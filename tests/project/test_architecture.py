@@ -20,8 +20,8 @@ SOURCES = {
 }
 
 # Rooms of the library (a sub-package, or a file in the root), lowest layer first; those of one layer may import each
-# other. ``apps``, ``agents`` and ``visualization`` stand on top: they use the library as a program would, and nothing below may
-# import them.
+# other. ``apps``, ``agents`` and ``visualization`` stand on top: they use the library as a program would, and nothing
+# below may import them.
 LAYERS = (
     {"geometry"},
     {"sensors", "results", "config"},

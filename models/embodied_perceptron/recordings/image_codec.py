@@ -93,7 +93,8 @@ def decode_image(
         wire = depth_dtype.newbyteorder(">" if is_bigendian else "<")
         raw: NDArray[Any] = np.ascontiguousarray(rows).view(wire)
         if encoding == "64FC1":
-            return raw.astype(np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is infinite
+                return raw.astype(np.float32)
         return raw if wire.isnative else raw.astype(depth_dtype)
     pixels = np.ascontiguousarray(rows).reshape(height, width, _CHANNELS[encoding])
     return pixels if encoding == "rgb8" else np.asarray(cv2.cvtColor(pixels, _TO_RGB[encoding]))
