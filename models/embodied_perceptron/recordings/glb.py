@@ -60,7 +60,8 @@ def write_glb(
     colors: Mapping[int, tuple[int, int, int]] | None = None,
 ) -> None:
     """Write voxels and boxes, replacing an older file. ``colors``: RGB of boxes by id. Raises ``OSError``."""
-    buffer, meshes = _Buffer(), []
+    buffer = _Buffer()
+    meshes: list[Json] = []
     materials = [_material("voxels", (255, 255, 255))]
     nodes: list[Json] = [{"name": "map", "rotation": _TURN, "children": []}]
 

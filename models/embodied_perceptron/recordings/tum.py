@@ -447,8 +447,8 @@ def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files
         raise RecordingError(
             f"{path}: which column lists depth cannot be told: one of them must name files with 'depth'"
         )
-    color, depth = (first, second) if are_depth[1] else (second, first)
-    return _checked(path, tuple(color)), _checked(path, tuple(depth))
+    colors, depths = (first, second) if are_depth[1] else (second, first)
+    return _checked(path, tuple(colors)), _checked(path, tuple(depths))
 
 
 def _checked(path: Path, files: _Files) -> _Files:
