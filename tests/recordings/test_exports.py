@@ -19,11 +19,10 @@ from embodied_perceptron.recordings.exports import (
     export_format,
     matched,
     open_export,
-    register_depth,
-    resized,
 )
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import DepthSample, PosedFrameStream, RecordingError
+from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.synchronizer import BadImage
 
@@ -215,6 +214,39 @@ def test_a_smaller_depth_image_becomes_the_map_of_its_registered_twin(twin, tmp_
         cv2.imwrite(str(path), full)
     (here, _), (there, _) = mapped(open_recording(folder)), mapped(open_recording(registered))
     assert (here.coords == there.coords).all()
+    tum = shutil.copytree(twin, tmp_path / "tum")
+    for path in (tum / "depth").iterdir():
+        cv2.imwrite(str(path), cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[::2, ::2])
+    edit_camera(tum, depth_camera=vars(small))
+    assert (mapped(open_recording(tum))[0].coords == there.coords).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"fx": 1.0}, "missing"),
+        ({**vars(INTRINSICS), "k1": 0.1}, "k1"),
+        (3, "camera.json"),
+        ({**vars(INTRINSICS), "fx": 0.0}, "fx must be positive"),
+    ],
+)
+def test_a_depth_camera_that_is_none_is_named(twin, tmp_path, given, words):
+    folder = shutil.copytree(twin, tmp_path / "tum")
+    edit_camera(folder, depth_camera=given)
+    with pytest.raises(RecordingError, match=words):
+        open_recording(folder)
+
+
+def test_depth_of_another_size_than_its_camera_is_named(twin, tmp_path):
+    folder = shutil.copytree(twin, tmp_path / "tum")
+    edit_camera(folder, depth_camera=vars(resized(INTRINSICS, 80, 60)))
+    with pytest.raises(RecordingError, match="depth is 160x120, its calibration 80x60"):
+        list(open_recording(folder))
+
+
+def edit_camera(folder, **changes):
+    path = folder / "camera.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 # ----------------------------------------------------------------------------------------------------------- damage

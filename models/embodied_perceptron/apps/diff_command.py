@@ -36,13 +36,13 @@ def diff(
     with TaskProgress(f"comparing {before} and {after}"):
         from embodied_perceptron.scene.changes import DifferentPlacesError, compare_maps
 
-        scenes = tuple(open_map(path).recall() for path in (before, after))
+        older, newer = (open_map(path).recall() for path in (before, after))
         try:
-            changes = compare_maps(*scenes, min_moved_m=min_moved)
+            changes = compare_maps(older, newer, min_moved)
         except DifferentPlacesError as error:
             raise CommandError(f"{before} and {after} cannot be compared: {error}") from error
         if out is not None:
-            _write(out, changes, *scenes)
+            _write(out, changes, older, newer)
     typer.echo(json.dumps(changes.as_dict(), ensure_ascii=False, indent=1) if as_json else "\n".join(_lines(changes)))
 
 

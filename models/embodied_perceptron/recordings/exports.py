@@ -47,6 +47,7 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
+from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.sensors.synchronizer import BadImage
@@ -83,34 +84,6 @@ class ExportedFrame:
 
 # --------------------------------------------------------------------------------------------------------------------
 # registration
-
-
-def resized(camera: Intrinsics, width: int, height: int) -> Intrinsics:
-    """The camera of an image that was made larger or smaller."""
-    x, y = width / camera.width, height / camera.height
-    return Intrinsics(
-        camera.fx * x, camera.fy * y, (camera.cx + 0.5) * x - 0.5, (camera.cy + 0.5) * y - 0.5, width, height
-    )
-
-
-def register_depth(depth: DepthImage, depth_camera: Intrinsics, color_camera: Intrinsics) -> DepthImage:
-    """(h, w) depth -> depth at the (H, W) pixels of colour, for cameras with one centre and one direction.
-
-    Each pixel of colour takes that of depth on its ray, the nearest one; 0 outside. Raises ``ValueError`` for a depth
-    image that is not of the size of its camera.
-    """
-    if depth.shape != (depth_camera.height, depth_camera.width):
-        raise ValueError(
-            f"depth is {depth.shape[1]}x{depth.shape[0]}, its calibration {depth_camera.width}x{depth_camera.height}"
-        )
-    if depth_camera == color_camera:
-        return depth
-    u = (np.arange(color_camera.width) - color_camera.cx) / color_camera.fx * depth_camera.fx + depth_camera.cx
-    v = (np.arange(color_camera.height) - color_camera.cy) / color_camera.fy * depth_camera.fy + depth_camera.cy
-    columns, rows = np.rint(u).astype(np.int64), np.rint(v).astype(np.int64)
-    inside_u, inside_v = (columns >= 0) & (columns < depth.shape[1]), (rows >= 0) & (rows < depth.shape[0])
-    found = depth[np.ix_(np.where(inside_v, rows, 0), np.where(inside_u, columns, 0))]
-    return np.where(inside_v[:, None] & inside_u[None], found, np.float32(0.0))
 
 
 def matched(
@@ -227,7 +200,8 @@ class ExportRecording:
 
 def read_color(path: Path) -> ColorImage:
     """(H, W, 3) uint8 RGB of a file. Raises :class:`RecordingError` naming it."""
-    return _decoded(path, decode_color_file)
+    color: ColorImage = _decoded(path, decode_color_file)
+    return color
 
 
 def read_depth(path: Path, scale: float, confidence: Path | None = None) -> DepthImage:
@@ -335,21 +309,21 @@ class _Video:
     """Frames of a video by their number; quick in their order."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._capture, self._next = path, None, 0
+        self._path = path
+        self._capture: Any = None
+        self._next = 0
 
     def frame(self, number: int) -> ColorImage:
         """(H, W, 3) uint8 RGB, as stored. Raises :class:`RecordingError` where there is none."""
         if self._capture is None or number < self._next:
             self._capture, self._next = cv2.VideoCapture(str(self._path)), 0
             self._capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
-        while self._next < number:
-            if not self._capture.grab():
-                raise RecordingError(f"{self._path} ends before frame {number}")
+        while self._next < number and self._capture.grab():
             self._next += 1
         there, image = self._capture.read()
-        self._next += 1
         if not there:
             raise RecordingError(f"{self._path} ends before frame {number}")
+        self._next += 1
         return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
 
 
@@ -396,9 +370,8 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
             said = json.loads(_text(path))
             T = np.eye(4)
             T[:3] = [[float(said[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
-            camera = Intrinsics(
-                *(float(said[k]) for k in ("fx", "fy", "cx", "cy")), int(said["width"]), int(said["height"])
-            )
+            fx, fy, cx, cy = (float(said[k]) for k in ("fx", "fy", "cx", "cy"))
+            camera = Intrinsics(fx, fy, cx, cy, int(said["width"]), int(said["height"]))
         except (ValueError, KeyError, TypeError) as error:
             raise RecordingError(f"{path}: {error!r:.200}") from error
         pose = _pose(T, str(path.parent), left_out)

@@ -5,7 +5,7 @@
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
-                      (4x4)
+                      (4x4), and depth_camera (width height fx fy cx cy) where depth has other pixels than colour
     scene.json        optional: what is known of a simulated scene
 
 Instead of rgb.txt and depth.txt, associations.txt may list pairs: timestamp filename timestamp filename, colour and
@@ -53,12 +53,15 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
+from embodied_perceptron.recordings.registration import register_depth
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
-_OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
+_OPTIONAL_KEYS = (
+    *("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera", "depth_camera"),
+)
 _LENS_KEYS = ("distortion", "distortion_model", "d", "k1", "k2", "k3", "p1", "p2")
 _CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
@@ -265,6 +268,7 @@ class TumCamera:
         color_files, depth_files: (stamp_ns, path), sorted by stamp.
         poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
         world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
+        depth_camera: of depth as it is stored, where that is not registered to colour; None = ``intrinsics``.
     """
 
     folder: Path
@@ -279,6 +283,7 @@ class TumCamera:
     world_frame: str | None
     base_frame: str | None
     T_base_camera: NDArray[np.float64] | None
+    depth_camera: Intrinsics | None = None
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
@@ -289,12 +294,17 @@ class TumCamera:
         return _read_image(path, decode_depth_file)
 
     def read_depth(self, path: Path) -> NDArray[np.float32]:
-        """(H, W) float32 canonical metres. Raises :class:`RecordingError` naming the file."""
+        """(H, W) float32 canonical metres at the pixels of colour. Raises :class:`RecordingError` naming the file."""
         raw = self.read_depth_raw(path)
         metres: NDArray[np.float32] = raw.astype(np.float32) / np.float32(self.depth_scale)
         for value in self.depth_invalid:
             metres[raw == value] = 0.0
-        return metres
+        if self.depth_camera is None:
+            return metres
+        try:
+            return register_depth(metres, self.depth_camera, self.intrinsics)
+        except ValueError as error:
+            raise RecordingError(f"{path}: {error}") from error
 
 
 def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
@@ -326,6 +336,8 @@ def read_tum_camera(
     spec = _read_camera_json(folder / "camera.json")
     try:
         intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
+        depth_spec = spec.get("depth_camera")
+        depth_camera = None if depth_spec is None else Intrinsics(**depth_spec)
         mount = spec.get("T_base_camera")
         T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
     except (ValueError, TypeError) as error:
@@ -345,6 +357,7 @@ def read_tum_camera(
         world_frame=spec.get("world_frame"),
         base_frame=spec.get("base_frame"),
         T_base_camera=T_base_camera,
+        depth_camera=depth_camera,
     )
 
 
