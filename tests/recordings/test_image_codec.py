@@ -24,6 +24,7 @@ from embodied_perceptron.recordings.image_codec import (
     encode_depth_file,
     encode_image,
 )
+from embodied_perceptron.sensors.frame import canonical_depth
 
 RGB = [[(10, 20, 30), (40, 50, 60)]]
 
@@ -63,6 +64,13 @@ def test_depth_encodings_in_both_byte_orders(big: int) -> None:
     assert f32.dtype == np.dtype("float32")
     assert f32.dtype.isnative
     np.testing.assert_array_equal(f32, np.array([[1.5, np.nan, np.inf]], np.float32))
+    f64 = decode_image(1, 3, "64FC1", 24, big, struct.pack(order + "3d", 1.5, np.nan, np.inf))
+    assert f64.dtype == np.dtype("float32")
+    np.testing.assert_array_equal(f64, f32)
+    grey = decode_image(2, 2, "mono16", 4, big, struct.pack(order + "4H", 0, 1, 258, 65535))
+    np.testing.assert_array_equal(grey, u16)
+    np.testing.assert_array_equal(canonical_depth(grey, "mono16"), canonical_depth(u16, "16UC1"))
+    np.testing.assert_array_equal(canonical_depth(f64, "64FC1"), canonical_depth(f32, "32FC1"))
 
 
 @settings(max_examples=80, deadline=None)
@@ -78,7 +86,8 @@ def test_depth_encodings_in_both_byte_orders(big: int) -> None:
 def test_agrees_with_a_loop_over_bytes(
     encoding: str, height: int, width: int, padding: int, big: bool, last_row_padded: bool, seed: int
 ) -> None:
-    channels = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "16UC1": 2, "32FC1": 4}[encoding]
+    widths = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "16UC1": 2, "mono16": 2, "32FC1": 4, "64FC1": 8}
+    channels = widths[encoding]
     step = width * channels + padding
     data = np.random.default_rng(seed).integers(0, 256, step * height, dtype=np.uint8).tobytes()
     if not last_row_padded:
@@ -87,12 +96,12 @@ def test_agrees_with_a_loop_over_bytes(
     for v in range(height):
         for u in range(width):
             pixel = data[v * step + u * channels : v * step + (u + 1) * channels]
-            if encoding == "16UC1":
+            if encoding in ("16UC1", "mono16"):
                 assert image[v, u] == int.from_bytes(pixel, "big" if big else "little")
-            elif encoding == "32FC1":
-                np.testing.assert_array_equal(
-                    image[v, u], np.float32(struct.unpack((">" if big else "<") + "f", pixel))
-                )
+            elif encoding in ("32FC1", "64FC1"):
+                number = struct.unpack((">" if big else "<") + ("f" if encoding == "32FC1" else "d"), pixel)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    np.testing.assert_array_equal(image[v, u], np.float32(number))
             else:
                 rgb = {"rgb8": (0, 1, 2), "rgba8": (0, 1, 2), "mono8": (0, 0, 0)}.get(encoding, (2, 1, 0))
                 assert tuple(image[v, u]) == tuple(pixel[i] for i in rgb)
@@ -125,7 +134,7 @@ def test_the_smallest_and_the_largest_image(height: int, width: int, encoding: s
     assert image.ravel()[-1] == (1 if encoding == "rgb8" else 257)
 
 
-@pytest.mark.parametrize("encoding", ["yuv422_yuy2", "bayer_rggb8", "16SC1", "", "RGB8", "mono16"])
+@pytest.mark.parametrize("encoding", ["yuv422_yuy2", "bayer_rggb8", "16SC1", "", "RGB8", "mono32"])
 def test_unknown_encodings_are_named(encoding: str) -> None:
     with pytest.raises(ImageDecodeError, match=rf"encoding '{encoding}' is not supported \(supported: rgb8"):
         decode_image(1, 1, encoding, 4, 0, bytes(4))

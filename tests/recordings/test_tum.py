@@ -442,10 +442,48 @@ def test_depth_of_another_scale(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.array(scaled), np.array(plain) / 5, rtol=1e-5)
 
 
-def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
-    (tmp_path / "associations.txt").write_text("1.0 a.png 1.0 b.png\n")
-    with pytest.raises(RecordingError, match=r"associations\.txt, which is not read"):
+def associate(folder: Path, depth_first: bool = False) -> Path:
+    """One list of pairs in place of the two lists."""
+    lists = [
+        [line.split() for line in (folder / f"{name}.txt").read_text().splitlines()[1:]] for name in ("rgb", "depth")
+    ]
+    pairs = [" ".join((*b, *a) if depth_first else (*a, *b)) for a, b in zip(*lists, strict=True)]
+    (folder / "associations.txt").write_text("# pairs\n" + "\n".join(pairs) + "\n")
+    for name in ("rgb", "depth"):
+        (folder / f"{name}.txt").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("depth_first", [False, True])
+def test_one_list_of_pairs_says_the_same_as_two(tmp_path: Path, depth_first: bool) -> None:
+    two = read_tum_camera(write(tmp_path / "two"))
+    one = read_tum_camera(associate(write(tmp_path / "one"), depth_first))
+    for kind in ("color_files", "depth_files"):
+        assert [(stamp, path.name) for stamp, path in getattr(one, kind)] == [
+            (stamp, path.name) for stamp, path in getattr(two, kind)
+        ]
+    assert "color" in str(one.color_files[0][1].parent)
+    assert len(list(PosedFrameStream(open_recording(tmp_path / "one"), SynchronizerConfig()))) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1.0 a.png 1.0 b.png\n", "which column lists depth cannot be told"),
+        ("1.0 depth/a.png 1.0 depth/b.png\n", "which column lists depth cannot be told"),
+        ("1.0 color/a.png 1.0\n", "expected 4 columns, got 3"),
+        ("1.0 color/a.png soon depth/b.png\n", "timestamp must be decimal seconds, got 'soon'"),
+        ("# nothing\n", "associations.txt lists no images|cannot be told"),
+    ],
+)
+def test_pairs_that_cannot_be_read_are_named(tmp_path: Path, text: str, words: str) -> None:
+    associate(write(tmp_path))
+    (tmp_path / "associations.txt").write_text(text)
+    with pytest.raises(RecordingError, match=words):
         open_recording(tmp_path)
+
+
+def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
     write(tmp_path / "r")
     edit_json(k1=0.1)(tmp_path / "r")
     with pytest.raises(RecordingError, match="distorted images are not supported in a folder"):

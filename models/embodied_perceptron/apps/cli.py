@@ -25,7 +25,15 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import detector_commands, ground_command, recording_commands, view_command
+from embodied_perceptron.apps import (
+    detector_commands,
+    diff_command,
+    export_command,
+    ground_command,
+    mcp_command,
+    recording_commands,
+    view_command,
+)
 from embodied_perceptron.apps.errors import EXIT_BAD_INPUT, EXIT_BAD_RESULT, EXIT_INTERRUPTED, CommandError
 
 __all__ = ["CommandError", "build_app", "main"]
@@ -74,6 +82,9 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
     ground_command.register(app)
     view_command.register(app)
     detector_commands.register(app)
+    diff_command.register(app)
+    export_command.register(app)
+    mcp_command.register(app)
     for plugin in entry_points(group=COMMANDS_GROUP) if plugins is None else plugins:
         try:
             plugin.load()(app)

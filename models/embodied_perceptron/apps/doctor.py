@@ -317,6 +317,7 @@ _OPTIONAL_PACKAGES = {
     "vision_msgs": ("live topics", "make setup, or install ros-DISTRO-vision-msgs"),
     "rerun": ("recordings for the Rerun viewer", "pip install 'embodied-perceptron[viewer]'"),
     "viser": ("the viewer in the browser", "pip install 'embodied-perceptron[web]'"),
+    "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
     "transformers": ("language grounding", "pip install 'embodied-perceptron[language]'"),
     "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -18,8 +17,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.plugins import load_plugin
 from embodied_perceptron.apps.progress import TaskProgress
-from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
+from embodied_perceptron.apps.reading_options import (
+    DepthScale,
+    Intrinsics,
+    Poses,
+    PoseScale,
+    StaticTf,
+    TfTopic,
+    reading_options,
+)
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.findings import Finding
@@ -65,17 +73,6 @@ def _load_config(path: Path | None) -> PerceptronConfig:
     return PerceptronConfig() if path is None else load_config(path)
 
 
-def _load_plugin(group: str, purpose: str) -> Any:
-    """The one function of an entry point group."""
-    found = list(entry_points(group=group))
-    if not found:
-        raise CommandError(f"{purpose} needs the ROS package: run `make setup`, or source your ROS 2 workspace")
-    try:
-        return found[0].load()
-    except Exception as error:
-        raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # replay
 
@@ -112,9 +109,9 @@ def _open(
         options["world_frame"] = world_frame
     if any(topics):
         color, depth, info = topics
-        if color is None or depth is None or info is None:
-            raise CommandError("--color-topic, --depth-topic and --info-topic belong together")
-        options["cameras"] = [CameraTopics("camera", color, depth, info)]
+        if color is None or depth is None or (info is None and "intrinsics" not in reading):
+            raise CommandError("--color-topic, --depth-topic and --info-topic (or --intrinsics) belong together")
+        options["cameras"] = [CameraTopics("camera", color, depth, info or "")]
     return open_recording(source, **options)
 
 
@@ -134,6 +131,8 @@ def replay_command(
     poses: Poses = None,
     pose_scale: PoseScale = None,
     depth_scale: DepthScale = None,
+    intrinsics: Intrinsics = None,
+    static_tf: StaticTf = None,
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[
         bool, typer.Option(help="Count damaged images, poses and messages instead of stopping at them.")
@@ -166,7 +165,7 @@ def replay_command(
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
-    reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    reading = reading_options(poses, pose_scale, depth_scale, tf_topic, intrinsics, static_tf)
     if reading and not direct:
         names = ", ".join("--" + name.replace("_", "-") for name in reading)
         raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
@@ -175,7 +174,7 @@ def replay_command(
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
-        play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
+        play: RosReplay = load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     with TaskProgress(f"reading {source}") as progress:
         from embodied_perceptron.apps.replay import write_results
@@ -320,6 +319,8 @@ def doctor_command(
     poses: Poses = None,
     pose_scale: PoseScale = None,
     depth_scale: DepthScale = None,
+    intrinsics: Intrinsics = None,
+    static_tf: StaticTf = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find out why a map is wrong or missing: transforms, conventions of poses, scale, registration, stamps, clocks.
@@ -331,10 +332,10 @@ def doctor_command(
     findings: list[Finding] = []
     if source is not None:
         topics = (color_topic, depth_topic, info_topic)
-        reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+        reading = reading_options(poses, pose_scale, depth_scale, tf_topic, intrinsics, static_tf)
         findings += _examine_source(source, config, world_frame, topics, reading)
     if live:
-        look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
+        look: LiveChecks = load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
     if source is None and not live:
         with TaskProgress("looking at the installation"):

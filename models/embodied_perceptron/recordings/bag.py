@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.rosbag2 import storage_mcap
 from rosbags.typesys import Stores, get_typestore
 
-from embodied_perceptron.geometry.transforms import transform_from_pose
+from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
 from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
@@ -114,9 +114,10 @@ class TopicSummary:
 
     @property
     def is_depth(self) -> bool:
-        """Whether its images are depth: decided by encoding, never by name (but a plain PNG may be either)."""
+        """Whether its images are depth: decided by encoding, not by name (but a plain PNG may be either). Grey of 16
+        bits alone is infrared unless the topic is called depth."""
         if self.type == IMAGE:
-            return self.encoding in DEPTH_ENCODINGS
+            return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
@@ -171,6 +172,8 @@ class BagRecording:
         tolerate_damage: bool = False,
         tf_topic: str | None = None,
         depth_scale: float | None = None,
+        intrinsics: Sequence[float] | None = None,
+        static_tf: Sequence[TransformSample] = (),
     ) -> None:
         """Args:
 
@@ -183,6 +186,9 @@ class BagRecording:
         tf_topic: of the moving transforms; by default the one nearest to the cameras' namespace
             (:func:`choose_tf_topics`). Of several robots' cameras those beside it are taken.
         depth_scale: units per metre of depth images of whole numbers, by default 1000.
+        intrinsics: fx, fy, cx, cy of the one camera, and width and height where they shall be checked, in place of its
+            camera_info; its images are undistorted.
+        static_tf: transforms that the bag lacks; of one link that it has too, these count.
 
         Raises:
             RecordingError: unreadable, cut short, or without the topics that are needed.
@@ -192,11 +198,16 @@ class BagRecording:
         self._path = Path(path)
         self._tolerate_damage = tolerate_damage
         self._depth_scale = depth_scale
+        self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
+        self._static_tf = tuple(static_tf)
         self._left_out = LeftOut()
         with self._open() as reader:
             self._topics = self._summarise(reader)
             try:
-                chosen = tuple(cameras) if cameras is not None else detect_cameras(self._topics)
+                calibrated = self._intrinsics is not None
+                chosen = tuple(cameras) if cameras is not None else detect_cameras(self._topics, calibrated)
+                if calibrated:
+                    chosen = tuple(replace(camera, camera_info="") for camera in chosen)
                 self._check_topics(chosen)
                 chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
@@ -263,7 +274,7 @@ class BagRecording:
         """Units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
         topic = self.camera_topics(camera).depth
         encoding = next(t.encoding for t in self._topics if t.name == topic)
-        return None if encoding.startswith("32FC1") else self._depth_scale or 1000.0
+        return None if encoding.startswith(("32FC1", "64FC1")) else self._depth_scale or 1000.0
 
     def __len__(self) -> int:
         """Colour images over all cameras."""
@@ -276,6 +287,7 @@ class BagRecording:
             ahead = stack.enter_context(self._open())
             for topic in self._tf.static:
                 yield from (sample for _, sample in self._transforms(ahead, [topic], static=True))
+            yield from self._static_tf
             transforms = _TransformsAhead(
                 self._transforms(ahead, self._tf.moving, static=False), self._awaited, seconds_to_ns(self.lookahead_s)
             )
@@ -404,9 +416,12 @@ class BagRecording:
         known = {topic.name: topic for topic in self._topics}
         if not cameras:
             raise TopicError("no camera was given")
+        if self._intrinsics is not None and len(cameras) > 1:
+            names = ", ".join(camera.name for camera in cameras)
+            raise TopicError(f"intrinsics are of one camera, here are {names}: name the topics of one")
         for camera in cameras:
             for role, name in (("color", camera.color), ("depth", camera.depth), ("camera_info", camera.camera_info)):
-                if name not in known:
+                if name not in known and not (role == "camera_info" and self._intrinsics is not None):
                     raise TopicError(f"topic {name} ({role} of {camera.name!r}) is not there; have {', '.join(known)}")
 
     def _transforms(
@@ -430,14 +445,18 @@ class BagRecording:
         roles: dict[str, list[tuple[str, str]]] = {}
         for role in ("camera_info", "color", "depth"):  # of one stamp in this order
             for name, camera_topics in self._cameras.items():
-                roles.setdefault(getattr(camera_topics, role), []).append((name, role))
+                if topic_name := getattr(camera_topics, role):  # no camera_info where intrinsics were given
+                    roles.setdefault(topic_name, []).append((name, role))
         # a reader has one position in its file, and each topic is read from its own
         streams = [_by_stamp(self._messages(stack.enter_context(self._open()), [topic])) for topic in roles]
         for at, (topic, kind, message) in heapq.merge(*streams, key=lambda entry: entry[0]):
             stamp_ns = message_stamp_ns(message.header)
             for camera, role in roles[topic]:
                 if role == "color":
-                    yield at, ColorSample(stamp_ns, camera, self._guarded(topic, kind, message, _color_of))
+                    image = self._guarded(topic, kind, message, _color_of)
+                    if self._intrinsics is not None and not isinstance(image, BadImage):
+                        yield at, CalibrationSample(stamp_ns, camera, self._given_model(image.shape[1], image.shape[0]))
+                    yield at, ColorSample(stamp_ns, camera, image)
                 elif role == "depth":
                     yield at, DepthSample(stamp_ns, camera, self._guarded(topic, kind, message, self._depth_of))
                 else:
@@ -448,6 +467,16 @@ class BagRecording:
                         self._complain(topic, str(error))
                         continue
                     yield at, CalibrationSample(stamp_ns, camera, model)
+
+    def _given_model(self, width: int, height: int) -> CameraModel:
+        """Of the given intrinsics, at the size that was given, or else that of the images."""
+        assert self._intrinsics is not None
+        fx, fy, cx, cy, *size = self._intrinsics
+        try:
+            given = (int(size[0]), int(size[1])) if size else (width, height)
+            return CameraModel(Intrinsics(fx, fy, cx, cy, *given))
+        except ValueError as error:
+            raise RecordingError(f"{self._path}: given {error}") from error
 
     def _depth_of(self, kind: str, message: Any) -> Any:
         raw, encoding = _raw_depth_of(kind, message)
@@ -474,7 +503,8 @@ class BagRecording:
         tree, moving = TransformTree(jump_s=None), set()
         static = (entry for topic in self._tf.static for entry in self._transforms(reader, [topic], static=True))
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
-        for _, sample in chain(static, first):
+        given = ((0, sample) for sample in self._static_tf)
+        for _, sample in chain(static, given, first):
             try:
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
             except ValueError as error:
@@ -646,11 +676,18 @@ def _raw_depth_of(kind: str, message: Any) -> tuple[Any, str]:
 # which topics belong to which camera: a pure function of topic names, types and first messages
 
 
-def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
+def _checked_intrinsics(values: Sequence[float]) -> tuple[float, ...]:
+    """Raises :class:`RecordingError` for another number of them than four or six, or a size of no whole number."""
+    if len(values) not in (4, 6) or any(size != int(size) for size in values[4:]):
+        raise RecordingError(f"intrinsics must be fx, fy, cx, cy, or these and width, height, got {list(values)}")
+    return tuple(values)
+
+
+def detect_cameras(topics: Sequence[TopicSummary], calibrated: bool = False) -> tuple[CameraTopics, ...]:
     """Find the cameras: each colour topic with its depth topic and its camera_info.
 
     A colour and a depth topic belong together when each is the other's best match by image size, frame id (registered
-    depth has the colour camera's), name, and raw before compressed.
+    depth has the colour camera's), name, and raw before compressed. ``calibrated``: no camera_info is needed.
 
     Raises:
         TopicError: no colour, no depth, or no camera_info for a pair; lists the image topics.
@@ -667,7 +704,7 @@ def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
             pairs.append((color, depth))
     names = _camera_names([color for color, _ in pairs])
     return tuple(
-        CameraTopics(name, color.name, depth.name, _camera_info_of(color, topics))
+        CameraTopics(name, color.name, depth.name, "" if calibrated else _camera_info_of(color, topics))
         for name, (color, depth) in zip(names, pairs, strict=True)
     )
 

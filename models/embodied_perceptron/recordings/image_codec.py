@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLOR_ENCODINGS = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8")
-DEPTH_ENCODINGS = ("16UC1", "32FC1")
+# 16-bit depth that a driver calls grey, and doubles that a simulator writes, are 16UC1 and 32FC1 to everything behind
+DEPTH_ENCODINGS = ("16UC1", "32FC1", "mono16", "64FC1")
+_COMPRESSED_DEPTH_ENCODINGS = ("16UC1", "32FC1")
 
 _CHANNELS = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
 _TO_RGB = {
@@ -24,7 +26,12 @@ _TO_RGB = {
     "bgra8": cv2.COLOR_BGRA2RGB,
     "mono8": cv2.COLOR_GRAY2RGB,
 }
-_DEPTH_DTYPE: dict[str, np.dtype[Any]] = {"16UC1": np.dtype("uint16"), "32FC1": np.dtype("float32")}
+_DEPTH_DTYPE: dict[str, np.dtype[Any]] = {
+    "16UC1": np.dtype("uint16"),
+    "32FC1": np.dtype("float32"),
+    "mono16": np.dtype("uint16"),
+    "64FC1": np.dtype("float64"),
+}
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | array[int] | NDArray[np.uint8]"
 
@@ -52,7 +59,7 @@ def decode_image(
         height, width: in pixels, positive.
         encoding: one of :data:`COLOR_ENCODINGS` or :data:`DEPTH_ENCODINGS`.
         step: bytes per row, padding included.
-        is_bigendian: byte order of 16- and 32-bit values.
+        is_bigendian: byte order of values of more than one byte.
         data: at least ``step * (height - 1)`` bytes plus one row without padding.
 
     Returns:
@@ -85,6 +92,9 @@ def decode_image(
     if depth_dtype is not None:
         wire = depth_dtype.newbyteorder(">" if is_bigendian else "<")
         raw: NDArray[Any] = np.ascontiguousarray(rows).view(wire)
+        if encoding == "64FC1":
+            with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold is infinite
+                return raw.astype(np.float32)
         return raw if wire.isnative else raw.astype(depth_dtype)
     pixels = np.ascontiguousarray(rows).reshape(height, width, _CHANNELS[encoding])
     return pixels if encoding == "rgb8" else np.asarray(cv2.cvtColor(pixels, _TO_RGB[encoding]))
@@ -231,7 +241,7 @@ def decode_compressed_depth(data: Bytes, format: str) -> tuple[NDArray[Any], str
     if "compressedDepth" not in format:
         return decode_depth_file(data), "16UC1"
     encoding = format.split(";")[0].strip()
-    if encoding not in DEPTH_ENCODINGS:
+    if encoding not in _COMPRESSED_DEPTH_ENCODINGS:
         raise ImageDecodeError(f"compressedDepth of encoding {encoding!r} is not supported (format {format!r})")
     if "rvl" in format.lower():
         raise ImageDecodeError(f"compressedDepth with RVL is not supported (format {format!r}); use png")

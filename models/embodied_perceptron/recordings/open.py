@@ -12,14 +12,21 @@ from embodied_perceptron.recordings.conventions import (
     convert_pose,
     parse_conventions,
 )
+from embodied_perceptron.recordings.exports import EXPORT_FORMATS, export_format, open_export
 from embodied_perceptron.recordings.recording import Recording, RecordingError
 from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
+
+_OF_BAGS = {
+    "tf_topic": "it has no topics of transforms to choose from",
+    "intrinsics": "its calibration stands in its own files",
+    "static_tf": "it has no transforms to add to",
+}
 
 
 def open_recording(
     source: str | Path, *, poses: str | None = None, pose_scale: float | None = None, **options: Any
 ) -> Recording:
-    """Open a folder (TUM RGB-D layout) or a bag (MCAP, SQLite, ROS 1) by what is found there.
+    """Open a folder (TUM RGB-D layout, or an app's: :mod:`.exports`) or a bag (MCAP, SQLite, ROS 1) by what is there.
 
     Args:
         source: the folder or file.
@@ -46,23 +53,20 @@ def open_recording(
 def _open(path: Path, options: dict[str, Any]) -> Recording:
     if not path.exists():
         raise RecordingError(f"{path} does not exist")
-    if is_tum_folder(path):
-        if options.pop("tf_topic", None) is not None:
-            raise RecordingError(f"{path} is a folder: it has no topics of transforms to choose from")
-        return TumRecording(path, **options)
-    if is_bag(path):
+    is_tum = is_tum_folder(path)
+    if not is_tum and is_bag(path):
         return BagRecording(path, **options)
+    if is_tum or export_format(path):
+        for name, lack in _OF_BAGS.items():
+            if options.pop(name, None) is not None:
+                raise RecordingError(f"{path} is a folder: {lack}")
+        return TumRecording(path, **options) if is_tum else open_export(path, **options)
     if path.is_dir() and any([*path.glob("*.mcap"), *path.glob("*.db3")]):
         raise RecordingError(
             f"{path} holds files of a bag, but no metadata.yaml",
             f"name one of the files, or let `ros2 bag reindex {path}` write it",
         )
-    if (path / "associations.txt").exists():
-        raise RecordingError(
-            f"{path} has associations.txt, which is not read: rgb.txt, depth.txt and groundtruth.txt list the images "
-            "and poses"
-        )
     raise RecordingError(
-        f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json) "
-        "nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"
+        f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json), "
+        f"nor of {', '.join(EXPORT_FORMATS)}, nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"
     )

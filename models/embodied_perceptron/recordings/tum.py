@@ -5,8 +5,11 @@
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
-                      (4x4)
+                      (4x4), and depth_camera (width height fx fy cx cy) where depth has other pixels than colour
     scene.json        optional: what is known of a simulated scene
+
+Instead of rgb.txt and depth.txt, associations.txt may list pairs: timestamp filename timestamp filename, colour and
+depth in either order; which is which stands in the names of the files.
 
 Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
 folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact; since an epoch in
@@ -50,14 +53,17 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
+from embodied_perceptron.recordings.registration import register_depth
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
-_OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
+_OPTIONAL_KEYS = (
+    *("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera", "depth_camera"),
+)
 _LENS_KEYS = ("distortion", "distortion_model", "d", "k1", "k2", "k3", "p1", "p2")
-_CAMERA_LIST = "cameras.json"
+_CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
 # from so large a number on, what a stamp counts: an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
 _STAMP_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, NS_PER_S))
@@ -74,7 +80,11 @@ ImageT = TypeVar("ImageT", bound=np.generic)
 def is_tum_folder(path: str | Path) -> bool:
     """Whether ``path`` looks like such a folder, of one camera or of several."""
     path = Path(path)
-    return (path / "rgb.txt").exists() or (path / _CAMERA_LIST).exists()
+    return _is_one_camera(path) or (path / _CAMERA_LIST).exists()
+
+
+def _is_one_camera(path: Path) -> bool:
+    return (path / "rgb.txt").exists() or (path / _ASSOCIATIONS).exists()
 
 
 class TumRecording:
@@ -106,7 +116,7 @@ class TumRecording:
         self._folder = Path(folder)
         self._left_out = LeftOut()
         tolerated = self._left_out if tolerate_damage else None
-        single = (self._folder / "rgb.txt").exists()
+        single = _is_one_camera(self._folder)
         if not is_tum_folder(self._folder):
             raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
         folders = [self._folder] if single else _camera_folders(self._folder)
@@ -258,6 +268,7 @@ class TumCamera:
         color_files, depth_files: (stamp_ns, path), sorted by stamp.
         poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
         world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
+        depth_camera: of depth as it is stored, where that is not registered to colour; None = ``intrinsics``.
     """
 
     folder: Path
@@ -272,6 +283,7 @@ class TumCamera:
     world_frame: str | None
     base_frame: str | None
     T_base_camera: NDArray[np.float64] | None
+    depth_camera: Intrinsics | None = None
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
@@ -282,12 +294,17 @@ class TumCamera:
         return _read_image(path, decode_depth_file)
 
     def read_depth(self, path: Path) -> NDArray[np.float32]:
-        """(H, W) float32 canonical metres. Raises :class:`RecordingError` naming the file."""
+        """(H, W) float32 canonical metres at the pixels of colour. Raises :class:`RecordingError` naming the file."""
         raw = self.read_depth_raw(path)
         metres: NDArray[np.float32] = raw.astype(np.float32) / np.float32(self.depth_scale)
         for value in self.depth_invalid:
             metres[raw == value] = 0.0
-        return metres
+        if self.depth_camera is None:
+            return metres
+        try:
+            return register_depth(metres, self.depth_camera, self.intrinsics)
+        except ValueError as error:
+            raise RecordingError(f"{path}: {error}") from error
 
 
 def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
@@ -319,11 +336,14 @@ def read_tum_camera(
     spec = _read_camera_json(folder / "camera.json")
     try:
         intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
+        depth_spec = spec.get("depth_camera")
+        depth_camera = None if depth_spec is None else Intrinsics(**depth_spec)
         mount = spec.get("T_base_camera")
         T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
     except (ValueError, TypeError) as error:
         raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
     name = spec.get("camera") or name or "camera"
+    color_files, depth_files = _read_images(folder, left_out)
     return TumCamera(
         folder=folder,
         name=name,
@@ -331,12 +351,13 @@ def read_tum_camera(
         intrinsics=intrinsics,
         depth_scale=float(spec["depth_scale"] if depth_scale is None else depth_scale),
         depth_invalid=tuple(spec.get("depth_invalid", (0,))),
-        color_files=_read_list(folder / "rgb.txt", left_out),
-        depth_files=_read_list(folder / "depth.txt", left_out),
+        color_files=color_files,
+        depth_files=depth_files,
         poses=_read_poses(folder / "groundtruth.txt", left_out),
         world_frame=spec.get("world_frame"),
         base_frame=spec.get("base_frame"),
         T_base_camera=T_base_camera,
+        depth_camera=depth_camera,
     )
 
 
@@ -413,8 +434,38 @@ def _read_lines(
     return tuple(sorted(entries, key=lambda entry: entry[0]))
 
 
-def _read_list(path: Path, left_out: LeftOut | None) -> tuple[tuple[int, Path], ...]:
-    files = _read_lines(path, 2, lambda fields: path.parent / fields[0], left_out)
+_Files = tuple[tuple[int, Path], ...]
+
+
+def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files]:
+    """Colour and depth files of a folder, by its two lists or its one of pairs."""
+    if (folder / "rgb.txt").exists() or not (folder / _ASSOCIATIONS).exists():
+        color, depth = (
+            _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
+            for name in ("rgb.txt", "depth.txt")
+        )
+        return _checked(folder / "rgb.txt", color), _checked(folder / "depth.txt", depth)
+    path = folder / _ASSOCIATIONS
+
+    def pair(fields: list[str]) -> tuple[str, int, str]:
+        return fields[0], parse_stamp(fields[1]), fields[2]
+
+    lines = _read_lines(path, 4, pair, left_out)
+    first = [(stamp, folder / name) for stamp, (name, _, _) in lines]
+    second = sorted((stamp, folder / name) for _, (_, stamp, name) in lines)
+    are_depth = [
+        sum("depth" in name.relative_to(folder).as_posix().lower() for _, name in files) for files in (first, second)
+    ]
+    if sorted(are_depth) != [0, len(lines)]:
+        raise RecordingError(
+            f"{path}: which column lists depth cannot be told: one of them must name files with 'depth'"
+        )
+    colors, depths = (first, second) if are_depth[1] else (second, first)
+    return _checked(path, tuple(colors)), _checked(path, tuple(depths))
+
+
+def _checked(path: Path, files: _Files) -> _Files:
+    """Raises :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
     if not files:
         raise RecordingError(f"{path} lists no images")
     stamps = np.array([stamp for stamp, _ in files])

@@ -15,27 +15,33 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
 
-DEPTH_UNIT_M = {"16UC1": 0.001, "32FC1": 1.0}  # REP-118: the encoding decides, never a parameter
+DEPTH_UNIT_M = {
+    "16UC1": 0.001,
+    "32FC1": 1.0,
+    "mono16": 0.001,
+    "64FC1": 1.0,
+}  # REP-118: the encoding decides, never a parameter
 
 
 def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
     """(H, W) raw depth image of ROS ``encoding`` -> canonical float32 metres (see module docstring).
 
-    ``16UC1`` is millimetres with 0 invalid (65535, the saturated value, is invalid too); ``32FC1`` is metres.
+    ``16UC1`` (``mono16``) is millimetres with 0 invalid (65535, the saturated value, is invalid too); ``32FC1``
+    (``64FC1``, decoded to float32) is metres.
     Raises ``ValueError`` for any other encoding, or for a dtype or shape that does not fit it.
     """
     if encoding not in DEPTH_UNIT_M:
         raise ValueError(f"depth encoding must be one of {sorted(DEPTH_UNIT_M)}, got {encoding!r}")
     if depth.ndim != 2:
         raise ValueError(f"depth must have shape (H, W), got {depth.shape}")
-    if encoding == "16UC1":
+    if encoding in ("16UC1", "mono16"):
         if depth.dtype != np.uint16:
-            raise ValueError(f"16UC1 depth must be uint16, got {depth.dtype}")
+            raise ValueError(f"{encoding} depth must be uint16, got {depth.dtype}")
         metres: NDArray[np.float32] = depth.astype(np.float32) * np.float32(0.001)
         metres[depth == np.iinfo(np.uint16).max] = 0.0
         return metres
     if depth.dtype != np.float32:
-        raise ValueError(f"32FC1 depth must be float32, got {depth.dtype}")
+        raise ValueError(f"{encoding} depth must be float32, got {depth.dtype}")
     with np.errstate(invalid="ignore"):
         known: NDArray[np.float32] = np.where(depth > 0, depth, np.float32(0.0))  # NaN > 0 is False
     return known

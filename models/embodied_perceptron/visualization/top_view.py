@@ -134,7 +134,7 @@ def _splat_squares(
 def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
     """Darken what lies beside something higher: edges of furniture read at once."""
     known = np.isfinite(height)
-    filled = np.where(known, height, height[known].min() if known.any() else 0.0)
+    filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
     smooth = cv2.GaussianBlur(filled, (0, 0), 6.0)
     lift = np.clip((filled - smooth) / 0.35, -1.0, 1.0)
     factor = np.where(known, 1.0 + np.where(lift < 0, 0.45, 0.12) * lift, 1.0)
@@ -146,9 +146,13 @@ def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame, color: Colo
     """Outline of the box's footprint (its hull, where it is tilted)."""
     hull = cv2.convexHull(frame.pixel(box_corners(thing.box[None])[0, :, :2]).astype(np.float32))
     outline = np.round(hull).astype(np.int32)
-    fill = image.copy()
-    cv2.fillPoly(fill, [outline], color)
-    cv2.addWeighted(fill, 0.14, image, 0.86, 0.0, dst=image)
+    left, top, width, height = cv2.boundingRect(outline)
+    left, top, right, bottom = max(left, 0), max(top, 0), left + width, top + height
+    part = image[top : max(bottom, 0), left : max(right, 0)]  # a copy of the whole picture for each box takes long
+    if part.size:
+        fill = part.copy()
+        cv2.fillPoly(fill, [outline - np.array([left, top], np.int32)], color)
+        part[:] = cv2.addWeighted(fill, 0.14, part, 0.86, 0.0)
     cv2.polylines(image, [outline], True, SHADE, 4, cv2.LINE_AA)
     cv2.polylines(image, [outline], True, color, 2, cv2.LINE_AA)
 

@@ -1,0 +1,132 @@
+"""The tools over the Model Context Protocol, by its official SDK: on standard input and output, or HTTP with a token.
+
+Only imported where the extra ``agent`` is installed; :func:`.tools.call_tool` knows nothing of the protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import cv2
+import mcp_types as types
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from embodied_perceptron import __version__
+from embodied_perceptron.agents.source import SceneSource, SceneUnavailableError
+from embodied_perceptron.agents.tools import TOOLS, ToolAnswer, ToolInputError, call_tool
+
+PATH = "/mcp"
+INSTRUCTIONS = (
+    "The 3-D map of a robot's surroundings: objects with persistent ids, oriented boxes and names. Lengths are metres, "
+    "angles radians, z is up; every answer names its frame. Ask with find, look with snapshot, go with goal_near."
+)
+_JPEG_QUALITY = 90
+_LOG = logging.getLogger(__name__)
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+
+
+def make_server(source: SceneSource) -> Server[Any]:
+    """A server whose tools ask ``source``, each call in a worker thread."""
+
+    async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    title=tool.title,
+                    description=tool.description,
+                    input_schema=tool.input_schema,
+                    output_schema=tool.output_schema,
+                    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+                )
+                for tool in TOOLS.values()
+            ]
+        )
+
+    async def on_call(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            answer = await anyio.to_thread.run_sync(call_tool, source, params.name, params.arguments)
+        except (ToolInputError, SceneUnavailableError) as error:
+            return _failure(str(error))
+        except Exception:  # an agent goes on with its other tools
+            _LOG.exception("the tool %s failed", params.name)
+            return _failure(f"{params.name} failed: the log of the server says why")
+        return _result(answer)
+
+    return Server(
+        "embodied-perceptron",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=on_call,
+    )
+
+
+def _failure(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
+
+
+def _result(answer: ToolAnswer) -> types.CallToolResult:
+    """Values as structured content, and as text for clients that read nothing else; the picture as JPEG."""
+    content: list[Any] = [types.TextContent(type="text", text=json.dumps(answer.values, ensure_ascii=False))]
+    if answer.picture is not None:
+        encoded = cv2.imencode(".jpg", answer.picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1]
+        data = base64.b64encode(encoded.tobytes()).decode("ascii")
+        content.append(types.ImageContent(type="image", data=data, mime_type="image/jpeg"))
+    return types.CallToolResult(content=content, structured_content=answer.values)
+
+
+def serve_stdio(source: SceneSource) -> None:
+    """Answer on standard input and output until the input ends."""
+    server = make_server(source)
+
+    async def run() -> None:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    anyio.run(run)
+
+
+def http_app(source: SceneSource, token: str, host: str) -> _App:
+    """The streamable-HTTP application at :data:`PATH`; every request must show ``token``.
+
+    Raises ``ValueError`` for an empty token.
+    """
+    if not token:
+        raise ValueError("the map is served over HTTP with a token only")
+    return require_token(make_server(source).streamable_http_app(streamable_http_path=PATH, host=host), token)
+
+
+def require_token(app: _App, token: str) -> _App:
+    """``app`` behind ``Authorization: Bearer TOKEN``; what comes without is answered 401."""
+    wanted = b"Bearer " + token.encode()
+    body = b'{"error": "a token is needed: Authorization: Bearer TOKEN"}'
+    headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
+
+    async def guarded(scope: _Scope, receive: _Receive, send: _Send) -> None:
+        if scope["type"] == "http":
+            shown = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(shown, wanted):
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await app(scope, receive, send)
+
+    return guarded
+
+
+def serve_http(source: SceneSource, host: str, port: int, token: str) -> None:
+    """Answer at ``http://HOST:PORT/mcp`` until the process is asked to end. Raises as :func:`http_app`."""
+    uvicorn.run(http_app(source, token, host), host=host, port=port, log_level="warning", ws="none")

@@ -1,0 +1,548 @@
+"""The tools that an agent has: what each takes and gives, as JSON schemas, and how it is answered from a scene.
+
+    answer = call_tool(source, "find", {"sentence": "the chair by the window"})
+
+Nothing here knows how an agent is connected (:mod:`.server`). All lengths are metres, angles radians, in the frame that
+every answer names: x, y on the floor, z up. Whatever an agent sends ends in an answer or in a :class:`ToolInputError`
+whose message says what is wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.agents.source import SceneSource
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.language.colors import color_names, mean_colors
+from embodied_perceptron.language.description import decide_relations, describe
+from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron.scene.approach import ApproachOptions, approach_pose, floor_distance
+from embodied_perceptron.scene.corrections import MAX_ID
+from embodied_perceptron.visualization.top_view import render_top_view
+
+Values = dict[str, Any]
+Schema = dict[str, Any]
+
+MAX_LISTED, MAX_NEARBY = 500, 50
+_FAR_M = 100_000  # no map is so large
+_NEARBY_M = 1.5
+_SHOWN_CHARACTERS = 60  # of what was sent, in an error
+
+
+class ToolInputError(ValueError):
+    """What was sent cannot be answered; the message is for the agent."""
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What a tool gives: ``values`` as its output schema says, and a picture, (H, W, 3) uint8 RGB, where it draws."""
+
+    values: Values
+    picture: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class AgentTool:
+    """One tool: its name, what it does in words, the JSON schemas of what it takes and gives, and its function."""
+
+    name: str
+    title: str
+    description: str
+    input_schema: Schema
+    output_schema: Schema
+    answer: Callable[[SceneSource, Mapping[str, Any]], ToolAnswer]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# schemas
+
+
+def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = (), description: str = "") -> Schema:
+    required = [name for name in properties if name not in optional]
+    said = {"description": description} if description else {}
+    return {
+        "type": "object",
+        **said,
+        "properties": dict(properties),
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _text(description: str, most: int | None = None) -> Schema:
+    return {"type": "string", "description": description, **({} if most is None else {"maxLength": most})}
+
+
+def _number(description: str, low: float | None = None, high: float | None = None) -> Schema:
+    limits = {"minimum": low, "maximum": high}
+    return {"type": "number", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+
+
+def _integer(description: str, low: int, high: int | None = None, default: int | None = None) -> Schema:
+    limits = {"minimum": low, "maximum": high, "default": default}
+    return {"type": "integer", "description": description, **{k: v for k, v in limits.items() if v is not None}}
+
+
+def _flag(description: str) -> Schema:
+    return {"type": "boolean", "description": description}
+
+
+def _list(items: Schema, description: str = "", count: int | None = None, most: int | None = None) -> Schema:
+    limits = {"minItems": count, "maxItems": most if count is None else count}
+    said = {"description": description} if description else {}
+    return {"type": "array", "items": items, **said, **{k: v for k, v in limits.items() if v is not None}}
+
+
+def _vector(description: str, count: int = 3) -> Schema:
+    return _list({"type": "number", "minimum": -_FAR_M, "maximum": _FAR_M}, description, count)
+
+
+_FRAME = _text("Name of the frame in which all positions of this answer lie: metres, z up.")
+_ID = _integer("Id of an object: it stays with the object.", 1, MAX_ID)
+_OBJECT = _schema_of(
+    {
+        "id": _integer("Stays with the object; 0 = seen, but not an object of the map yet.", 0),
+        "label": _text("Name of its class."),
+        "user_name": _text("What a user calls it, where somebody named it."),
+        "score": _number("Probability that it is there and that name and box are right.", 0, 1),
+        "state": _text("confirmed; tentative = seen too seldom; stale = not found any more where it was."),
+        "position_m": _vector("Centre of its box: x, y, z in metres."),
+        "size_m": _vector("Edges of its box along its own x, y, z in metres."),
+        "rotation_rad": _vector("Turn of its box in radians, R = Rz(a) Rx(b) Ry(c): a is the yaw, b and c the tilt."),
+        "last_seen_s": _number("When it was found last: seconds on the clock of the camera's stamps; 0 = unknown."),
+    },
+    optional=("user_name",),
+)
+_RELATION = _schema_of(
+    {
+        "subject": _ID,
+        "relation": {"type": "string", "enum": ["on", "in", "under"]},
+        "anchor": _ID,
+        "words": _text('The same in words: "cup 4 is on table 2".'),
+    }
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# list_objects
+
+
+def _list_objects(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    objects = (*scene.objects, *scene.tentative, *scene.stale) if given.get("all_states") else scene.objects
+    words = given.get("name", "").strip().casefold()
+    fitting = [o for o in objects if words in o.label.casefold() or words in o.user_name.casefold()]
+    if "near_m" in given:
+        at = np.array(given["near_m"], np.float64)
+        fitting.sort(key=lambda o: (float(floor_distance(o.box, at[None])[0]), o.id))
+    first = int(given.get("offset", 0))
+    shown = fitting[first : first + int(given.get("limit", 100))]
+    return ToolAnswer({"frame": source.frame(), "total": len(fitting), "objects": [_as_values(o) for o in shown]})
+
+
+LIST_OBJECTS = AgentTool(
+    "list_objects",
+    "List objects",
+    "Objects of the map with ids, names, boxes and scores; all, or those whose name holds a word, or nearest first. "
+    "For a thing that is meant by a sentence use find.",
+    _schema_of(
+        {
+            "name": _text("Only objects whose class or user's name holds this text.", 100),
+            "near_m": _vector("x, y in metres: nearest to this place first.", 2),
+            "all_states": _flag("Tentative and stale objects too, not only confirmed ones."),
+            "limit": _integer("At most so many.", 1, MAX_LISTED, 100),
+            "offset": _integer("Leave the first so many away.", 0, 1_000_000, 0),
+        },
+        optional=("name", "near_m", "all_states", "limit", "offset"),
+    ),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "total": _integer("How many there are, listed or not.", 0),
+            "objects": _list(_OBJECT),
+        }
+    ),
+    _list_objects,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# find
+
+
+def _find(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    viewpoint = None
+    if "standing_at" in given:
+        x, y, yaw = given["standing_at"]
+        R = np.array([[math.cos(yaw), -math.sin(yaw), 0.0], [math.sin(yaw), math.cos(yaw), 0.0], [0.0, 0.0, 1.0]])
+        viewpoint = make_transform(R, np.array([x, y, 0.0]))
+    try:
+        answer = source.ground(given["sentence"], viewpoint)
+    except ValueError as error:
+        raise ToolInputError(str(error)) from error
+    return ToolAnswer(
+        {
+            "frame": source.frame(),
+            "status": answer.status.name,
+            "reason": answer.reason,
+            "objects": [_as_values(o) for o in answer.candidates],
+            "nearest": [_as_values(o) for o in answer.nearest],
+            "count": answer.count,
+            "phrases": [phrase.as_dict() for phrase in answer.phrases],
+        }
+    )
+
+
+FIND = AgentTool(
+    "find",
+    "Find what a sentence means",
+    "Which objects a sentence means: 'the chair by the window', 'the second cup from the left', 'how many chairs', "
+    "'what is on the table'. Ends FOUND, NOT_FOUND (reason says what is missing; nearest what comes closest), "
+    "AMBIGUOUS (reason asks what would tell the objects apart) or INVALID.",
+    _schema_of(
+        {
+            "sentence": _text("What is meant, in English.", MAX_QUERY_CHARACTERS),
+            "standing_at": _vector(
+                "x, y in metres and yaw in radians (0 = along x, counter-clockwise) from where 'left of' and 'in front "
+                "of' are said; a running node takes the robot's own place and refuses another.",
+                3,
+            ),
+        },
+        optional=("standing_at",),
+    ),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "status": {"type": "string", "enum": ["FOUND", "NOT_FOUND", "AMBIGUOUS", "INVALID"]},
+            "reason": _text("Why, in words; may be empty for FOUND."),
+            "objects": _list(_OBJECT, "What is meant, best first; their score is the probability that it is meant."),
+            "nearest": _list(_OBJECT, "NOT_FOUND although there are such things: those, what comes nearest first."),
+            "count": {
+                "type": ["integer", "null"],
+                "description": "Of the objects asked for together ('how many chairs'); null where one was.",
+            },
+            "phrases": _list(
+                _schema_of(
+                    {
+                        "text": _text("A noun phrase of the sentence."),
+                        "start": _integer("Its first character.", 0),
+                        "end": _integer("The character after its last.", 0),
+                        "ids": _list(_integer("Of an object.", 0), "Objects that it stands for."),
+                    }
+                ),
+                "Noun phrases of the sentence, the one asked for first, and their objects.",
+            ),
+        }
+    ),
+    _find,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# relations and context
+
+
+def _relations(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    objects = source.perception().objects
+    ids = [int(i) for i in given.get("ids", [])]
+    for number in ids:
+        _object(objects, number)
+    facts = _facts(objects)
+    chosen = [f for f in facts if not ids or f["subject"] in ids or f["anchor"] in ids]
+    return ToolAnswer({"frame": source.frame(), "relations": chosen})
+
+
+def _facts(objects: tuple[SceneObject, ...]) -> list[Values]:
+    labels = {o.id: o.label for o in objects}
+    return [
+        {
+            "subject": f.subject,
+            "relation": f.relation,
+            "anchor": f.anchor,
+            "words": f"{labels[f.subject]} {f.subject} is {f.relation} {labels[f.anchor]} {f.anchor}",
+        }
+        for f in decide_relations(objects)
+    ]
+
+
+RELATIONS = AgentTool(
+    "relations",
+    "What is on, in and under what",
+    "Which objects lie on, in or under which, by their boxes: of all objects, or of those that are named.",
+    _schema_of({"ids": _list(_ID, "Only relations of these objects.", most=MAX_LISTED)}, optional=("ids",)),
+    _schema_of({"frame": _FRAME, "relations": _list(_RELATION)}),
+    _relations,
+)
+
+
+def _object_context(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    objects = scene.objects
+    thing = _object(objects, int(given["id"]))
+    row = objects.index(thing)
+    boxes = np.stack([o.box for o in objects])
+    bounds = Bounds.of(boxes)
+    apart = np.maximum(bounds.low - bounds.high[row], bounds.low[row] - bounds.high)
+    gap_m = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
+    color = color_names(mean_colors(scene.voxels, boxes), np.array([row]))[0]
+    near = [
+        j
+        for j in np.argsort(gap_m, kind="stable").tolist()
+        if j != row and gap_m[j] <= given.get("within_m", _NEARBY_M)
+    ]
+    return ToolAnswer(
+        {
+            "frame": source.frame(),
+            "object": _as_values(thing),
+            "color": color,
+            "relations": [f for f in _facts(objects) if thing.id in (f["subject"], f["anchor"])],
+            "nearby": [
+                {"id": objects[j].id, "label": objects[j].label, "gap_m": round(float(gap_m[j]), 3)}
+                for j in near[:MAX_NEARBY]
+            ],
+        }
+    )
+
+
+OBJECT_CONTEXT = AgentTool(
+    "object_context",
+    "All about one object",
+    "One object, its colour, what it is on, in or under, what is on, in or under it, and what is near.",
+    _schema_of(
+        {"id": _ID, "within_m": _number("How near, in metres between boxes; 1.5 where it is not given.", 0, 100)},
+        optional=("within_m",),
+    ),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "object": _OBJECT,
+            "color": _text("Name of its colour; empty = not measured."),
+            "relations": _list(_RELATION),
+            "nearby": _list(
+                _schema_of({"id": _ID, "label": _text("Of its class."), "gap_m": _number("Between the boxes.", 0)}),
+                f"Nearest first, at most {MAX_NEARBY}.",
+            ),
+        }
+    ),
+    _object_context,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# goals
+
+
+def _goal_near(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    thing = _object(scene.objects, int(given["id"]))
+    robot_m = np.array(given["robot_at_m"], np.float64) if "robot_at_m" in given else None
+    radius_m = float(given.get("robot_radius_m", 0.3))
+    pose = approach_pose(thing.box, scene.grid, robot_m, ApproachOptions(radius_m))
+    values: Values = {"frame": source.frame(), "object": _as_values(thing), "reachable": pose is not None}
+    if pose is None:
+        from_there = "" if robot_m is None else f" that can be got to from x {robot_m[0]:g}, y {robot_m[1]:g}"
+        values |= {"reason": f"no free floor is known before {thing.label} {thing.id}{from_there}", "goal": None}
+        return ToolAnswer(values)
+    yaw = math.atan2(pose[1, 0], pose[0, 0])
+    away_m = float(floor_distance(thing.box, pose[None, :2, 3])[0])
+    goal = {"position_m": _rounded(pose[:3, 3]), "yaw_rad": round(yaw, 4), "distance_m": round(away_m, 3)}
+    return ToolAnswer({**values, "reason": "", "goal": goal})
+
+
+GOAL_NEAR = AgentTool(
+    "goal_near",
+    "Where to stand to be at an object",
+    "A pose on free floor before an object, facing it, for a robot of a given radius: a goal for navigation.",
+    _schema_of(
+        {
+            "id": _ID,
+            "robot_at_m": _vector("x, y in metres where the robot is: only places that it can get to.", 2),
+            "robot_radius_m": _number("Of the robot, in metres; 0.3 where it is not given.", 0.05, 1.4),
+        },
+        optional=("robot_at_m", "robot_radius_m"),
+    ),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "object": _OBJECT,
+            "reachable": _flag("Whether there is such a place."),
+            "reason": _text("Why there is none."),
+            "goal": {
+                "anyOf": [
+                    _schema_of(
+                        {
+                            "position_m": _vector("x, y, z of the robot's base on the floor, in metres."),
+                            "yaw_rad": _number("Heading, towards the object: radians from x, counter-clockwise."),
+                            "distance_m": _number("On the floor from there to the object's footprint, in metres.", 0),
+                        }
+                    ),
+                    {"type": "null"},
+                ]
+            },
+        }
+    ),
+    _goal_near,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# words and pictures
+
+
+def _describe(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    description = describe(source.perception().objects, "dense" if given.get("dense") else "plain")
+    mentions = [{"phrase": m.phrase, "ids": list(m.ids)} for m in description.mentions]
+    return ToolAnswer({"frame": source.frame(), "text": description.text, "mentions": mentions})
+
+
+DESCRIBE = AgentTool(
+    "describe",
+    "The scene in sentences",
+    "The whole scene in sentences whose every noun carries its ids: 'A desk <obj_3> by the window <obj_9>.'",
+    _schema_of({"dense": _flag("<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")}, optional=("dense",)),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "text": _text("Sentences."),
+            "mentions": _list(_schema_of({"phrase": _text("A noun."), "ids": _list(_ID)}), "Nouns and their objects."),
+        }
+    ),
+    _describe,
+)
+
+
+def _snapshot(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
+    scene = source.perception()
+    ids = [int(i) for i in given.get("ids", [])]
+    objects = tuple(_object(scene.objects, number) for number in dict.fromkeys(ids)) if ids else scene.objects
+    picture = render_top_view(scene, objects, max_pixels=int(given.get("pixels", 640)))
+    height, width = picture.shape[:2]
+    values = {"frame": source.frame(), "ids": [o.id for o in objects], "width_px": width, "height_px": height}
+    return ToolAnswer(values, picture)
+
+
+SNAPSHOT = AgentTool(
+    "snapshot",
+    "Picture of the map with boxes",
+    "The map from above in true colours, x to the right and y up, with the boxes, names and ids of objects and a scale "
+    "in metres.",
+    _schema_of(
+        {
+            "ids": _list(_ID, "Only the boxes of these objects; all where it is not given.", most=MAX_LISTED),
+            "pixels": _integer("Longer side of the picture.", 200, 2000, 640),
+        },
+        optional=("ids", "pixels"),
+    ),
+    _schema_of(
+        {
+            "frame": _FRAME,
+            "ids": _list(_ID, "Objects whose boxes are drawn."),
+            "width_px": _integer("Of the picture.", 1),
+            "height_px": _integer("Of the picture.", 1),
+        }
+    ),
+    _snapshot,
+)
+
+TOOLS: Mapping[str, AgentTool] = {
+    tool.name: tool for tool in (LIST_OBJECTS, FIND, RELATIONS, OBJECT_CONTEXT, GOAL_NEAR, DESCRIBE, SNAPSHOT)
+}
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
+    """The answer of a tool to whatever an agent sent. Raises :class:`ToolInputError` for what it cannot answer, and
+    :class:`.SceneUnavailableError` without a scene."""
+    if name not in TOOLS:
+        raise ToolInputError(f"there is no tool {_short(name)}; there are {', '.join(TOOLS)}")
+    given = {} if arguments is None else arguments
+    problem = input_problem(TOOLS[name].input_schema, given)
+    if problem:
+        raise ToolInputError(f"{name}: {problem}")
+    assert isinstance(given, Mapping)
+    return TOOLS[name].answer(source, given)
+
+
+_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "object": (Mapping, "an object"),
+    "array": (list, "a list"),
+    "string": (str, "a text"),
+    "boolean": (bool, "true or false"),
+    "integer": (int, "a whole number"),
+    "number": ((int, float), "a number"),
+}
+
+
+def input_problem(schema: Schema, value: object, where: str = "") -> str:
+    """What is wrong with a JSON value by one of the input schemas above, in words; empty where nothing is."""
+    kind, words = _KINDS[schema["type"]]
+    if isinstance(value, float) and value.is_integer() and schema["type"] == "integer":
+        value = int(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and schema["type"] != "boolean"):
+        return f"{where or 'arguments'} must be {words}, got {_short(value)}"
+    if isinstance(value, Mapping):
+        return _object_problem(schema, value)
+    if isinstance(value, list):
+        low, high = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+        if not low <= len(value) <= high:
+            wanted = f"{low:g}" if low == high else f"at most {high:g}"
+            return f"{where} must have {wanted} entries, got {len(value)}"
+        return next((p for i, v in enumerate(value) if (p := input_problem(schema["items"], v, f"{where}[{i}]"))), "")
+    if isinstance(value, str):
+        most = schema.get("maxLength", math.inf)
+        return f"{where} must have at most {most:g} characters, got {len(value)}" if len(value) > most else ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+        if not low <= value <= high:  # NaN neither
+            return f"{where} must be from {low} to {high}, got {_short(value)}"
+    return ""
+
+
+def _object_problem(schema: Schema, value: Mapping[Any, object]) -> str:
+    known = schema["properties"]
+    unknown = [name for name in value if name not in known]
+    if unknown:
+        return f"there is no argument {_short(unknown[0])}; there are {', '.join(known)}"
+    missing = [name for name in schema["required"] if name not in value]
+    if missing:
+        return f"{missing[0]} must be given: {known[missing[0]]['description']}"
+    return next((p for name, v in value.items() if (p := input_problem(known[name], v, name))), "")
+
+
+def _short(value: object) -> str:
+    """What was sent, for an error: one line of ASCII, short however large it is."""
+    if isinstance(value, (Mapping, list)):
+        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
+    if isinstance(value, int) and abs(value) > 2**63:
+        return "a number beyond 64 bits"
+    text = ascii(value[: _SHOWN_CHARACTERS + 1]) if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+def _object(objects: tuple[SceneObject, ...], number: int) -> SceneObject:
+    found = next((o for o in objects if o.id == number), None)
+    if found is None:
+        raise ToolInputError(f"there is no object {_short(number)}: list_objects gives those that there are")
+    return found
+
+
+def _as_values(thing: SceneObject) -> Values:
+    values: Values = {
+        "id": thing.id,
+        "label": thing.label,
+        "score": round(float(thing.score), 4),
+        "state": thing.state,
+        "position_m": _rounded(thing.box[:3]),
+        "size_m": _rounded(thing.box[3:6]),
+        "rotation_rad": _rounded(thing.box[6:9]),
+        "last_seen_s": round(thing.last_seen_ns * 1e-9, 3),
+    }
+    return {**values, "user_name": thing.user_name} if thing.user_name else values
+
+
+def _rounded(numbers: NDArray[np.float64]) -> list[float]:
+    return [round(float(v), 4) for v in numbers]

@@ -1,0 +1,254 @@
+"""What changed between two maps of one place: things that appeared, left, moved or have another name.
+
+Objects are paired by where they stand: those whose boxes overlap are one thing. Of the rest, things of one name and one
+size are paired so that they moved least together. What has no partner then appeared or left, but only where the other
+map shows the place: a map that never saw the corner says nothing about the chair in it, and where the voxels of the
+thing are still there it was only not recognised. Such are told apart, as unseen and unsure.
+
+Both maps must lie in one frame. :func:`compare_maps` refuses maps whose walls and furniture do not coincide: they are
+of different places, or were not put where the other lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial import cKDTree
+
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.mapping.voxel_counts import count_voxels_explained, without_bottom
+from embodied_perceptron.results import UNNAMED, Perception, SceneObject, VoxelSnapshot
+
+F64 = NDArray[np.float64]
+
+_SAME_PLACE_IOU, _SAME_NAME_IOU = 0.25, 0.1
+_SAME_SIZE = 0.6  # smaller over larger edge
+_THERE, _MAPPED = 0.5, 0.2  # share of the thing's voxels, of those around it, that the other map has
+_AROUND_M = 0.3
+_CELL_M, _COLUMN_M, _LOW_M = 0.1, 0.5, 0.3  # of what is compared, of what both saw, and above the floor
+_LEAST_COMMON_M2, _LEAST_ALIGNED = 1.0, 0.5
+
+
+class DifferentPlacesError(ValueError):
+    """The maps are of different places, or do not lie in one frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectChange:
+    """One thing in both maps, or in one of them.
+
+    Attributes:
+        before, after: the thing in each map, None where it is not.
+        moved_m: (3,) how far its box went, metres in the frame of the maps: what a box grew on one side is no motion.
+    """
+
+    before: SceneObject | None
+    after: SceneObject | None
+    moved_m: F64
+
+    @property
+    def distance_m(self) -> float:
+        """Length of :attr:`moved_m`."""
+        return float(np.linalg.norm(self.moved_m))
+
+
+@dataclass(frozen=True, eq=False)
+class MapChanges:
+    """What changed. A thing that moved and has another name is in both lists.
+
+    Attributes:
+        appeared: where the first map shows nothing.
+        left: where the second map shows nothing.
+        moved: by at least the distance that was asked for.
+        renamed: of another class, or called otherwise by a user.
+        unsure: not recognised in the other map, although what it shows there may be it.
+        unseen: in a place that the other map does not show.
+        unchanged: how many stand where they stood.
+        aligned: share in [0, 1] of walls and furniture, of what both maps show, that coincides.
+    """
+
+    appeared: tuple[ObjectChange, ...]
+    left: tuple[ObjectChange, ...]
+    moved: tuple[ObjectChange, ...]
+    renamed: tuple[ObjectChange, ...]
+    unsure: tuple[ObjectChange, ...]
+    unseen: tuple[ObjectChange, ...]
+    unchanged: int
+    aligned: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        kinds = ("appeared", "left", "moved", "renamed", "unsure", "unseen")
+        return {
+            **{kind: [_entry(change) for change in getattr(self, kind)] for kind in kinds},
+            "unchanged": self.unchanged,
+            "aligned": round(self.aligned, 3),
+        }
+
+
+def _entry(change: ObjectChange) -> dict[str, Any]:
+    return {
+        "before": None if change.before is None else change.before.as_dict(),
+        "after": None if change.after is None else change.after.as_dict(),
+        "moved_m": [round(float(v), 3) for v in change.moved_m],
+        "distance_m": round(change.distance_m, 3),
+    }
+
+
+def compare_maps(before: Perception, after: Perception, min_moved_m: float = 0.2) -> MapChanges:
+    """What changed from one map to another of the same place.
+
+    Confirmed objects count; the other map's tentative and stale ones are their partners too. Raises
+    :class:`DifferentPlacesError` for maps that do not lie on each other.
+
+    Args:
+        before, after: in one frame.
+        min_moved_m: a thing has moved whose box went at least so far.
+    """
+    aligned = check_same_place(before, after)
+    a, b = (tuple(p.objects) + tuple(p.tentative) + tuple(p.stale) for p in (before, after))
+    pairs = _paired_by_place(a, b)
+    rest_a = [i for i in range(len(before.objects)) if i not in pairs]
+    rest_b = [j for j in range(len(after.objects)) if j not in pairs.values()]
+    shown_a = _shown(rest_a, a, before.voxels, after.voxels, b)
+    shown_b = _shown(rest_b, b, after.voxels, before.voxels, a)
+    gone = [i for i in rest_a if shown_a[i] == "empty"]
+    new = [j for j in rest_b if shown_b[j] == "empty"]
+    pairs |= _paired_by_kind(a, b, gone, new)
+    both = [
+        ObjectChange(a[i], b[j], displacement(a[i].box, b[j].box))
+        for i, j in sorted(pairs.items())
+        if i < len(before.objects) or j < len(after.objects)
+    ]
+    moved = tuple(c for c in both if c.distance_m >= min_moved_m)
+    renamed = tuple(c for c in both if _names(c.before) != _names(c.after))
+    alone_a = {i: ObjectChange(a[i], None, np.zeros(3)) for i in rest_a if i not in pairs}
+    alone_b = {j: ObjectChange(None, b[j], np.zeros(3)) for j in rest_b if j not in pairs.values()}
+
+    def told(kind: str) -> tuple[ObjectChange, ...]:
+        return tuple(c for i, c in alone_a.items() if shown_a[i] == kind) + tuple(
+            c for j, c in alone_b.items() if shown_b[j] == kind
+        )
+
+    empty = told("empty")
+    return MapChanges(
+        appeared=tuple(c for c in empty if c.before is None),
+        left=tuple(c for c in empty if c.after is None),
+        moved=moved,
+        renamed=renamed,
+        unsure=told("occupied"),
+        unseen=told("unmapped"),
+        unchanged=len(both) - len({id(c) for c in (*moved, *renamed)}),
+        aligned=aligned,
+    )
+
+
+def displacement(before: F64, after: F64) -> F64:
+    """(3,) how far a (9,) box went, metres: per axis the smaller way of its sides, 0 where only the size changed."""
+    bounds = Bounds.of(np.stack([before, after]))
+    low, high = bounds.low[1] - bounds.low[0], bounds.high[1] - bounds.high[0]
+    way = np.where(np.abs(low) < np.abs(high), low, high)
+    return np.asarray(np.where(low * high > 0, way, 0.0))
+
+
+def _names(thing: SceneObject | None) -> tuple[str, str]:
+    assert thing is not None
+    return thing.label, thing.user_name
+
+
+def _paired_by_place(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict[int, int]:
+    """Row of ``a`` -> row of ``b``: what overlaps most together, of one name rather than of another."""
+    if not a or not b:
+        return {}
+    iou = Bounds.of(np.stack([o.box for o in a])).iou(Bounds.of(np.stack([o.box for o in b])))
+    same = np.array([[x.label == y.label for y in b] for x in a])
+    fits = (iou >= _SAME_PLACE_IOU) | (same & (iou >= _SAME_NAME_IOU))
+    worth = np.where(fits, iou + 0.5 * same, 0.0)
+    rows, columns = linear_sum_assignment(worth, maximize=True)
+    return {int(i): int(j) for i, j in zip(rows, columns, strict=True) if fits[i, j]}
+
+
+def _paired_by_kind(
+    a: Sequence[SceneObject], b: Sequence[SceneObject], gone: list[int], new: list[int]
+) -> dict[int, int]:
+    """The same of things that stand elsewhere: of one name and size, so that the ways are short together."""
+    if not gone or not new:
+        return {}
+    far = 1e6
+    way = np.full((len(gone), len(new)), far)
+    for r, i in enumerate(gone):
+        for c, j in enumerate(new):
+            ratio = np.sort(a[i].box[3:6]) / np.sort(b[j].box[3:6])
+            if a[i].label == b[j].label != UNNAMED and np.minimum(ratio, 1 / ratio).min() >= _SAME_SIZE:
+                way[r, c] = np.linalg.norm(a[i].box[:3] - b[j].box[:3])
+    rows, columns = linear_sum_assignment(way)
+    return {gone[r]: new[c] for r, c in zip(rows, columns, strict=True) if way[r, c] < far}
+
+
+def _shown(
+    rows: list[int],
+    things: Sequence[SceneObject],
+    own: VoxelSnapshot,
+    other: VoxelSnapshot,
+    others: Sequence[SceneObject],
+) -> dict[int, str]:
+    """What the ``other`` map shows where things of one's ``own`` stand: "empty", "occupied" or "unmapped".
+
+    Voxels of the other map that belong to one of its own objects do not count.
+    """
+    if not rows:
+        return {}
+    boxes = without_bottom(np.stack([things[i].box for i in rows]))
+    known = np.stack([o.box for o in others]) if others else np.zeros((0, 9))
+    everybody = [list(range(len(known)))] * len(rows)
+    nobody: list[list[int]] = [[]] * len(rows)
+    own_in, own_around, _, _ = count_voxels_explained(own, boxes, _AROUND_M, nobody, known)
+    other_in, other_around, _, explained = count_voxels_explained(other, boxes, _AROUND_M, everybody, known)
+    finer = (other.voxel_size_m / own.voxel_size_m) ** 2  # voxels of a surface
+    there = (other_in - explained) * finer >= _THERE * np.maximum(own_in, 1)
+    mapped = (other_around + explained) * finer >= _MAPPED * np.maximum(own_around, 1)
+    return {i: "occupied" if there[k] else "empty" if mapped[k] else "unmapped" for k, i in enumerate(rows)}
+
+
+def check_same_place(before: Perception, after: Perception) -> float:
+    """Share of walls and furniture that coincides where both maps see. Raises :class:`DifferentPlacesError`."""
+    cells = [_standing_cells(p) for p in (before, after)]
+    columns = [set(map(tuple, np.floor(p.voxels.mean_point_m[:, :2] / _COLUMN_M).tolist())) for p in (before, after)]
+    common = columns[0] & columns[1]
+    area_m2 = len(common) * _COLUMN_M**2
+    if area_m2 < _LEAST_COMMON_M2:
+        raise DifferentPlacesError(
+            f"the maps have {area_m2:.1f} m2 of ground in common: they are of different places, or not in one frame"
+        )
+    parts = [
+        c[[tuple(row) in common for row in np.floor((c[:, :2] + 0.5) * _CELL_M / _COLUMN_M).tolist()]] for c in cells
+    ]
+    if not len(parts[0]) or not len(parts[1]):
+        raise DifferentPlacesError("nothing stands where both maps see: whether they lie in one frame cannot be told")
+    aligned = min(_share_near(parts[0], parts[1]), _share_near(parts[1], parts[0]))
+    if aligned < _LEAST_ALIGNED:
+        raise DifferentPlacesError(
+            f"of what stands where both maps see only {aligned:.0%} coincides: the maps are of different places, or "
+            "one of them does not lie where the other does (load it there, and save it anew)"
+        )
+    return aligned
+
+
+def _standing_cells(perception: Perception) -> NDArray[np.int64]:
+    """(N, 3) cells of what stands on the floor: the floor of every room lies on that of every other."""
+    points = np.asarray(perception.voxels.mean_point_m, np.float64)
+    lowest = float(points[:, 2].min(initial=0.0))
+    floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else lowest
+    above = points[points[:, 2] > floor_z + _LOW_M]
+    return np.unique(np.floor(above / _CELL_M).astype(np.int64), axis=0)
+
+
+def _share_near(cells: NDArray[np.int64], others: NDArray[np.int64]) -> float:
+    """Of cells those that are, or touch, one of the others."""
+    away = cKDTree(others).query(cells, p=np.inf, distance_upper_bound=1.5)[0]
+    return float(np.isfinite(away).mean())
