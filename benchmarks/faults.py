@@ -106,7 +106,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case: ``fate`` is a column of the table, ``reason`` says why, ``cpu_ms`` what a sentence took."""
+    """What became of a case: ``fate`` is a column of the table, ``reason`` says why; ``cpu_ms`` of a sentence."""
 
     fate: str
     reason: str = ""
@@ -419,9 +419,22 @@ def query_text(case: Case) -> str:
 PARTS = ["the chair between ", "chair window between ", "next to the ", "left of the ", "the second closest ", "and "]
 PARTS += ["that is not ", "with a lamp on it ", ", ", "which is between the table and the window ", "go to the "]
 PARTS += ["bring me ", "if you ", "when i ", "the one ", "two metres from ", "3 ", "! ", "… ", "( ", '" ', "how many "]
-WORDS = """the a chair table window lamp red blue between near next to left of right behind in front on under above which
-that is and or not with closest farthest two metres from second third largest it one , . ? go bring me where how many
-are there any except without as i enter facing looking at stand""".split()
+OTHER_WORDS = [
+    "red",
+    "blue",
+    "near",
+    "right",
+    "behind",
+    "in front",
+    "under",
+    "above",
+    "or",
+    "with",
+    "farthest",
+    "third",
+]
+OTHER_WORDS += [".", "?", "where", "there", "any", "except", "without", "as", "enter", "facing", "looking at", "stand"]
+WORDS = sorted({*OTHER_WORDS, *(word for part in (*PARTS, *SENTENCES) for word in part.split())})
 
 
 def sentence_changes(wild: Wild) -> dict[str, Plain]:
@@ -646,10 +659,8 @@ SCENE = tuple(
 )
 ROOM_LABELS = ("chair", "table", "window", "lamp", "sofa", "door", "box", "cabinet", "bed", "shelf")
 ROOM = tuple(  # what long sentences are asked about
-    SceneObject(
-        i + 1, ROOM_LABELS[i % 10], 0.8, np.array([4 * np.sin(7 * i), 4 * np.cos(3 * i), 0.5, 0.9, 0.5, 0.8, i, 0, 0])
-    )
-    for i in range(30)
+    SceneObject(i + 1, label, 0.8, np.array([4 * math.sin(7 * i), 4 * math.cos(3 * i), 0.5, 0.9, 0.5, 0.8, i, 0, 0]))
+    for i, label in enumerate(3 * ROOM_LABELS)
 )
 SCENE_COLORS = np.array([[200.0, 30, 30], [30, 30, 200], [120, 80, 40], [np.nan] * 3, [90, 90, 90]])
 
@@ -1215,7 +1226,7 @@ class Tally:
         """Of sentences of the longest length: median, 99th percentile and the longest; empty without any."""
         if not self.sentence_ms:
             return {}
-        p50, p99, longest = np.percentile(self.sentence_ms, [50, 99, 100])
+        p50, p99, longest = np.percentile(self.sentence_ms, [50, 99, 100]).tolist()
         return {"p50": round(p50, 1), "p99": round(p99, 1), "max": round(longest, 1)}
 
     def to_json(self) -> dict[str, Any]:
