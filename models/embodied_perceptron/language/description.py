@@ -205,9 +205,7 @@ def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
     return groups
 
 
-def _nearest(
-    things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDArray[np.bool_]
-) -> SceneObject | None:
+def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDArray[np.bool_]) -> SceneObject | None:
     """Of those that were said and have another name the nearest, the earliest of several, if it is near."""
     apart = np.maximum(bounds.low[row] - bounds.high[said], bounds.low[said] - bounds.high[row])
     gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
