@@ -1256,7 +1256,7 @@ def run(
     tally, start_s, history = Tally(), time.monotonic(), []  # type: ignore[var-annotated]
     rig = Rig(folder)
     for kind in ("query", "sentence"):  # what sentences load once is no growth
-        rig.meet(Case(kind, {"text": "frame the red box next to the table"}))
+        rig.meet(Case(kind, {"text": "frame the red box next to the tabel"}))
     every = max(total // 20, 1)
     try:
         for number, case in enumerate(inputs, 1):
