@@ -84,6 +84,7 @@ from embodied_perceptron_ros.players.replaying import choose_domain
 GROWTH_LIMIT_MIB = 40.0  # after the first tenth of a run
 SENTENCE_LIMIT_MS = 100.0
 PATIENCE_S = 20.0  # for one input; a busy machine is slow, a hang is for ever
+DIAGNOSE_EVERY = 500  # inputs; what the node said until then is kept
 HISTORY = 64  # inputs before a fault that are tried again when it does not come alone
 CAMERAS = ("raw", "packed")  # plain images; compressed ones
 CAMERA = Intrinsics(14.0, 14.0, 7.5, 5.5, 16, 12)
@@ -1274,8 +1275,10 @@ def run(
                     found = minimise(history, again) if again(history[-1:]) or again(history) else history[-1:]
                     tally.faults[verdict.signature]["cases"] = [c.to_json() for c in found]
                 rig, history = Rig(folder), []
-            if number % every == 0:
+            if number % DIAGNOSE_EVERY == 0:
                 rig.diagnose()
+            if number % every == 0:
+                gc.collect()
                 tally.memory_mib.append(resident_mib())
                 tally.seconds = time.monotonic() - start_s
                 on_progress(tally)

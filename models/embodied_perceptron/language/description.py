@@ -35,7 +35,7 @@ _OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "cou
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
 _MOST_CHARACTERS = 100  # of a label
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-_PLACED = {"on": "On", "in": "In", "under": "Under"}
+_PLACED: dict[Relation, str] = {"on": "On", "in": "In", "under": "Under"}
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
     for fact in facts:
         carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
     for anchor in things:
-        for relation in _PLACED:
+        for relation, words in _PLACED.items():
             group = carried.get((anchor.id, relation), [])
             if not group:
                 continue
             writer.start()
-            writer.say(f"{_PLACED[relation]} ")
+            writer.say(f"{words} ")
             writer.name([anchor], definite=True)
             writer.say(": ")
             parts = _alike(group)

@@ -64,7 +64,7 @@ rosbag1_reader.decompressors.update(
     bz2=_of_unknown_size(BZ2Decompressor, "chunk"),
     lz4=_of_unknown_size(LZ4FrameDecompressor, "chunk"),
 )
-rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined]
+rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined,assignment]
     decompress=_of_unknown_size(_zstd.ZstdDecompressor, "message")
 )
 

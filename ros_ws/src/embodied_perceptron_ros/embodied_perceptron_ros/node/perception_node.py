@@ -163,8 +163,9 @@ class PerceptionNode(LifecycleNode):
             self._report("loading libraries")
             from embodied_perceptron_ros.node.wiring import ConfiguredMap, prepare
 
-            perceptron = prepare(self.parameters.config, self.parameters.map_file, self._ending.is_set, self._report)
-            self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron))
+            values = self.parameters
+            perceptron, is_warm = prepare(values.config, values.map_file, self._ending.is_set, self._report)
+            self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron, is_warm))
             self._in_executor(lambda: self._read_back.show(effective_values(self.parameters)))
             if perceptron.inference is None:
                 self.get_logger().info("no network (weights): boxes have no class")
