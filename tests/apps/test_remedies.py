@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.bag_tools import camera_info, image, transform, write_bag
-from support.small_recording import BOXES, INTRINSICS, S, frames
+from support.small_recording import BOXES, INTRINSICS, S, camera_pose, frames, render
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import cli
@@ -55,6 +55,19 @@ def bag(path: Path, robots: tuple[str, ...] = ("",), offset_s: float = 0.0) -> P
     return write_bag(path, sorted(out, key=lambda m: m[1]))
 
 
+def late_poses(path: Path, late_s: float = 0.1) -> Path:
+    """A drive whose speed changes, and poses whose stamps are late."""
+    with TumWriter(path, INTRINSICS) as writer:
+        for k in range(COUNT):
+            T = camera_pose(6 + 5 * np.sin(0.5 * k), COUNT)
+            color, depth_m = render(T)
+            writer.add(S + k * S // 5, color, depth_m, T)
+    file = path / "groundtruth.txt"
+    lines = [line.split(maxsplit=1) for line in file.read_text().splitlines() if not line.startswith("#")]
+    file.write_text("".join(f"{float(stamp) + late_s:.9f} {pose}\n" for stamp, pose in lines))
+    return path
+
+
 FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "opengl": (lambda p: folder(p, lambda T: T @ G), "OpenGL"),
     "inverse": (lambda p: folder(p, invert_transform), "inverse"),
@@ -62,6 +75,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "arkit": (lambda p: folder(p, lambda T: Y_UP @ T @ G), "ARKit"),
     "poses in mm": (lambda p: folder(p, lambda T: make_transform(T[:3, :3], 1000 * T[:3, 3])), "scale"),
     "depth scale": (lambda p: edit(folder(p), depth_scale=5000.0), "scale"),
+    "poses late": (late_poses, "too late"),
     "two robots": (lambda p: bag(p, ("/robot1", "/robot2")), "transforms"),
 }
 

@@ -18,6 +18,7 @@ Poses = Annotated[
     ),
 ]
 PoseScale = Annotated[float | None, typer.Option(help="Metres in one unit of the poses.")]
+PoseOffset = Annotated[float | None, typer.Option(help="Seconds to add to the stamps of the poses, -0.05 for example.")]
 DepthScale = Annotated[float | None, typer.Option(help="Units of the depth images in one metre, 5000 for example.")]
 TfTopic = Annotated[
     str | None, typer.Option(help="Topic of the transforms of a bag, where several robots have their own.")
@@ -29,9 +30,11 @@ def reading_options(
     pose_scale: float | None = None,
     depth_scale: float | None = None,
     tf_topic: str | None = None,
+    pose_offset: float | None = None,
 ) -> dict[str, Any]:
     """Arguments of :func:`~embodied_perceptron.recordings.open.open_recording`, those that are given."""
     given = {"poses": poses, "pose_scale": pose_scale, "depth_scale": depth_scale, "tf_topic": tf_topic}
+    given["pose_offset"] = pose_offset
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
 from embodied_perceptron.apps.progress import TaskProgress
-from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
+from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.findings import Finding
@@ -133,6 +133,7 @@ def replay_command(
     tf_topic: TfTopic = None,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[
@@ -166,7 +167,7 @@ def replay_command(
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
-    reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
     if reading and not direct:
         names = ", ".join("--" + name.replace("_", "-") for name in reading)
         raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
@@ -319,6 +320,7 @@ def doctor_command(
     tf_topic: TfTopic = None,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -331,7 +333,7 @@ def doctor_command(
     findings: list[Finding] = []
     if source is not None:
         topics = (color_topic, depth_topic, info_topic)
-        reading = reading_options(poses, pose_scale, depth_scale, tf_topic)
+        reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
         findings += _examine_source(source, config, world_frame, topics, reading)
     if live:
         look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")

@@ -102,20 +102,18 @@ def _remember(config: PerceptronConfig) -> None:
 
 def _mark(config: PerceptronConfig) -> Path | None:
     """The empty file that stands for the kernels on the disk as they are now; None where none are kept."""
-    caches: dict[str, tuple[Any, str]] = {}
+    states: dict[str, Any] = {}  # of each kernel, by its index on the disk
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):
             for function in vars(module).values():
                 cache = getattr(function, "_cache", None)
                 if isinstance(function, Dispatcher) and isinstance(cache, FunctionCache):
                     file = cache._cache_file
-                    state = file._source_stamp, Path(file._index_path).exists()
-                    caches[f"{function.__module__}.{function.__name__}"] = state, cache.cache_path
-    if not caches:
+                    states[file._index_path] = file._source_stamp, Path(file._index_path).exists()
+    if not states:
         return None
-    said = repr((numba.__version__, torch.__version__, config, sorted((k, state) for k, (state, _) in caches.items())))
-    folder = Path(caches[min(caches)][1])
-    return folder / f"compiled-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    said = repr((numba.__version__, torch.__version__, config, sorted(states.items())))
+    return Path(min(states)).parent / f"compiled-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
 def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Callable[[], object]]:

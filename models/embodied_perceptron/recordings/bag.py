@@ -98,6 +98,8 @@ class TopicSummary:
         if self.type == IMAGE:
             return self.encoding in DEPTH_ENCODINGS
         if self.type == COMPRESSED_IMAGE:
+            if "rvl" in self.encoding.lower():
+                return False  # not supported
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
 
@@ -106,7 +108,7 @@ class TopicSummary:
         """Whether its images are colour or grey."""
         if self.type == IMAGE:
             return self.encoding in COLOR_ENCODINGS
-        return self.type == COMPRESSED_IMAGE and not self.is_depth
+        return self.type == COMPRESSED_IMAGE and not self.is_depth and "compressedDepth" not in self.encoding
 
     @property
     def base(self) -> str:
@@ -746,7 +748,10 @@ def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
         if len(found) == 1:
             return found[0].name
     have = ", ".join(t.name for t in infos) or "none"
-    raise TopicError(f"found no camera_info for {color.name}; CameraInfo topics: {have}")
+    raise TopicError(
+        f"found no camera_info for {color.name}; CameraInfo topics: {have}",
+        "record it with the images: a calibration given by hand is not supported",
+    )
 
 
 def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
@@ -760,10 +765,12 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
 
 def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
     """In words, where a topic has an encoding that is not."""
-    encodings = sorted({t.encoding for t in topics if t.type == IMAGE and not (t.is_color or t.is_depth)})
+    encodings = sorted(
+        {t.encoding for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE) and not (t.is_color or t.is_depth)}
+    )
     if not encodings:
         return ""
-    supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}"
+    supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}, also as PNG"
     return f"; {', '.join(encodings)} cannot be read: {supported}"
 
 
