@@ -14,7 +14,7 @@ from support.small_recording import BOXES, INTRINSICS, S, camera_pose, frames, r
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import cli
-from embodied_perceptron.geometry.transforms import invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import invert_transform, make_transform, rotation_to_quaternion
 from embodied_perceptron.recordings.artifacts import read_objects_json
 from embodied_perceptron.recordings.tum import TumWriter
 
@@ -56,15 +56,16 @@ def bag(path: Path, robots: tuple[str, ...] = ("",), offset_s: float = 0.0) -> P
 
 
 def late_poses(path: Path, late_s: float = 0.1) -> Path:
-    """A drive whose speed changes, and poses whose stamps are late."""
+    """A drive whose speed changes; its poses go on beyond the images, and their stamps are late."""
+    lines = []
     with TumWriter(path, INTRINSICS) as writer:
-        for k in range(COUNT):
-            T = camera_pose(6 + 5 * np.sin(0.5 * k), COUNT)
-            color, depth_m = render(T)
-            writer.add(S + k * S // 5, color, depth_m, T)
-    file = path / "groundtruth.txt"
-    lines = [line.split(maxsplit=1) for line in file.read_text().splitlines() if not line.startswith("#")]
-    file.write_text("".join(f"{float(stamp) + late_s:.9f} {pose}\n" for stamp, pose in lines))
+        for k in range(-1, COUNT + 1):
+            T, stamp = camera_pose(6 + 5 * np.sin(0.5 * k), COUNT), 10 * S + k * S // 5
+            numbers = " ".join(f"{v:.9f}" for v in (*T[:3, 3], *rotation_to_quaternion(T[:3, :3])))
+            lines.append(f"{stamp / S + late_s:.6f} {numbers}\n")
+            if 0 <= k < COUNT:
+                writer.add(stamp, *render(T), T)
+    (path / "groundtruth.txt").write_text("".join(lines))
     return path
 
 
