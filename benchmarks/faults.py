@@ -83,7 +83,7 @@ from embodied_perceptron_ros.players.replaying import choose_domain
 
 GROWTH_LIMIT_MIB = 40.0  # after the first tenth of a run
 SENTENCE_LIMIT_MS = 100.0
-PATIENCE_S = 20.0  # for one input; a busy machine is slow, a hang is for ever
+PATIENCE_S = 120.0  # for one input; a busy machine is slow, a hang is for ever
 DIAGNOSE_EVERY = 500  # inputs; what the node said until then is kept
 HISTORY = 64  # inputs before a fault that are tried again when it does not come alone
 CAMERAS = ("raw", "packed")  # plain images; compressed ones

@@ -268,6 +268,11 @@ class GroundingInterface:
             pose = self._unmoved()
         frame_id, T = pose.frame_id, pose.T_out_world
         way = self._way_to(grounding)
+        if grounding.status == GroundingStatus.FOUND and grounding.candidates and way[0] is None:
+            words = self._no_way()
+            grounding = dataclasses.replace(
+                grounding, reason=f"{grounding.reason}; {words}" if grounding.reason else words
+            )
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
@@ -286,6 +291,12 @@ class GroundingInterface:
         robot_m = None if here is None else here[:2, 3]
         distance_m = math.nan if robot_m is None else float(floor_distance(thing.box, robot_m[None])[0])
         return self._perceptron.approach(thing, robot_m, self._parameters().robot_radius_m), distance_m
+
+    def _no_way(self) -> str:
+        """Why there is no pose to go to, in words."""
+        if self._perceptron.map.published.grid is None:
+            return "no way to it: there is no grid until the next perception"
+        return "no way to it: the grid has no free place beside it that the robot gets to"
 
     def _publish_answer(self, answer: Answer) -> None:
         with self._publish_lock:
