@@ -33,8 +33,10 @@ def reading_options(
     pose_offset: float | None = None,
 ) -> dict[str, Any]:
     """Arguments of :func:`~embodied_perceptron.recordings.open.open_recording`, those that are given."""
-    given = {"poses": poses, "pose_scale": pose_scale, "depth_scale": depth_scale, "tf_topic": tf_topic}
-    given["pose_offset"] = pose_offset
+    given = {
+        **{"poses": poses, "pose_scale": pose_scale, "pose_offset": pose_offset},
+        **{"depth_scale": depth_scale, "tf_topic": tf_topic},
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 

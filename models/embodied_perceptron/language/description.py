@@ -207,15 +207,11 @@ def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
 
 def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDArray[np.bool_]) -> SceneObject | None:
     """Of those that were said and have another name the nearest, the earliest of several, if it is near."""
-    apart = np.maximum(bounds.low[row] - bounds.high[said], bounds.low[said] - bounds.high[row])
+    others = np.flatnonzero(said)
+    apart = np.maximum(bounds.low[row] - bounds.high[others], bounds.low[others] - bounds.high[row])
     gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
-    for k in np.argsort(gaps, kind="stable").tolist():
-        if gaps[k] > NEAR_M:
-            return None
-        other = things[int(np.flatnonzero(said)[k])]
-        if other.label != things[row].label:
-            return other
-    return None
+    near = np.argsort(gaps, kind="stable")[: int((gaps <= NEAR_M).sum())]
+    return next((things[j] for j in others[near] if things[j].label != things[row].label), None)
 
 
 class _Writer:
