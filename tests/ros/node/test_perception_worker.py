@@ -46,7 +46,6 @@ class Stand:
             publish_held=lambda perception: None,
             new_listeners=lambda: False,
             rate_hz=lambda: 100.0,
-            warm_up=self.warm_up,
         )
 
     def warm_up(self, stopped: Callable[[], bool]) -> None:
@@ -69,7 +68,7 @@ def stand() -> Iterator[Stand]:
 
 
 def test_it_perceives_after_its_warm_up(stand: Stand) -> None:
-    stand.worker.start()
+    stand.worker.start(stand.warm_up)
     stand.worker.map_changed()
     assert stand.begun.wait(10.0)
     time.sleep(0.05)
@@ -79,7 +78,7 @@ def test_it_perceives_after_its_warm_up(stand: Stand) -> None:
 
 
 def test_a_warm_up_ends_where_the_worker_is_stopped(stand: Stand) -> None:
-    stand.worker.start()
+    stand.worker.start(stand.warm_up)
     assert stand.begun.wait(10.0)
     stand.worker.stop()
     assert stand.done == []
@@ -88,7 +87,7 @@ def test_a_warm_up_ends_where_the_worker_is_stopped(stand: Stand) -> None:
 
 def test_a_process_that_ends_does_not_wait_for_it() -> None:
     stand = Stand(fault=RuntimeError("it does not stop when told"))
-    stand.worker.start()
+    stand.worker.start(stand.warm_up)
     assert stand.begun.wait(10.0)
     told_s = time.monotonic()
     stand.worker.stop(ending=True)
@@ -99,7 +98,7 @@ def test_a_process_that_ends_does_not_wait_for_it() -> None:
 
 def test_a_warm_up_that_fails_keeps_nobody_from_perceiving() -> None:
     stand = Stand(fault=RuntimeError("no kernel"))
-    stand.worker.start()
+    stand.worker.start(stand.warm_up)
     stand.worker.map_changed()
     stand.may_end.set()
     wait_until(lambda: stand.done == ["warm", "perceived"], 10.0)

@@ -27,7 +27,6 @@ class PerceptionWorker:
         publish: gets the perception, and whether to publish everything.
         publish_held: called while nothing new happens, for what publish held back.
         new_listeners: whether somebody subscribed since the last call.
-        warm_up: called once before all else; raises :class:`WarmUpStoppedError` soon after its argument says so.
     """
 
     def __init__(
@@ -41,7 +40,6 @@ class PerceptionWorker:
         publish_held: Callable[[Perception], None],
         new_listeners: Callable[[], bool],
         rate_hz: Callable[[], float],
-        warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None,
     ) -> None:
         self._perceptron = perceptron
         self._health = health
@@ -51,7 +49,7 @@ class PerceptionWorker:
         self._publish_held = publish_held
         self._new_listeners = new_listeners
         self._rate_hz = rate_hz
-        self._warm_up = warm_up
+        self._warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None
         self._warming_up = True
         self._changed = threading.Event()
         self._stopping = threading.Event()
@@ -59,8 +57,9 @@ class PerceptionWorker:
         self._told_faults = set[str]()  # of devices, that the log has already
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None) -> None:
+        """Begin, with ``warm_up``, which raises :class:`WarmUpStoppedError` soon after its argument says so."""
+        self._warm_up = warm_up
         self._thread.start()
 
     def stop(self, ending: bool = False) -> None:

@@ -170,7 +170,6 @@ class LiveParts:
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
             rate_hz=lambda: node.parameters.perception_hz,
-            warm_up=partial(self._warm_up, node.parameters.config),
         )
         language = LanguagePreparation(configured.perceptron, node.get_logger())
         with ExitStack() as parts:
@@ -181,7 +180,7 @@ class LiveParts:
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
-            perception.start()
+            perception.start(partial(self._warm_up, node.parameters.config))
             parts.callback(lambda: perception.stop(ending=node.is_ending))
             configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
             parts.callback(self._disconnect)
