@@ -1258,6 +1258,8 @@ def run(
     rig = Rig(folder)
     for kind in ("query", "sentence"):  # what sentences load once is no growth
         rig.meet(Case(kind, {"text": "frame the red box next to the tabel"}))
+    gc.collect()
+    gc.freeze()  # as the node's process does
     every = max(total // 20, 1)
     try:
         for number, case in enumerate(inputs, 1):
