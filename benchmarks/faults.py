@@ -1,7 +1,8 @@
 """Faults on purpose: mutated inputs in front of the node, each of which must meet a fate that has a name.
 
     python benchmarks/faults.py                              # 20,000 inputs; table, and out/bench/faults.json
-    python benchmarks/faults.py --inputs 1000000 --seed 7    # the hour
+    python benchmarks/faults.py --inputs 1000000 --seed 7    # the day
+    python benchmarks/faults.py --kinds sentence --inputs 10000    # sentences of the longest length, alone
     python benchmarks/faults.py --topics --inputs 10000      # a node of its own, over real topics
     python benchmarks/faults.py --case '{"kind": "query", "changes": {"text": "{"}}'
 
@@ -11,7 +12,8 @@ exception, an internal error that the node caught, an input that nobody accounts
 Then the smallest sequence of cases that still does it is looked for, on fresh nodes, and printed.
 
 In process the real node is driven by the callbacks that it gave to rclpy: what the executor would call is called here,
-and the node's clock for waiting is ours. Memory is measured after each twentieth of the inputs.
+and the node's clock for waiting is ours. Memory is measured after each twentieth of the inputs, and may not grow after
+the first tenth. A sentence of the longest length may take :data:`SENTENCE_LIMIT_MS` of its thread's processor time.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ from tf2_msgs.msg import TFMessage
 from embodied_perceptron.config import ConfigError, SynchronizerConfig, load_config
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError
@@ -78,8 +81,10 @@ from embodied_perceptron_ros.players.playback import image_qos
 from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
 from embodied_perceptron_ros.players.replaying import choose_domain
 
-GROWTH_LIMIT_MIB = 40.0  # over the second half of a run
-PATIENCE_S = 20.0  # for one input; a busy machine is slow, a hang is for ever
+GROWTH_LIMIT_MIB = 40.0  # after the first tenth of a run
+SENTENCE_LIMIT_MS = 100.0
+PATIENCE_S = 120.0  # for one input; a busy machine is slow, a hang is for ever
+DIAGNOSE_EVERY = 500  # inputs; what the node said until then is kept
 HISTORY = 64  # inputs before a fault that are tried again when it does not come alone
 CAMERAS = ("raw", "packed")  # plain images; compressed ones
 CAMERA = Intrinsics(14.0, 14.0, 7.5, 5.5, 16, 12)
@@ -102,10 +107,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case: ``fate`` is a column of the table, ``reason`` says why."""
+    """What became of a case: ``fate`` is a column of the table, ``reason`` says why; ``cpu_ms`` of a sentence."""
 
     fate: str
     reason: str = ""
+    cpu_ms: float | None = None
 
     @property
     def signature(self) -> str:
@@ -213,9 +219,8 @@ MODELS = ["plumb_bob", "rational_polynomial", "equidistant", "kannala_brandt4", 
 UINT32 = 2**32 - 1
 
 
-def frame_changes(wild: Wild) -> dict[str, Plain]:
-    """Of one picture: colour, depth, calibration and pose."""
-    changes: dict[str, Plain] = {}
+def frame_makers(wild: Wild) -> dict[str, Callable[[], Plain]]:
+    """What can be changed of a picture, by name: colour, depth, calibration and pose."""
     makers: dict[str, Callable[[], Plain]] = {
         "camera": lambda: wild.pick(CAMERAS),
         "size": lambda: [wild.integer(1, 64), wild.integer(1, 48)],
@@ -252,6 +257,13 @@ def frame_changes(wild: Wild) -> dict[str, Plain]:
         "info.binning_y": lambda: wild.integer(0, UINT32),
         "info.roi": lambda: [wild.integer(0, UINT32) for _ in range(4)],
     }
+    return makers
+
+
+def frame_changes(wild: Wild) -> dict[str, Plain]:
+    """Of one picture: few things or none."""
+    changes: dict[str, Plain] = {}
+    makers = frame_makers(wild)
     names = list(makers)
     for _ in range(int(wild.rng.geometric(0.5)) - (1 if wild.chance(0.15) else 0)):
         name = wild.pick(names)
@@ -402,6 +414,49 @@ def query_text(case: Case) -> str:
     if "damage" in case.changes:
         text = damaged(text.encode("utf-8", "replace"), case.changes["damage"]).decode("utf-8", "replace")
     return text.replace("\0", "")  # rclpy carries no NUL
+
+
+# what is repeated to the longest length; sentences of two or three of these nest, share and contradict each other
+PARTS = ["the chair between ", "chair window between ", "next to the ", "left of the ", "the second closest ", "and "]
+PARTS += ["that is not ", "with a lamp on it ", ", ", "which is between the table and the window ", "go to the "]
+PARTS += ["bring me ", "if you ", "when i ", "the one ", "two metres from ", "3 ", "! ", "… ", "( ", '" ', "how many "]
+OTHER_WORDS = [
+    "red",
+    "blue",
+    "near",
+    "right",
+    "behind",
+    "in front",
+    "under",
+    "above",
+    "or",
+    "with",
+    "farthest",
+    "third",
+]
+OTHER_WORDS += [".", "?", "where", "there", "any", "except", "without", "as", "enter", "facing", "looking at", "stand"]
+WORDS = sorted({*OTHER_WORDS, *(word for part in (*PARTS, *SENTENCES) for word in part.split())})
+
+
+def sentence_changes(wild: Wild) -> dict[str, Plain]:
+    """Of one sentence of the longest length: parts or words again and again, random words, random characters."""
+    kind = int(wild.rng.integers(4))
+    if kind == 0:
+        unit = "".join(wild.pick(PARTS) for _ in range(int(wild.rng.integers(1, 5))))
+    elif kind == 1:
+        unit = " ".join(wild.pick(WORDS) for _ in range(int(wild.rng.integers(1, 7)))) + " "
+    elif kind == 2:
+        unit = " ".join(wild.pick(WORDS) for _ in range(MAX_QUERY_CHARACTERS // 2))
+    else:
+        unit = "".join(wild.pick("abc ,.-'\"()0123456789eé") for _ in range(MAX_QUERY_CHARACTERS))
+    return {"text": (unit * MAX_QUERY_CHARACTERS)[:MAX_QUERY_CHARACTERS].strip()}
+
+
+def calibration_changes(wild: Wild) -> dict[str, Plain]:
+    """Of one picture's calibration alone, several values at once."""
+    makers = {name: make for name, make in frame_makers(wild).items() if name.startswith("info.")}
+    names = [wild.pick(list(makers)) for _ in range(int(wild.rng.integers(1, 5)))]
+    return {"camera": wild.pick(CAMERAS), **{name: makers[name]() for name in names}}
 
 
 def service_changes(wild: Wild) -> dict[str, Plain]:
@@ -563,9 +618,11 @@ def config_changes(wild: Wild) -> dict[str, Plain]:
 
 # kind -> (what its cases change, how often of all); the slow ones are rare
 KINDS: dict[str, tuple[Callable[[Wild], dict[str, Plain]], float]] = {
-    "frame": (frame_changes, 0.40),
+    "frame": (frame_changes, 0.35),
     "transform": (transform_changes, 0.22),
+    "calibration": (calibration_changes, 0.04),
     "query": (query_changes, 0.14),
+    "sentence": (sentence_changes, 0.01),
     "service": (service_changes, 0.04),
     "parameter": (parameter_changes, 0.08),
     "path": (path_changes, 0.03),
@@ -600,6 +657,11 @@ SCENE = tuple(
             ("sofa", 3, 0, 0.4),
         ]
     )
+)
+ROOM_LABELS = ("chair", "table", "window", "lamp", "sofa", "door", "box", "cabinet", "bed", "shelf")
+ROOM = tuple(  # what long sentences are asked about
+    SceneObject(i + 1, label, 0.8, np.array([4 * math.sin(7 * i), 4 * math.cos(3 * i), 0.5, 0.9, 0.5, 0.8, i, 0, 0]))
+    for i, label in enumerate(3 * ROOM_LABELS)
 )
 SCENE_COLORS = np.array([[200.0, 30, 30], [30, 30, 200], [120, 80, 40], [np.nan] * 3, [90, 90, 90]])
 
@@ -696,6 +758,7 @@ class Rig:
         self.stamp_ns = 10**15
         self.handlers: dict[str, Callable[[Case], Verdict]] = {
             **{"frame": self._frame, "transform": self._transform, "query": self._query, "service": self._service},
+            **{"calibration": self._frame, "sentence": self._sentence},
             **{"parameter": self._parameter, "path": self._path, "map file": self._map_file},
             **{
                 "weights file": self._weights,
@@ -837,6 +900,16 @@ class Rig:
         if verdict.fate == "unexplained" or grounding.status == GroundingStatus.INVALID:
             return verdict
         return Verdict("answered", f"sentence: {grounding.status.name}")
+
+    def _sentence(self, case: Case) -> Verdict:
+        start_s = time.thread_time()
+        grounding = ground_objects(case.changes.get("text", "the chair"), ROOM, T_ODOM_CAMERA)
+        cpu_ms = 1e3 * (time.thread_time() - start_s)
+        if cpu_ms > SENTENCE_LIMIT_MS:
+            return Verdict("unexplained", f"a sentence took more than {SENTENCE_LIMIT_MS:g} ms", cpu_ms)
+        if grounding.status == GroundingStatus.INVALID:
+            return Verdict("refused", "sentence: INVALID", cpu_ms)
+        return Verdict("answered", f"sentence: {grounding.status.name}", cpu_ms)
 
     def _service(self, case: Case) -> Verdict:
         c = case.changes
@@ -1114,12 +1187,14 @@ class Tally:
         fates: (kind, fate) -> inputs; reasons: (kind, fate: reason) -> inputs.
         faults: unexplained inputs: signature -> the smallest sequence of cases, and what was seen.
         memory_mib: after each twentieth.
+        sentence_ms: processor time of each sentence of the longest length.
     """
 
     fates: Counter[tuple[str, str]] = field(default_factory=Counter)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
     faults: dict[str, dict[str, Any]] = field(default_factory=dict)
     memory_mib: list[float] = field(default_factory=list)
+    sentence_ms: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -1128,9 +1203,9 @@ class Tally:
 
     @property
     def growth_mib(self) -> float:
-        """Of the second half."""
-        half = self.memory_mib[len(self.memory_mib) // 2 :]
-        return max(half[-1] - half[0], 0.0) if len(half) > 1 else 0.0
+        """After the first tenth."""
+        steady = self.memory_mib[len(self.memory_mib) // 10 :]
+        return max(steady[-1] - steady[0], 0.0) if len(steady) > 1 else 0.0
 
     @property
     def healthy(self) -> bool:
@@ -1139,12 +1214,21 @@ class Tally:
 
     def add(self, case: Case, verdict: Verdict) -> None:
         self.fates[case.kind, verdict.fate] += 1
+        if verdict.cpu_ms is not None:
+            self.sentence_ms.append(verdict.cpu_ms)
         if verdict.fate != "unexplained":
             self.reasons[case.kind, f"{verdict.fate}: {verdict.reason}".rstrip(": ")] += 1
 
     def rows(self) -> dict[str, dict[str, int]]:
         kinds = [kind for kind in KINDS if any(k == kind for k, _ in self.fates)]
         return {kind: {fate: self.fates[kind, fate] for fate in FATES} for kind in kinds}
+
+    def sentence_times(self) -> dict[str, float]:
+        """Of sentences of the longest length: median, 99th percentile and the longest; empty without any."""
+        if not self.sentence_ms:
+            return {}
+        p50, p99, longest = np.percentile(self.sentence_ms, [50, 99, 100]).tolist()
+        return {"p50": round(p50, 1), "p99": round(p99, 1), "max": round(longest, 1)}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -1154,7 +1238,8 @@ class Tally:
             "kinds": [{"kind": kind, **fates} for kind, fates in self.rows().items()],
             "reasons": [{"kind": kind, "reason": what, "inputs": n} for (kind, what), n in self.reasons.most_common()],
             "memory_mib": [round(m, 1) for m in self.memory_mib],
-            "growth_mib_of_second_half": round(self.growth_mib, 1),
+            "growth_mib_after_first_tenth": round(self.growth_mib, 1),
+            **{f"sentence_ms.{name}": ms for name, ms in self.sentence_times().items()},
             "faults": [{"signature": signature, **fault} for signature, fault in self.faults.items()],
             "healthy": self.healthy,
         }
@@ -1171,7 +1256,10 @@ def run(
     """Meet all cases in one node; after a fault with a fresh one."""
     tally, start_s, history = Tally(), time.monotonic(), []  # type: ignore[var-annotated]
     rig = Rig(folder)
-    rig.meet(Case("query", {"text": "frame the red box next to the table"}))  # what sentences load once is no growth
+    for kind in ("query", "sentence"):  # what sentences load once is no growth
+        rig.meet(Case(kind, {"text": "frame the red box next to the tabel"}))
+    gc.collect()
+    gc.freeze()  # as the node's process does
     every = max(total // 20, 1)
     try:
         for number, case in enumerate(inputs, 1):
@@ -1189,8 +1277,10 @@ def run(
                     found = minimise(history, again) if again(history[-1:]) or again(history) else history[-1:]
                     tally.faults[verdict.signature]["cases"] = [c.to_json() for c in found]
                 rig, history = Rig(folder), []
-            if number % every == 0:
+            if number % DIAGNOSE_EVERY == 0:
                 rig.diagnose()
+            if number % every == 0:
+                gc.collect()
                 tally.memory_mib.append(resident_mib())
                 tally.seconds = time.monotonic() - start_s
                 on_progress(tally)
@@ -1307,7 +1397,9 @@ def show(tally: Tally) -> None:
     report.show("fates", tally.to_json()["kinds"])
     if tally.memory_mib:
         span = f"{tally.memory_mib[0]:.0f} ... {tally.memory_mib[-1]:.0f} MiB"
-        report.console.print(f"memory {span}, {tally.growth_mib:+.1f} MiB in the second half")
+        report.console.print(f"memory {span}, {tally.growth_mib:+.1f} MiB after the first tenth")
+    if tally.sentence_ms:
+        report.console.print(f"sentences of the longest length, ms: {tally.sentence_times()}")
     if tally.seconds:
         report.console.print(f"{tally.inputs / tally.seconds:.0f} inputs/s; healthy: {tally.healthy}")
     for signature, fault in tally.faults.items():
@@ -1337,6 +1429,7 @@ def main() -> int:
             def progress(t: Tally) -> None:
                 done = f"{t.inputs} inputs, {t.inputs / t.seconds:.0f}/s, {len(t.faults)} faults"
                 report.console.print(f"{done}, {t.memory_mib[-1]:.0f} MiB")
+                report.write(options, {"seed": options.seed, **t.to_json()})  # a run that is cut short has its figures
 
             on_topics = ("frame", "transform", "query")
             kinds = [k for k in options.kinds if k in on_topics or not options.topics]

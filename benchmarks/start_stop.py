@@ -4,7 +4,8 @@
     python benchmarks/start_stop.py --runs 10 --weights none
 
 Times are those of the wall, from the start of the process: import, configuration and what the middleware takes to find
-its peers are in them. The node is stopped as soon as it is active, by SIGINT. Table, and out/bench/start_stop.json.
+its peers are in them; the processor time until it is active tells how much is its own work, on a busy machine too. The
+node is stopped as soon as it is active, by SIGINT. Table, and out/bench/start_stop.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import _report as report
@@ -26,8 +28,14 @@ from rclpy.node import Node
 
 from embodied_perceptron_ros.node.health import read_diagnostics
 
-GOALS = {"diagnostics_s": 2.0, "active_s": 15.0, "stop_s": 2.0}
+GOALS = {"diagnostics_s": 2.0, "active_s": 8.0, "active_cpu_s": 6.0, "stop_s": 2.0}
 PATIENCE_S = 180.0
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process has used of the processor so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def run(domain: int, weights: str) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def run(domain: int, weights: str) -> dict[str, Any]:
             if said and "diagnostics_s" not in times:
                 times["diagnostics_s"] = now
             if said and said[-1].get("node", {}).get("state") == "active":
-                times["active_s"] = now
+                times |= {"active_s": now, "active_cpu_s": processor_seconds(process.pid)}
             elif now > PATIENCE_S:
                 raise TimeoutError(f"not active after {PATIENCE_S:.0f} s: {said[-1] if said else 'no diagnostics'}")
         told = time.monotonic()

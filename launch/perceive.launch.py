@@ -10,18 +10,27 @@
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
 What is asked for and not there (packages, files, presets, arguments) is named before anything starts. ``none`` is the
-same as empty in every argument but ``weights``, where it means without a network.
+same as empty in every argument but ``weights``, where it means without a network. A node that fails ends the launch
+with exit code 1, unless it is respawned or another launch file includes this one.
 
 Without a ROS installation, ``embodied-perceptron perceive`` does the same with the same YAML.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, SetEnvironmentVariable
+from launch.actions import (
+    DeclareLaunchArgument,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+    SetEnvironmentVariable,
+)
+from launch.event_handlers import OnProcessExit
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
@@ -29,6 +38,7 @@ from embodied_perceptron_ros.players.launch_options import (
     LOG_LEVELS,
     camera_topics,
     check_config,
+    check_exit_code,
     check_extras,
     check_typed,
     detection_topics,
@@ -108,21 +118,24 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory than the default; a user's profile wins
     profile = ros_environment(context.environment).get(name)
     actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(name, profile)] if profile else []
-    actions.append(
-        Node(
-            package="embodied_perceptron",
-            executable="perception",
-            name="perception",
-            namespace=values["namespace"],
-            parameters=[str(config), parameters],
-            ros_arguments=["--log-level", log_level],
-            output="screen",
-            emulate_tty=True,
-            respawn=parse_flag(values["respawn"], "respawn"),
-            respawn_delay=2.0,
-            sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
-        )
+    respawn = parse_flag(values["respawn"], "respawn")
+    perception = Node(
+        package="embodied_perceptron",
+        executable="perception",
+        name="perception",
+        namespace=values["namespace"],
+        parameters=[str(config), parameters],
+        ros_arguments=["--log-level", log_level],
+        output="screen",
+        emulate_tty=True,
+        respawn=respawn,
+        respawn_delay=2.0,
+        sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
     )
+    if not respawn:
+        ended = OnProcessExit(target_action=perception, on_exit=partial(check_exit_code, "perception"))
+        actions.append(RegisterEventHandler(ended))
+    actions.append(perception)
     in_use = {**file_values, **parameters}
     if parse_flag(values["rviz"], "rviz"):
         layout = Path(values["rviz_config"]).expanduser() if values["rviz_config"] else share / "rviz/perception.rviz"

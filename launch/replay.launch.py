@@ -22,11 +22,18 @@ from launch.actions import (
 )
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.players.launch_options import check_extras, check_typed, parse_flag, player_command
+from embodied_perceptron_ros.players.launch_options import (
+    check_exit_code,
+    check_extras,
+    check_typed,
+    parse_flag,
+    player_command,
+)
 
 ARGUMENTS = (
     # name, default (None = has to be given), meaning
@@ -58,10 +65,13 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         ),
         player,
     ]
-    if not parse_flag(values["keep"], "keep"):
-        finished = EmitEvent(event=Shutdown(reason="the recording has ended"))
-        actions.append(RegisterEventHandler(OnProcessExit(target_action=player, on_exit=[finished])))
-    return actions
+    keep = parse_flag(values["keep"], "keep")
+
+    def after_playing(event: ProcessExited, context: LaunchContext) -> list[LaunchDescriptionEntity]:
+        check_exit_code("the player", event, context)
+        return [] if keep else [EmitEvent(event=Shutdown(reason="the recording has ended"))]
+
+    return [RegisterEventHandler(OnProcessExit(target_action=player, on_exit=after_playing)), *actions]
 
 
 def generate_launch_description() -> LaunchDescription:

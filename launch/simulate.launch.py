@@ -15,20 +15,18 @@ from ament_index_python.packages import get_package_prefix, get_package_share_di
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
-    EmitEvent,
     ExecuteProcess,
     IncludeLaunchDescription,
     OpaqueFunction,
     RegisterEventHandler,
 )
 from launch.event_handlers import OnProcessExit
-from launch.events import Shutdown
 from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
 from embodied_perceptron_ros.demo.simulated import ask_for_recording, render_command
-from embodied_perceptron_ros.players.launch_options import check_extras, check_typed
+from embodied_perceptron_ros.players.launch_options import check_exit_code, check_extras, check_typed
 
 ARGUMENTS = (
     # name, default, meaning
@@ -59,8 +57,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     )
 
     def after_render(event: ProcessExited, context: LaunchContext) -> list[LaunchDescriptionEntity]:
-        failed = EmitEvent(event=Shutdown(reason=f"rendering failed with exit code {event.returncode}"))
-        return [failed] if event.returncode else [replay]
+        check_exit_code("rendering", event, context)
+        return [] if event.returncode else [replay]
 
     return [RegisterEventHandler(OnProcessExit(target_action=render, on_exit=after_render)), render]
 

@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from embodied_perceptron import __version__
 from embodied_perceptron.apps import cli, recording_commands
 from embodied_perceptron.apps.checks import Finding, Severity
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.progress import TaskProgress, first_word
 
 RUN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
 
@@ -110,6 +112,27 @@ def test_no_network_is_called_none_everywhere(tmp_path: Path, weights: str) -> N
     arguments = ["replay", str(write_recording(tmp_path / "room", count=2)), "--out", str(tmp_path / "out")]
     result = RUN.invoke(app(), [*arguments, "--weights", weights, "--device", "cpu"])
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(("speaks", "told"), [(False, "starting train ...\n"), (True, "")])
+def test_whatever_takes_long_to_begin_says_so(
+    speaks: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
+        if speaks:
+            print("well")
+        time.sleep(0.3)
+
+    monkeypatch.setattr(sys, "argv", ["embodied-perceptron", "--traceback", "train", "--steps", "3"])
+    monkeypatch.setattr(cli, "build_app", lambda: run)
+    monkeypatch.setattr(cli, "first_word", partial(first_word, after_s=0.1))
+    streams = sys.stdout, sys.stderr
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert (sys.stdout, sys.stderr) == streams
+    out, error = capsys.readouterr()
+    assert error == told
+    assert out == ("well\n" if speaks else "")
 
 
 def test_progress_is_told_line_by_line_where_nobody_looks_at_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

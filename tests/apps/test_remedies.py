@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.bag_tools import camera_info, image, transform, write_bag
-from support.small_recording import BOXES, INTRINSICS, S, frames
+from support.small_recording import BOXES, INTRINSICS, S, camera_pose, frames, render
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import cli
-from embodied_perceptron.geometry.transforms import invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import invert_transform, make_transform, rotation_to_quaternion
 from embodied_perceptron.recordings.artifacts import read_objects_json
 from embodied_perceptron.recordings.tum import TumWriter
 
@@ -55,6 +55,20 @@ def bag(path: Path, robots: tuple[str, ...] = ("",), offset_s: float = 0.0) -> P
     return write_bag(path, sorted(out, key=lambda m: m[1]))
 
 
+def late_poses(path: Path, late_s: float = 0.1) -> Path:
+    """A drive whose speed changes; its poses go on beyond the images, and their stamps are late."""
+    lines = []
+    with TumWriter(path, INTRINSICS) as writer:
+        for k in range(-1, COUNT + 1):
+            T, stamp = camera_pose(6 + 5 * np.sin(0.5 * k), COUNT), 10 * S + k * S // 5
+            numbers = " ".join(f"{v:.9f}" for v in (*T[:3, 3], *rotation_to_quaternion(T[:3, :3])))
+            lines.append(f"{stamp / S + late_s:.6f} {numbers}\n")
+            if 0 <= k < COUNT:
+                writer.add(stamp, *render(T), T)
+    (path / "groundtruth.txt").write_text("".join(lines))
+    return path
+
+
 FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "opengl": (lambda p: folder(p, lambda T: T @ G), "OpenGL"),
     "inverse": (lambda p: folder(p, invert_transform), "inverse"),
@@ -62,6 +76,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "arkit": (lambda p: folder(p, lambda T: Y_UP @ T @ G), "ARKit"),
     "poses in mm": (lambda p: folder(p, lambda T: make_transform(T[:3, :3], 1000 * T[:3, 3])), "scale"),
     "depth scale": (lambda p: edit(folder(p), depth_scale=5000.0), "scale"),
+    "poses late": (late_poses, "too late"),
     "two robots": (lambda p: bag(p, ("/robot1", "/robot2")), "transforms"),
 }
 

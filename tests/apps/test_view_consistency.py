@@ -71,6 +71,32 @@ def worst(views: list[View], **options: object) -> Finding:
     return max(findings, key=lambda f: f.severity)
 
 
+def there_and_back(t: float) -> np.ndarray:
+    """A drive whose speed changes: of one at constant speed nobody can tell when its poses were."""
+    return camera_pose(6 + 5 * np.sin(0.8 * t), 12)
+
+
+@pytest.mark.parametrize("late_s", [0.13, -0.3])
+def test_stamps_of_poses_that_are_off_are_named(late_s: float) -> None:
+    times = [0.45 * k for k in range(16)]
+    depths = [np.nan_to_num(render(there_and_back(t))[1], posinf=0.0).astype(np.float32) for t in times]
+
+    def poses_at(offset_s: float) -> list[np.ndarray | None]:
+        at = [t - offset_s - late_s for t in times]
+        return [there_and_back(t) if 0 <= t <= times[-1] else None for t in at]
+
+    known = [k for k, T in enumerate(poses_at(0.0)) if T is not None]
+    views = [(depths[k], there_and_back(times[k] - late_s)) for k in known]
+    asked = lambda offset_s: [poses_at(offset_s)[k] for k in known]  # noqa: E731
+    finding = worst(views, poses_at=asked)
+    assert finding.check == "clock offset"
+    assert f"{abs(late_s):g} s too {'late' if late_s > 0 else 'early'}" in finding.message
+    assert finding.remedy == f"use --pose-offset {-late_s:g}"
+    assert "one clock" in worst(views, poses_at=asked, live=True).remedy
+    right = [(depth, there_and_back(t)) for depth, t in zip(depths, times, strict=True)]
+    assert worst(right, poses_at=lambda offset_s: [there_and_back(t - offset_s) for t in times]).severity == Severity.OK
+
+
 @pytest.mark.parametrize("names", WRITTEN)
 def test_converting_undoes_what_was_written(names: str) -> None:
     T = camera_pose(3, 12)

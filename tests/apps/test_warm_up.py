@@ -43,6 +43,33 @@ def test_the_command_tells_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(asked) == 1
 
 
+_ASK = """
+import sys
+from embodied_perceptron.apps import warm_up
+from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+config = PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.08))
+before = warm_up.is_compiled(config)
+if sys.argv[1:]:
+    warm_up.warm_up(config)
+print(before, warm_up.is_compiled(config), warm_up.is_compiled(PerceptronConfig()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_whether_everything_is_compiled_can_be_asked(tmp_path: Path) -> None:
+    def ask(*arguments: str) -> list[str]:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", _ASK, *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert ask() == ["False", "False", "False"]
+    assert ask("warm up") == ["False", "True", "False"]  # another configuration may need others
+    assert ask() == ["True", "True", "False"]
+    next(iter(tmp_path.rglob("*.nbi"))).unlink()
+    assert ask() == ["False", "False", "False"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_what_it_compiles_is_there_for_the_next_process(tmp_path: Path) -> None:

@@ -56,6 +56,24 @@ def test_twenty_thousand_inputs(faults: ModuleType, tmp_path: Path) -> None:
     assert tally.healthy, tally.memory_mib
 
 
+def test_long_sentences_take_little(faults: ModuleType) -> None:
+    """Ten thousand are the matter of the script: there each has its limit."""
+    met = [faults.Rig._sentence(None, case) for case in faults.cases(12, 120, ["sentence"])]
+    assert {verdict.fate for verdict in met} >= {"answered", "refused"}
+    times_ms = [verdict.cpu_ms for verdict in met]
+    assert np.percentile(times_ms, 95) < faults.SENTENCE_LIMIT_MS
+    assert max(times_ms) < 10 * faults.SENTENCE_LIMIT_MS  # the first may load tables
+
+
+def test_a_sentence_that_takes_too_long_is_a_fault(faults: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "SENTENCE_LIMIT_MS", 0.0)
+    verdict = faults.Rig._sentence(None, faults.Case("sentence", {"text": "the chair next to the table"}))
+    assert verdict.fate == "unexplained"
+    tally = faults.Tally()
+    tally.add(faults.Case("sentence"), verdict)
+    assert tally.to_json()["sentence_ms.max"] > 0
+
+
 def test_the_same_seed_makes_the_same_cases(faults: ModuleType) -> None:
     first, again, other = (list(faults.cases(seed, 300)) for seed in (4, 4, 5))
     assert first == again != other

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import bz2
+import gc
 import random
 import struct
+import tempfile
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import lz4.frame
 import numpy as np
 import pytest
 from rosbags.rosbag1 import Writer as Ros1Writer
-from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag1 import reader as rosbag1_reader
+from rosbags.rosbag2 import CompressionMode, StoragePlugin, storage_mcap
+from rosbags.rosbag2 import reader as rosbag2_reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from support.bag_tools import camera_info, compressed, image, transform, write_bag
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.recordings import packed_bags
 from embodied_perceptron.recordings.bag import (
     CAMERA_INFO,
     COMPRESSED_IMAGE,
@@ -410,10 +419,13 @@ def as_ros1(message: Any, store: Any) -> Any:
     return kind(**values)
 
 
-def write_ros1_bag(path: Path) -> Path:
+def write_ros1_bag(path: Path, compressed_by: Any = None) -> Path:
     store = get_typestore(Stores.ROS1_NOETIC)
     store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
-    with Ros1Writer(path) as writer:
+    writer = Ros1Writer(path)
+    if compressed_by is not None:
+        writer.set_compression(compressed_by)
+    with writer:
         connections: dict[str, Any] = {}
         for topic, logged, message in messages():
             kind = message.__msgtype__
@@ -585,11 +597,6 @@ def test_files_without_metadata_and_pointers_say_what_to_do(tmp_path: Path) -> N
 @pytest.mark.parametrize("honest", [True, False])
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_a_chunk_that_holds_gigabytes_is_refused(tmp_path: Path, honest: bool, compression: str) -> None:
-    import tracemalloc
-
-    import lz4.frame
-    from rosbags.rosbag2 import storage_mcap
-
     size = 2**31 if honest else 1000
     pack = vars(storage_mcap)["zstd"].compress if compression == "zstd" else lz4.frame.compress
     packed = pack(bytes(2**26))  # 64 MiB
@@ -606,6 +613,73 @@ def test_a_chunk_that_holds_gigabytes_is_refused(tmp_path: Path, honest: bool, c
         open_recording(path)
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
+
+
+ZSTD = vars(storage_mcap)["zstd"]
+BZ2, LZ4 = Ros1Writer.CompressionFormat.BZ2, Ros1Writer.CompressionFormat.LZ4
+
+
+def compressed_bag(folder: Path, how: Any) -> Path:
+    if isinstance(how, CompressionMode):
+        return write_bag(folder / "bag", messages(), StoragePlugin.SQLITE3, compressed_by=how)
+    return write_ros1_bag(folder / "a.bag", how)
+
+
+@pytest.mark.parametrize("how", [CompressionMode.FILE, CompressionMode.MESSAGE, BZ2, LZ4])
+def test_compressed_bags_are_read_as_any(tmp_path: Path, how: Any) -> None:
+    recording = open_recording(compressed_bag(tmp_path, how))
+    stream = PosedFrameStream(recording, SynchronizerConfig())
+    assert len(list(stream)) == 5
+    assert stream.stats.dropped == {}
+
+
+def test_a_compressed_file_is_unpacked_once_and_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = tmp_path / "temporary"
+    unpacked.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(unpacked))
+    recording = open_recording(compressed_bag(tmp_path, CompressionMode.FILE))
+    for _ in recording:
+        assert len(list(unpacked.rglob("*.db3"))) == 1
+    del recording, _
+    gc.collect()
+    assert not list(unpacked.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [(CompressionMode.FILE, "file"), (CompressionMode.MESSAGE, "message"), (BZ2, "chunk"), (LZ4, "chunk")],
+)
+def test_a_compressed_bag_that_holds_too_much_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, what: str
+) -> None:
+    path = compressed_bag(tmp_path, how)
+    monkeypatch.setitem(packed_bags._MOST_BYTES, what, 100)
+    monkeypatch.setattr(packed_bags, "_MAX_RATIO", 0)
+    with pytest.raises(RecordingError, match="holds more than 100 bytes"):
+        list(open_recording(path))
+
+
+def test_a_bag_without_room_for_what_it_holds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = compressed_bag(tmp_path, CompressionMode.FILE)
+    monkeypatch.setattr(packed_bags.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**30 + 10))
+    with pytest.raises(RecordingError, match="needs more than the 10 bytes of room"):
+        open_recording(path)
+
+
+@pytest.mark.parametrize("name", ["bz2", "lz4", "zstd"])
+def test_what_is_unpacked_stops_at_its_bound(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    packed = {"bz2": bz2.compress, "lz4": lz4.frame.compress, "zstd": ZSTD.compress}[name](bytes(2**26))
+    unpack = rosbag2_reader.zstd.decompress if name == "zstd" else rosbag1_reader.decompressors[name]
+    for what in ("chunk", "message"):
+        monkeypatch.setitem(packed_bags._MOST_BYTES, what, 2**20)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="holds more than 1048576 bytes"):
+        unpack(packed)
+    assert tracemalloc.get_traced_memory()[1] < 2**23
+    tracemalloc.stop()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="cut short"):
+        unpack(packed[:-5])
 
 
 def test_metadata_that_refers_to_itself_is_refused(tmp_path: Path) -> None:

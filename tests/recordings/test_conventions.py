@@ -43,6 +43,49 @@ def write(path: Path, kind: str, count: int = 6) -> Path:
     return write_bag(path, out)
 
 
+@pytest.mark.parametrize("late_s", [0.07, -0.07])
+@pytest.mark.parametrize("kind", ["folder", "bag"])
+def test_stamps_of_poses_are_moved(tmp_path: Path, kind: str, late_s: float) -> None:
+    late_ns = round(late_s * 1e9)
+    truth = {stamp: T for stamp, _, _, T in frames(6)}
+    path = tmp_path / "r"
+    if kind == "folder":
+        write_folder(path)
+        lines = (path / "groundtruth.txt").read_text().splitlines()
+        moved = [
+            f"{float(line.split()[0]) + late_s:.9f} {line.split(maxsplit=1)[1]}" for line in lines if line[0] != "#"
+        ]
+        (path / "groundtruth.txt").write_text("\n".join(moved))
+    else:
+        out = []
+        for stamp, color, depth_m, T in frames(6):
+            out += [
+                ("/tf", stamp + max(late_ns, 0), transform(stamp + late_ns, "odom", "optical", T)),
+                ("/c/color/image_raw", stamp + 1, image(stamp, "optical", color)),
+                ("/c/depth/image_raw", stamp + 2, image(stamp, "optical", depth_m)),
+                ("/c/color/camera_info", stamp + 3, camera_info(stamp, "optical", INTRINSICS)),
+            ]
+        write_bag(path, sorted(out, key=lambda m: m[1]))
+    stream = PosedFrameStream(open_recording(path, pose_offset=-late_s), SynchronizerConfig())
+    posed = list(stream)
+    assert stream.stats.dropped == {}
+    assert [frame.frame.stamp_ns for frame in posed] == list(truth)
+    for frame in posed:
+        np.testing.assert_allclose(frame.T_world_camera, truth[frame.frame.stamp_ns], atol=1e-5)
+
+
+def write_folder(path: Path) -> None:
+    with TumWriter(path, INTRINSICS) as writer:
+        for each in frames(6):
+            writer.add(*each)
+
+
+@pytest.mark.parametrize("offset", [float("nan"), 11.0, -1e9])
+def test_an_offset_beyond_all_clocks_is_refused(tmp_path: Path, offset: float) -> None:
+    with pytest.raises(ConventionError, match="pose_offset must be within 10 s"):
+        open_recording(tmp_path, pose_offset=offset)
+
+
 @pytest.mark.parametrize("kind", ["folder", "mounted", "bag"])
 def test_poses_are_converted_whatever_the_format(tmp_path: Path, kind: str) -> None:
     recording = open_recording(write(tmp_path / "r", kind), poses="inverse,opengl", pose_scale=0.1)

@@ -9,6 +9,7 @@ import pytest
 from support.online_world import perceptron, walk
 from support.scene_builder import box_surface, snapshot_of
 
+from embodied_perceptron.geometry import suppression
 from embodied_perceptron.results import Detections
 from embodied_perceptron.scene.corrections import MAX_NAME, Correction, Corrections, check_user_name
 from embodied_perceptron.scene.live_map import labels_path
@@ -169,6 +170,21 @@ def test_damaged_corrections_are_refused(objects):
     del data["corrections"][0]["box"]
     with pytest.raises(ValueError, match="objects cannot be read"):
         ObjectMap().load_json(json.dumps(data))
+
+
+def test_many_denied_things_are_compared_a_few_at_a_time(monkeypatch):
+    pairs = []
+    compare = suppression.paired_overlaps
+    monkeypatch.setattr(suppression, "paired_overlaps", lambda a, b: pairs.append(len(a)) or compare(a, b))
+    rng = np.random.default_rng(0)
+    somewhere = np.concatenate([rng.uniform(0, 60, (300, 2)), rng.uniform(0.2, 1.0, (300, 4)), np.zeros((300, 3))], 1)
+    wrong = suppression.denied_detections(somewhere, ["object"] * 300, np.tile(somewhere, (4, 1)), ["chair"] * 1200)
+    assert wrong.all()
+    assert sum(pairs) <= 10 * 1200  # those that touch
+    pairs.clear()
+    one_place = np.tile(np.array([[0, 0, 0.5, 1, 1, 1, 0, 0, 0]], float), (2000, 1))
+    assert suppression.denied_detections(one_place[:100], ["chair"] * 100, one_place, ["chair"] * 2000).all()
+    assert max(pairs) <= 100 * 256
 
 
 def test_a_map_keeps_names_and_writes_labels(tmp_path):

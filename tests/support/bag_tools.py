@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, rotation_to_quaternion
@@ -70,9 +70,17 @@ def transform(stamp_ns: int, parent: str, child: str, T: np.ndarray, **rotation:
     return make("tf2_msgs/msg/TFMessage", transforms=[stamped])
 
 
-def write_bag(path: Path, messages: list[tuple[str, int, Any]], storage: StoragePlugin = StoragePlugin.MCAP) -> Path:
+def write_bag(
+    path: Path,
+    messages: list[tuple[str, int, Any]],
+    storage: StoragePlugin = StoragePlugin.MCAP,
+    compressed_by: CompressionMode | None = None,
+) -> Path:
     """``messages``: (topic, time of recording, message)."""
-    with Writer(path, version=9, storage_plugin=storage) as writer:
+    writer = Writer(path, version=9, storage_plugin=storage)
+    if compressed_by is not None:
+        writer.set_compression(compressed_by, CompressionFormat.ZSTD)
+    with writer:
         connections: dict[str, Any] = {}
         for topic, logged_ns, message in messages:
             kind = message.__msgtype__

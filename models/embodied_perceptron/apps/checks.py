@@ -132,11 +132,14 @@ def check_camera(
     if evidence.depth_repeats >= _FROZEN_IMAGES:
         findings.append(_frozen(name, evidence.depth_repeats))
     if model is not None and evidence.depth_size == size:
+        at = zip(evidence.depths, _poses_at(evidence.depths, found), strict=True)
+        posed = [(stamped, T) for stamped, T in at if T is not None]
         findings += check_views(
             name,
-            _posed(evidence.depths, found),
+            [(depth, T) for (_, depth), T in posed],
             model.intrinsics,
             depth_scale=evidence.depth_scale,
+            poses_at=lambda offset_s: _poses_at([stamped for stamped, _ in posed], found, offset_s),
             live=live,
         )
         foreign = any(finding.check == "pose convention" for finding in findings)
@@ -153,15 +156,18 @@ def _frozen(camera: str, repeats: int) -> Finding:
     return Finding("depth frozen", Severity.WARNING, message, "restart the depth camera, and check its connection")
 
 
-def _posed(
-    depths: Sequence[tuple[int, NDArray[np.float32]]], poses: Mapping[int, NDArray[np.float64]]
-) -> list[tuple[NDArray[np.float32], NDArray[np.float64]]]:
-    """Depth images with their poses, between those of colour images a moment before and after."""
+def _poses_at(
+    depths: Sequence[tuple[int, Any]], poses: Mapping[int, NDArray[np.float64]], offset_s: float = 0.0
+) -> list[NDArray[np.float64] | None]:
+    """Poses of depth images, between those of colour images a moment before and after; None where there is none.
+
+    ``offset_s`` is added to the stamps of the poses.
+    """
     track = PoseBuffer(history_s=None, max_gap_s=_POSE_GAP_S)
     for stamp, T in poses.items():
-        track.insert(stamp, T)
-    answers = [(depth, track.lookup(stamp)) for stamp, depth in depths]
-    return [(depth, answer.T) for depth, answer in answers if isinstance(answer, Found)]
+        track.insert(stamp + seconds_to_ns(offset_s), T)
+    answers = [track.lookup(stamp) for stamp, _ in depths]
+    return [answer.T if isinstance(answer, Found) else None for answer in answers]
 
 
 class SpreadSamples(Generic[_Sample]):
@@ -364,7 +370,7 @@ def check_poses(camera: str, answers: Sequence[PoseLookup]) -> list[Finding]:
     example = next(answer for answer in answers if isinstance(answer, worst))
     remedies: dict[Any, str] = {
         Disconnected: "publish the missing link (odometry, robot_state_publisher, a static transform), or name "
-        "another frame",
+        "another frame; of a recording in parts, /tf_static is in the first one alone",
         TooEarly: "poses end before the images, or lag behind: check the publisher and the clocks",
         TooOld: "poses begin after the images: check the publisher and the clocks",
         Gap: "publish poses more often, or raise assembler.max_pose_gap_s",

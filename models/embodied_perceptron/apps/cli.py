@@ -35,6 +35,7 @@ from embodied_perceptron.apps import (
     view_command,
 )
 from embodied_perceptron.apps.errors import EXIT_BAD_INPUT, EXIT_BAD_RESULT, EXIT_INTERRUPTED, CommandError
+from embodied_perceptron.apps.progress import first_word
 
 __all__ = ["CommandError", "build_app", "main"]
 
@@ -147,8 +148,10 @@ def _is_ours(error: BaseException) -> bool:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "embodied-perceptron")
     try:
-        build_app()()
+        with first_word(f"starting {name} ..."):
+            build_app()()
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(EXIT_INTERRUPTED)

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 _EVERY_S = 10.0  # between two lines
+
+
+class _Heard:
+    """A stream that notes when something is written to it."""
+
+    def __init__(self, stream: TextIO, heard: threading.Event) -> None:
+        self._stream = stream
+        self._heard = heard
+
+    def write(self, text: str) -> int:
+        self._heard.set()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def first_word(text: str, after_s: float = 0.8) -> Iterator[None]:
+    """Say ``text`` on standard error where the block says nothing for so long: importing libraries may take seconds."""
+    heard, streams = threading.Event(), (sys.stdout, sys.stderr)
+
+    def speak() -> None:
+        if not heard.wait(after_s):
+            print(text, file=streams[1], flush=True)
+
+    sys.stdout, sys.stderr = (_Heard(stream, heard) for stream in streams)
+    threading.Thread(target=speak, name="first word", daemon=True).start()
+    try:
+        yield
+    finally:
+        heard.set()
+        sys.stdout, sys.stderr = streams
 
 
 class TaskProgress:

@@ -21,6 +21,7 @@ Poses = Annotated[
     ),
 ]
 PoseScale = Annotated[float | None, typer.Option(help="Metres in one unit of the poses.")]
+PoseOffset = Annotated[float | None, typer.Option(help="Seconds to add to the stamps of the poses, -0.05 for example.")]
 DepthScale = Annotated[float | None, typer.Option(help="Units of the depth images in one metre, 5000 for example.")]
 TfTopic = Annotated[
     str | None, typer.Option(help="Topic of the transforms of a bag, where several robots have their own.")
@@ -46,6 +47,7 @@ def reading_options(
     pose_scale: float | None = None,
     depth_scale: float | None = None,
     tf_topic: str | None = None,
+    pose_offset: float | None = None,
     intrinsics: str | None = None,
     static_tf: Sequence[str] | None = None,
 ) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def reading_options(
         "pose_scale": pose_scale,
         "depth_scale": depth_scale,
         "tf_topic": tf_topic,
+        "pose_offset": pose_offset,
         "intrinsics": None if intrinsics is None else parse_intrinsics(intrinsics),
         "static_tf": [parse_static_tf(text) for text in static_tf] if static_tf else None,
     }

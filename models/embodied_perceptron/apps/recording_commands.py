@@ -22,6 +22,7 @@ from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     Intrinsics,
+    PoseOffset,
     Poses,
     PoseScale,
     StaticTf,
@@ -130,6 +131,7 @@ def replay_command(
     tf_topic: TfTopic = None,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     intrinsics: Intrinsics = None,
     static_tf: StaticTf = None,
@@ -165,7 +167,7 @@ def replay_command(
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
     if classes is not None and not direct:
         raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
-    reading = reading_options(poses, pose_scale, depth_scale, tf_topic, intrinsics, static_tf)
+    reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
     if reading and not direct:
         names = ", ".join("--" + name.replace("_", "-") for name in reading)
         raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
@@ -318,6 +320,7 @@ def doctor_command(
     tf_topic: TfTopic = None,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     intrinsics: Intrinsics = None,
     static_tf: StaticTf = None,
@@ -332,7 +335,7 @@ def doctor_command(
     findings: list[Finding] = []
     if source is not None:
         topics = (color_topic, depth_topic, info_topic)
-        reading = reading_options(poses, pose_scale, depth_scale, tf_topic, intrinsics, static_tf)
+        reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
         findings += _examine_source(source, config, world_frame, topics, reading)
     if live:
         look: LiveChecks = load_plugin(LIVE_CHECKS_GROUP, "doctor --live")

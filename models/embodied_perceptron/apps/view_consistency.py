@@ -1,7 +1,8 @@
 """Poses, scale and focal length judged by depth alone: two views of the same surfaces must agree.
 
 Where they do not, the usual causes are tried on the data: poses of another convention, depth or poses of another scale,
-another focal length. The one after which the views agree is named, with the option that applies it.
+another focal length, stamps that are off. The one after which the views agree is named, with the option that applies
+it.
 
 Views that are all from one place agree whatever the poses say, and so do, for some causes, views along one line: of
 those nothing is said.
@@ -9,7 +10,7 @@ those nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -27,6 +28,8 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.recordings.conventions import POSE_CONVENTIONS, conventions_text, convert_pose
 
 View = tuple[NDArray[np.float32], NDArray[np.float64]]  # (H, W) canonical depth, (4, 4) T_world_camera
+# seconds -> the views' poses, were so much added to the stamps of poses; None where there is none at that time
+PosesAt = Callable[[float], Sequence[NDArray[np.float64] | None]]
 
 _POINTS = 2000  # of each view
 _MAX_NEAR = 15  # pairs of a kind
@@ -41,6 +44,7 @@ _BETTER = 0.5  # of the disagreement is left once the cause is found
 _MUCH_BETTER = 0.6  # a cause of several parts explains more than each of them by so much
 _OFF = 0.05  # scales that are nearer to 1 are right
 _UNEXPLAINED = 0.04
+_POSE_OFFSETS_S = [round(0.05 * k, 2) for k in range(-10, 11) if k]
 _FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
 _DEPTH_FACTORS = np.geomspace(1e-4, 1e4, 83)  # steps of a quarter
 _USUAL_DEPTH_SCALES = (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 4000.0, 5000.0, 6553.5, 8000.0, 10000.0)
@@ -61,13 +65,15 @@ class _Cause:
     conventions: tuple[str, ...] = ()
     depth_factor: float = 1.0
     focal_scale: float = 1.0
+    pose_offset_s: float = 0.0
 
 
 class _Views:
     """Pairs of views whose disagreement under a cause can be measured."""
 
-    def __init__(self, views: Sequence[View], intrinsics: Intrinsics) -> None:
+    def __init__(self, views: Sequence[View], intrinsics: Intrinsics, poses_at: PosesAt | None) -> None:
         self._views = views
+        self._poses_at = poses_at
         self._intrinsics = intrinsics
         self._clouds = []
         for depth_m, _ in views:
@@ -95,10 +101,17 @@ class _Views:
         depth; NaN with too few points in common."""
         out = np.full((len(pairs), len(causes)), np.nan)
         for c, cause in enumerate(causes):
-            poses = [convert_pose(T, cause.conventions) for _, T in self._views]
+            poses = [None if T is None else convert_pose(T, cause.conventions) for T in self._poses(cause)]
             for p, (i, j) in enumerate(pairs):
-                out[p, c] = self._disagreement(i, j, invert_transform(poses[j]) @ poses[i], cause)
+                T_world_i, T_world_j = poses[i], poses[j]
+                if T_world_i is not None and T_world_j is not None:
+                    out[p, c] = self._disagreement(i, j, invert_transform(T_world_j) @ T_world_i, cause)
         return out
+
+    def _poses(self, cause: _Cause) -> Sequence[NDArray[np.float64] | None]:
+        if cause.pose_offset_s and self._poses_at is not None:
+            return self._poses_at(cause.pose_offset_s)
+        return [T for _, T in self._views]
 
     def _disagreement(self, i: int, j: int, T_j_i: NDArray[np.float64], cause: _Cause) -> float:
         k, s = cause.focal_scale, cause.depth_factor
@@ -133,6 +146,7 @@ def check_views(
     intrinsics: Intrinsics,
     *,
     depth_scale: float | None = None,
+    poses_at: PosesAt | None = None,
     live: bool = False,
 ) -> list[Finding]:
     """Do the views agree, and if not, under which of the usual causes would they?
@@ -142,12 +156,13 @@ def check_views(
         views: in order of time.
         intrinsics: of the depth images.
         depth_scale: raw units per metre that the depth was read with; None where it came in metres.
+        poses_at: their poses at other times, to try whether the stamps of poses are off.
         live: options of commands do not help.
 
     Returns:
         Nothing where the views tell nothing: a static camera, no overlap.
     """
-    compared = _Views(views, intrinsics)
+    compared = _Views(views, intrinsics, poses_at)
     conventions = _family(compared, [_Cause(names) for names in _CONVENTIONS[1:]])
     # poses that are far too large leave nothing in common under any of them
     here = 1.0 if conventions is None else conventions.here
@@ -155,7 +170,10 @@ def check_views(
     if explained is None:
         focal = _family(compared, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES], wide=True)
         scale = _family(compared, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS]) if here >= _WRONG else None
-        found = [family for family in (focal, scale) if family is not None and family.explains(_WRONG)]
+        late = None
+        if here >= _WRONG and poses_at is not None:
+            late = _family(compared, [_Cause(pose_offset_s=float(s)) for s in _POSE_OFFSETS_S])
+        found = [family for family in (focal, scale, late) if family is not None and family.explains(_WRONG)]
         explained = min(found, key=lambda family: family.least / family.here, default=None)
     if explained is None and here > _UNEXPLAINED:  # two causes at once
         both = [_Cause(names, depth_factor=float(s)) for names in _CONVENTIONS for s in _DEPTH_FACTORS]
@@ -181,6 +199,8 @@ def check_views(
         findings.append(_other_convention(camera, cause.conventions, views, differ, live))
     if cause.depth_factor != 1.0:
         findings.append(_other_scale(camera, cause.depth_factor, views, depth_scale, differ, live))
+    if cause.pose_offset_s:
+        findings.append(_other_time(camera, compared, cause, differ, live))
     if cause.focal_scale != 1.0:
         message = (
             f"{camera}: the calibration does not fit: the images look like focal length "
@@ -212,7 +232,7 @@ class _Family:
         return (
             self.here >= wrong
             and self.least <= min(_BETTER * self.here, _MUCH_BETTER * self.limit, _UNEXPLAINED)
-            and (bool(self.cause.conventions) or off >= _OFF)
+            and (bool(self.cause.conventions) or bool(self.cause.pose_offset_s) or off >= _OFF)
         )
 
 
@@ -244,6 +264,18 @@ def _other_convention(camera: str, names: tuple[str, ...], views: Sequence[View]
     if live:
         remedy = "publish the pose of the optical frame (x right, y down, z forward) in a world with z up (REP-103)"
     return Finding("pose convention", Severity.ERROR, f"{camera}: the poses look like {said}: {differ}", remedy)
+
+
+def _other_time(camera: str, compared: _Views, cause: _Cause, differ: str, live: bool) -> Finding:
+    near = [replace(cause, pose_offset_s=round(cause.pose_offset_s + 0.01 * k, 2)) for k in range(-4, 5)]
+    finer = _family(compared, [c for c in near if c.pose_offset_s])
+    offset_s = (cause if finer is None else finer.cause).pose_offset_s
+    late = "early" if offset_s > 0 else "late"
+    message = f"{camera}: the stamps of the poses are {abs(offset_s):g} s too {late} for these images: {differ}"
+    remedy = f"use --pose-offset {offset_s:g}"
+    if live:
+        remedy = "stamp images and poses by one clock, when they are taken and not when they arrive"
+    return Finding("clock offset", Severity.ERROR, message, remedy)
 
 
 def _other_scale(

@@ -1,19 +1,26 @@
 """Compile everything before the first frame comes, so that no frame waits for a compiler.
 
 Compiled kernels are kept on the disk, beside the package or in the user's cache: :func:`compile_kernels` makes them
-once, at set-up; every later :func:`warm_up` finds them.
+once, at set-up; every later :func:`warm_up` finds them, and whoever starts can ask before (:func:`is_compiled`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import math
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numba
 import numpy as np
 import torch
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
@@ -48,6 +55,7 @@ _CELL = SemanticVoxels(
 )
 
 _LOOKS_UNTIL_CLEARED = 3
+_PACKAGE = "embodied_perceptron."
 
 
 class WarmUpStoppedError(RuntimeError):
@@ -75,6 +83,37 @@ def warm_up(
             raise WarmUpStoppedError("the node was asked to stop")
         on_step(number, len(steps))
         step()
+    _remember(config)
+
+
+def is_compiled(config: PerceptronConfig) -> bool:
+    """Whether a :func:`warm_up` of this configuration would find everything on the disk: one ended here before, and
+    neither the kernels nor their sources changed since."""
+    mark = _mark(config)
+    return mark is not None and mark.exists()
+
+
+def _remember(config: PerceptronConfig) -> None:
+    mark = _mark(config)
+    if mark is not None:
+        with contextlib.suppress(OSError):  # what cannot be noted is looked for again
+            mark.touch()
+
+
+def _mark(config: PerceptronConfig) -> Path | None:
+    """The empty file that stands for the kernels on the disk as they are now; None where none are kept."""
+    states: dict[str, Any] = {}  # of each kernel, by its index on the disk
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE):
+            for function in vars(module).values():
+                cache = getattr(function, "_cache", None)
+                if isinstance(function, Dispatcher) and isinstance(cache, FunctionCache):
+                    file = cache._cache_file
+                    states[file._index_path] = file._source_stamp, Path(file._index_path).exists()
+    if not states:
+        return None
+    said = repr((numba.__version__, torch.__version__, config, sorted(states.items())))
+    return Path(min(states)).parent / f"compiled-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
 def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Callable[[], object]]:

@@ -69,6 +69,7 @@ _FUSED_INSIDE_SHARE, _FUSED_INSIDE_RATIO = 0.7, 0.25  # the same of two names
 INSIDE_SHARE = 0.7  # of a box within another: it is a part of it
 _THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
 DENIED_IOU = 0.3  # a detection is what a user said is not there
+_DENIED_AT_ONCE = 256
 _ONE_OBJECT_IOU = 0.5  # two objects are one where a name is missing
 _ONE_NAME_IOU = 0.15  # of one name: things of one kind do not stand in each other
 _TWO_NAMES_IOU = 0.3  # nor do others; a network in doubt finds one thing under several names
@@ -411,11 +412,20 @@ def denied_detections(
     Args:
         boxes, denied: (N, 9) and (M, 9); labels, denied_labels: their names.
     """
-    same = np.array([[UNNAMED in (a, b) or a == b for b in denied_labels] for a in labels], dtype=bool)
-    i, j = np.nonzero(same.reshape(len(boxes), len(denied)))
-    iou, _ = paired_overlaps(thickened(boxes)[i], thickened(denied)[j])
     wrong = np.zeros(len(boxes), dtype=bool)
-    wrong[i[iou >= DENIED_IOU]] = True
+    boxes, denied = thickened(boxes), thickened(denied)
+    numbers = {label: number for number, label in enumerate({UNNAMED, *labels, *denied_labels})}
+    names = np.array([numbers[label] for label in labels], np.intp)
+    denied_names = np.array([numbers[label] for label in denied_labels], np.intp)
+    bounds = Bounds.of(boxes)
+    for start in range(0, len(denied), _DENIED_AT_ONCE):  # all may lie in one place: memory must not hold every pair
+        part = slice(start, start + _DENIED_AT_ONCE)
+        i, j = bounds.pairs_within(Bounds.of(denied[part]), 0.0)
+        a, b = names[i], denied_names[part][j]
+        same = (a == b) | (a == numbers[UNNAMED]) | (b == numbers[UNNAMED])
+        i, j = i[same & ~wrong[i]], j[same & ~wrong[i]]
+        iou, _ = paired_overlaps(boxes[i], denied[part][j])
+        wrong[i[iou >= DENIED_IOU]] = True
     return wrong
 
 

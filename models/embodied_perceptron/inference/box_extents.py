@@ -13,8 +13,8 @@ height: the cupboards of a counter.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from embodied_perceptron.geometry.suppression import without_pieces
 from embodied_perceptron.inference.class_priors import ClassPriors
@@ -101,7 +101,7 @@ def grow_to_surface(box: F64, points_m: F64) -> F64 | None:
     cell = np.floor(local[level] / _CELL_M).astype(np.int64) + reach
     cell = cell[((cell >= 0) & (cell < 2 * reach)).all(axis=1)]
     surface[tuple(cell.T)] = True
-    surface = ndimage.binary_closing(surface, structure=np.ones((3, 3), dtype=bool)) | surface
+    surface = scipy.ndimage.binary_closing(surface, structure=np.ones((3, 3), dtype=bool)) | surface
     low, high = reach - first, reach + first  # the footprint, in cells
     if float(surface[low[0] : high[0], low[1] : high[1]].mean()) < _COMPLETE:
         return None

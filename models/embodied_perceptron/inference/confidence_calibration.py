@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import (
@@ -124,7 +124,7 @@ class ConfidenceCalibration:
         odds = weighed(self.weights, table)
         if self.company is not None:
             odds = self.company(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
-        return np.asarray(expit(odds))
+        return np.asarray(scipy.special.expit(odds))
 
     def doubts(self, labels: Sequence[str]) -> F64:
         """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
@@ -177,7 +177,7 @@ def weighed(weights: Sequence[float], table: F64) -> F64:
 
 def probabilities(weights: Sequence[float], table: F64) -> F64:
     """(N,) of :func:`weighed`."""
-    return np.asarray(expit(weighed(weights, table)))
+    return np.asarray(scipy.special.expit(weighed(weights, table)))
 
 
 def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:

@@ -23,9 +23,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
-from scipy.special import expit
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import OverlappingDetections
@@ -183,7 +182,7 @@ def context_evidence(
         odds: (N,) log-odds.
         overlapping: those of ``boxes``; what counts there may be evidence.
     """
-    probability = expit(odds)
+    probability = scipy.special.expit(odds)
     counted = overlapping.counted
     sources = counted[(probability[counted] >= MIN_EVIDENCE) & (label[counted] >= 0)]
     sources = sources[np.argsort(label[sources], kind="stable")]
@@ -199,7 +198,7 @@ def context_evidence(
     other = ~same
     other[np.arange(len(sources)), sources] = False
     gaps_m = _gaps_m(boxes, sources, probability[sources])
-    near = cdist(boxes[sources, :3], boxes[:, :3], "sqeuclidean") < NEAR_M**2
+    near = scipy.spatial.distance.cdist(boxes[sources, :3], boxes[:, :3], "sqeuclidean") < NEAR_M**2
     weight = probability[sources, None].astype(np.float32)
     for r, holds in enumerate([*(other & (gaps_m < gap_m) for gap_m in GAPS_M), other & near, same]):
         evidence[r] = np.maximum.reduceat(weight * holds, first, axis=0)

@@ -20,7 +20,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import HELD_SHARE
 from embodied_perceptron.language.lexicon import lexicon, pluralize
 from embodied_perceptron.language.likelihood import NEAR_M, above, inside, on
-from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.language.relations import Pairs, SceneGeometry
 from embodied_perceptron.results import UNNAMED, SceneObject
 
 F64 = NDArray[np.float64]
@@ -35,7 +35,7 @@ _OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "cou
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
 _MOST_CHARACTERS = 100  # of a label
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-_PLACED = {"on": "On", "in": "In", "under": "Under"}
+_PLACED: dict[Relation, str] = {"on": "On", "in": "In", "under": "Under"}
 
 
 @dataclass(frozen=True)
@@ -85,33 +85,38 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
     """
     if len(objects) < 2:
         return ()
-    boxes = np.stack([o.box for o in objects]).astype(np.float64)
-    geometry = SceneGeometry(boxes)
-    pairs = geometry.every
+    geometry = SceneGeometry(np.stack([o.box for o in objects]).astype(np.float64))
+    named = np.array([o.label not in STRUCTURE for o in objects])
+    # every relation that is said needs a common footprint
+    thing, by = geometry.bounds.pairs_within(geometry.bounds, 0.0)
+    wanted = (thing != by) & named[thing] & named[by]
+    thing, by = thing[wanted], by[wanted]
+    pairs = Pairs(geometry, thing, by)
     low, high = geometry.low[:, 2], geometry.high[:, 2]
-    rises = low[:, None] - high[None]
-    rests = on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3)
-    open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[None]
-    smaller = geometry.volume[:, None] < 0.7 * geometry.volume[None]
+    open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[by]
+    smaller = geometry.volume[thing] < 0.7 * geometry.volume[by]
     held = ~open_below * inside(pairs) * (pairs.share_within >= HELD_SHARE) * smaller
-    over = above(pairs.swapped) * (low[None] - low[:, None] > _RESTS_M)
-    reaches = high[:, None] <= high[None]
-    tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[:, None] < low[None] + 0.1)
-    beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * (rests.T < _HOLDS)
-    structure = np.array([o.label in STRUCTURE for o in objects])
-    facts = []
-    strengths: list[tuple[Relation, F64]] = [("on", rests), ("in", held), ("under", beneath)]
-    for matrix in (m for _, m in strengths):
-        np.fill_diagonal(matrix, 0.0)
-        matrix[:, structure] = 0.0
-        matrix[structure, :] = 0.0
-    for i, thing in enumerate(objects):
-        # of several that hold it the smallest: a cup on a tray on a table
-        holding = [(geometry.volume[j], r, j) for r, m in strengths for j in range(len(objects)) if m[i, j] >= _HOLDS]
-        best = min(holding, default=None)
-        if best is not None:
-            facts.append(Fact(thing.id, best[1], objects[best[2]].id))
+    over = above(pairs.swapped) * (low[by] - low[thing] > _RESTS_M)
+    reaches = high[thing] <= high[by]
+    tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[thing] < low[by] + 0.1)
+    carries = _rests(pairs.swapped) >= _HOLDS
+    beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * ~carries
+    strengths: tuple[tuple[Relation, F64], ...] = (("on", _rests(pairs)), ("in", held), ("under", beneath))
+    # of several that hold it the smallest: a cup on a tray on a table
+    best: dict[int, tuple[float, Relation, int]] = {}
+    for relation, strength in strengths:
+        for row in np.flatnonzero(strength >= _HOLDS).tolist():
+            i, j = int(thing[row]), int(by[row])
+            found = (float(geometry.volume[j]), relation, j)
+            best[i] = min(best.get(i, found), found)
+    facts = [Fact(objects[i].id, best[i][1], objects[best[i][2]].id) for i in sorted(best)]
     return _without_circles(facts)
+
+
+def _rests(pairs: Pairs) -> F64:
+    """Whether the target's bottom rests on the anchor."""
+    rises = pairs.g.low[pairs.target, 2] - pairs.g.high[pairs.anchor, 2]
+    return np.asarray(on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3))
 
 
 def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:
@@ -144,24 +149,28 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
         return writer.done(())
     free = [o for o in things if o.id not in placed]
     bounds = Bounds.of(np.stack([o.box for o in free])) if free else None
-    said: list[int] = []
+    said = np.zeros(len(free), bool)
+    row_of = {o.id: row for row, o in enumerate(free)}
     for group in _alike(free):
         writer.start()
         writer.name(group, definite=False)
         # by what was named before and is nearest
-        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, free.index(group[0]), said)
+        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, row_of[group[0].id], said)
         if near is not None:
             writer.say(" by ")
             writer.name([near], definite=True)
         writer.say(".")
-        said += [free.index(o) for o in group]
+        said[[row_of[o.id] for o in group]] = True
+    carried: dict[tuple[int, Relation], list[SceneObject]] = {}
+    for fact in facts:
+        carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
     for anchor in things:
-        for relation in ("on", "in", "under"):
-            group = [by_id[f.subject] for f in facts if f.anchor == anchor.id and f.relation == relation]
+        for relation, words in _PLACED.items():
+            group = carried.get((anchor.id, relation), [])
             if not group:
                 continue
             writer.start()
-            writer.say(f"{_PLACED[relation]} ")
+            writer.say(f"{words} ")
             writer.name([anchor], definite=True)
             writer.say(": ")
             parts = _alike(group)
@@ -180,25 +189,29 @@ def _rank(label: str) -> int:
 def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
     """Things of one name that stand close to each other are named together."""
     groups: list[list[SceneObject]] = []
-    for thing in objects:
-        for group in groups:
-            apart = min(float(np.linalg.norm(thing.box[:3] - other.box[:3])) for other in group)
-            if group[0].label == thing.label and apart < 2 * NEAR_M:
-                group.append(thing)
-                break
+    centers = np.array([o.box[:3] for o in objects]).reshape(-1, 3)
+    group_of = np.zeros(len(objects), np.intp)
+    rows_of: dict[str, list[int]] = {}
+    for row, thing in enumerate(objects):
+        earlier = np.array(rows_of.setdefault(thing.label, []), np.intp)
+        near = np.linalg.norm(centers[earlier] - centers[row], axis=1) < 2 * NEAR_M
+        if near.any():
+            group_of[row] = group_of[earlier[near]].min()  # of several the first
+            groups[group_of[row]].append(thing)
         else:
+            group_of[row] = len(groups)
             groups.append([thing])
+        rows_of[thing.label].append(row)
     return groups
 
 
-def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: Sequence[int]) -> SceneObject | None:
-    gaps = []
-    for j in said:
-        if things[j].label != things[row].label:
-            apart = np.maximum(bounds.low[row] - bounds.high[j], bounds.low[j] - bounds.high[row])
-            gaps.append((float(np.linalg.norm(np.maximum(apart, 0.0))), j))
-    best = min(gaps, default=None)
-    return things[best[1]] if best is not None and best[0] <= NEAR_M else None
+def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDArray[np.bool_]) -> SceneObject | None:
+    """Of those that were said and have another name the nearest, the earliest of several, if it is near."""
+    others = np.flatnonzero(said)
+    apart = np.maximum(bounds.low[row] - bounds.high[others], bounds.low[others] - bounds.high[row])
+    gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
+    near = np.argsort(gaps, kind="stable")[: int((gaps <= NEAR_M).sum())]
+    return next((things[j] for j in others[near] if things[j].label != things[row].label), None)
 
 
 class _Writer:

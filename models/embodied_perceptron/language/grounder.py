@@ -105,11 +105,13 @@ class Grounder:
         return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
 
     def prepare(self) -> None:
-        """Read what reads sentences now, so that the first one does not wait for it.
+        """Read what reads sentences now, so that the first one does not wait for it: tables of words, with a network
+        the parser's, and the text encoder.
 
         The text encoder only where the network reads sentences, and nothing where no network gives things names. Raises
         what reading it raises (a package that is not installed, for example); the first sentence then tries again.
         """
+        Query("the chiar by the red tabel").parsed(())  # what is no word is looked up in every table
         inference = self.inference
         if inference is None:
             return

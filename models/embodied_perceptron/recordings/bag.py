@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lz4.frame import LZ4FrameDecompressor
 from rosbags.highlevel import AnyReader
-from rosbags.rosbag2 import storage_mcap
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
@@ -27,6 +25,7 @@ from embodied_perceptron.recordings.image_codec import (
     decode_compressed_depth,
     decode_image,
 )
+from embodied_perceptron.recordings.packed_bags import unpack
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -55,7 +54,6 @@ _SCANNED_TRANSFORMS = 2000
 _FORESEEN_TRANSFORMS = 5000  # within which a clock that went back for a while comes back
 _REORDERED = 8  # messages of one topic among which stamps are put in order
 _FURTHEST_AHEAD_S = 5.0  # of transforms, should one of them end early; a transform tree remembers 10 s
-_MAX_CHUNK_BYTES = 2**30
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _YAML_ALIAS = re.compile(r"(?:^|[\s\[{,])\*[^\s,\]}]", re.MULTILINE)
 
@@ -66,24 +64,6 @@ def is_bag(path: str | Path) -> bool:
     if path.is_dir():
         return (path / "metadata.yaml").exists()
     return path.suffix in (".mcap", ".db3", ".bag") and path.is_file()
-
-
-# A chunk of half a megabyte may claim, or hold, gigabytes. The reader unpacks a chunk at once and believes it, so the
-# two functions that it does that with are replaced by ones that stop.
-def _bounded(new_decompressor: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
-    def decompress(data: bytes, size: int) -> bytes:
-        if size > _MAX_CHUNK_BYTES:
-            raise ValueError(f"a chunk claims {size} bytes, at most {_MAX_CHUNK_BYTES} are unpacked")
-        out = new_decompressor().decompress(data, max_length=size + 1)
-        if len(out) > size:
-            raise ValueError(f"a chunk holds more than the {size} bytes that it claims")
-        return bytes(out)
-
-    return decompress
-
-
-_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the package that stands in for it
-storage_mcap.DECOMPRESSORS.update(lz4=_bounded(LZ4FrameDecompressor), zstd=_bounded(_zstd.ZstdDecompressor))
 
 
 class TopicError(RecordingError):
@@ -119,6 +99,8 @@ class TopicSummary:
         if self.type == IMAGE:
             return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
+            if "rvl" in self.encoding.lower():
+                return False  # not supported
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
 
@@ -127,7 +109,7 @@ class TopicSummary:
         """Whether its images are colour or grey."""
         if self.type == IMAGE:
             return self.encoding in COLOR_ENCODINGS
-        return self.type == COMPRESSED_IMAGE and not self.is_depth
+        return self.type == COMPRESSED_IMAGE and not self.is_depth and "compressedDepth" not in self.encoding
 
     @property
     def base(self) -> str:
@@ -201,6 +183,7 @@ class BagRecording:
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
         self._left_out = LeftOut()
+        self._unpacked: tuple[Path, object] | None = None  # what is read; a folder that goes with this object
         with self._open() as reader:
             self._topics = self._summarise(reader)
             try:
@@ -302,7 +285,8 @@ class BagRecording:
     def _open(self) -> Iterator[AnyReader]:
         try:
             self._refuse_what_is_no_bag()
-            reader = AnyReader([self._path], default_typestore=get_typestore(Stores.LATEST))
+            self._unpacked = self._unpacked or unpack(self._path)
+            reader = AnyReader([self._unpacked[0]], default_typestore=get_typestore(Stores.LATEST))
             reader.open()
         except RecordingError:
             raise
@@ -801,7 +785,10 @@ def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
         if len(found) == 1:
             return found[0].name
     have = ", ".join(t.name for t in infos) or "none"
-    raise TopicError(f"found no camera_info for {color.name}; CameraInfo topics: {have}")
+    raise TopicError(
+        f"found no camera_info for {color.name}; CameraInfo topics: {have}",
+        "record it with the images: a calibration given by hand is not supported",
+    )
 
 
 def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
@@ -815,10 +802,12 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
 
 def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
     """In words, where a topic has an encoding that is not."""
-    encodings = sorted({t.encoding for t in topics if t.type == IMAGE and not (t.is_color or t.is_depth)})
+    encodings = sorted(
+        {t.encoding for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE) and not (t.is_color or t.is_depth)}
+    )
     if not encodings:
         return ""
-    supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}"
+    supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}, also as PNG"
     return f"; {', '.join(encodings)} cannot be read: {supported}"
 
 

@@ -6,6 +6,7 @@ with z up, metres, and quaternions x y z w.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,16 @@ from embodied_perceptron.geometry.transforms import (
     quaternion_to_rotation,
     rotation_to_quaternion,
 )
-from embodied_perceptron.recordings.recording import ColorSample, LeftOut, Recording, Sample, TransformSample
-from embodied_perceptron.sensors.poses import Found, TransformTree
+from embodied_perceptron.recordings.recording import (
+    CalibrationSample,
+    ColorSample,
+    DepthSample,
+    LeftOut,
+    Recording,
+    Sample,
+    TransformSample,
+)
+from embodied_perceptron.sensors.poses import NS_PER_S, Found, PoseLookup, TooEarly, TransformTree
 
 POSE_CONVENTIONS: Mapping[str, str] = {
     "wxyz": "quaternions with w first",
@@ -33,6 +42,8 @@ POSE_CONVENTIONS: Mapping[str, str] = {
     "ydown": "a world with y down: that of a first camera (visual SLAM)",
     "arkit": "a world with y up and camera axes of OpenGL (ARKit, Record3D)",
 }
+MAX_OFFSET_S = 10.0
+_PATIENCE_NS = NS_PER_S
 _PARTS = {"arkit": ("opengl", "yup")}
 _EXCLUSIVE = (("opengl", "body"), ("yup", "ydown"))
 _CAMERA_AXES = {  # T_camera_optical
@@ -103,11 +114,15 @@ class ConvertedRecording:
     Args:
         recording: with poses of another convention.
         convert: a pose as it was written -> ``T_world_camera``.
+        offset_ns: to be added to the stamps of poses.
     """
 
-    def __init__(self, recording: Recording, convert: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> None:
+    def __init__(
+        self, recording: Recording, convert: Callable[[NDArray[np.float64]], NDArray[np.float64]], offset_ns: int = 0
+    ) -> None:
         self.original = recording
         self._convert = convert
+        self._offset_ns = offset_ns
 
     @property
     def source(self) -> Path:
@@ -149,16 +164,36 @@ class ConvertedRecording:
     def __iter__(self) -> Iterator[Sample]:
         """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
         tree = TransformTree(max_gap_s=SynchronizerConfig().max_pose_gap_s)
+        waiting = deque[ColorSample | DepthSample | CalibrationSample]()
+        # with an offset below zero the pose of an image may come after it
+        patience_ns = _PATIENCE_NS - self._offset_ns if self._offset_ns < 0 else 0
+        newest_ns = 0
         for sample in self.original:
             if isinstance(sample, TransformSample):
                 if sample.is_static:
                     tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
                 else:
                     tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
-                continue
-            if isinstance(sample, ColorSample):
-                frame = self.camera_frame(sample.camera)
-                answer = tree.lookup(self.world_frame, frame, sample.stamp_ns)
-                if isinstance(answer, Found):
-                    yield TransformSample(sample.stamp_ns, self.world_frame, frame, self._convert(answer.T))
-            yield sample
+            else:
+                waiting.append(sample)
+                newest_ns = max(newest_ns, sample.stamp_ns)
+            while waiting and (
+                waiting[0].stamp_ns <= newest_ns - patience_ns
+                or not isinstance(self._lookup(tree, waiting[0]), TooEarly)
+            ):
+                yield from self._with_pose(tree, waiting.popleft())
+        for sample in waiting:
+            yield from self._with_pose(tree, sample)
+
+    def _lookup(self, tree: TransformTree, sample: Sample) -> PoseLookup | None:
+        """The pose of a colour image; None of any other sample."""
+        if not isinstance(sample, ColorSample):
+            return None
+        return tree.lookup(self.world_frame, self.camera_frame(sample.camera), sample.stamp_ns - self._offset_ns)
+
+    def _with_pose(self, tree: TransformTree, sample: Sample) -> Iterator[Sample]:
+        answer = self._lookup(tree, sample)
+        if isinstance(sample, ColorSample) and isinstance(answer, Found):
+            frame = self.camera_frame(sample.camera)
+            yield TransformSample(sample.stamp_ns, self.world_frame, frame, self._convert(answer.T))
+        yield sample

@@ -7,6 +7,7 @@ from typing import Any
 
 from embodied_perceptron.recordings.bag import BagRecording, is_bag
 from embodied_perceptron.recordings.conventions import (
+    MAX_OFFSET_S,
     ConventionError,
     ConvertedRecording,
     convert_pose,
@@ -15,6 +16,7 @@ from embodied_perceptron.recordings.conventions import (
 from embodied_perceptron.recordings.exports import EXPORT_FORMATS, export_format, open_export
 from embodied_perceptron.recordings.recording import Recording, RecordingError
 from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
+from embodied_perceptron.sensors.poses import seconds_to_ns
 
 _OF_BAGS = {
     "tf_topic": "it has no topics of transforms to choose from",
@@ -24,7 +26,12 @@ _OF_BAGS = {
 
 
 def open_recording(
-    source: str | Path, *, poses: str | None = None, pose_scale: float | None = None, **options: Any
+    source: str | Path,
+    *,
+    poses: str | None = None,
+    pose_scale: float | None = None,
+    pose_offset: float | None = None,
+    **options: Any,
 ) -> Recording:
     """Open a folder (TUM RGB-D layout, or an app's: :mod:`.exports`) or a bag (MCAP, SQLite, ROS 1) by what is there.
 
@@ -33,6 +40,7 @@ def open_recording(
         poses: conventions of its poses where they are not those of ROS, names of
             :data:`~embodied_perceptron.recordings.conventions.POSE_CONVENTIONS` separated by commas.
         pose_scale: metres in one unit of its poses.
+        pose_offset: seconds to add to the stamps of its poses, at most 10.
         options: of :class:`~embodied_perceptron.recordings.tum.TumRecording` or
             :class:`~embodied_perceptron.recordings.bag.BagRecording`.
 
@@ -44,10 +52,13 @@ def open_recording(
     scale = 1.0 if pose_scale is None else pose_scale
     if not 0 < scale < float("inf"):
         raise ConventionError(f"pose_scale must be positive, got {scale}")
+    offset_s = 0.0 if pose_offset is None else pose_offset
+    if not abs(offset_s) <= MAX_OFFSET_S:
+        raise ConventionError(f"pose_offset must be within {MAX_OFFSET_S:g} s, got {offset_s}")
     recording = _open(Path(source), options)
-    if not names and scale == 1.0:
+    if not names and scale == 1.0 and offset_s == 0.0:
         return recording
-    return ConvertedRecording(recording, lambda T: convert_pose(T, names, scale))
+    return ConvertedRecording(recording, lambda T: convert_pose(T, names, scale), seconds_to_ns(offset_s))
 
 
 def _open(path: Path, options: dict[str, Any]) -> Recording:

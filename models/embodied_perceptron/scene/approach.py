@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import make_transform
@@ -88,7 +88,8 @@ def approach_pose(
         return None
     free = (cells >= 0) & (cells < _FREE_BELOW)
     # beyond the border nothing is known
-    room_m = ndimage.distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1] * grid.resolution_m - 0.5 * grid.resolution_m
+    room_cells = scipy.ndimage.distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1]
+    room_m = room_cells * grid.resolution_m - 0.5 * grid.resolution_m
     passable = room_m >= options.radius_m
     if robot_m is not None:
         passable &= _connected(passable, grid, np.asarray(robot_m, np.float64)[:2], options.radius_m)
@@ -118,7 +119,7 @@ def _connected(
     passable: NDArray[np.bool_], grid: OccupancyGrid2d, robot_m: NDArray[np.float64], radius_m: float
 ) -> NDArray[np.bool_]:
     """Cells that the robot can get to from the passable ones about its place (it may stand a little too close)."""
-    parts, _ = ndimage.label(passable, structure=np.ones((3, 3)))
+    parts, _ = scipy.ndimage.label(passable, structure=np.ones((3, 3)))
     rows, columns = np.nonzero(passable)
     if not len(rows):
         return passable

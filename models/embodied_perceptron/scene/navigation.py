@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from embodied_perceptron.config import GridConfig
 from embodied_perceptron.geometry.kernels import njit
@@ -74,13 +74,13 @@ def _add_class_costs(
             continue
         away = np.ones(cells.shape, dtype=bool)
         away[rows[inside], columns[inside]] = False
-        near = ndimage.distance_transform_edt(away) * config.resolution_m <= config.class_cost_radius_m
+        near = scipy.ndimage.distance_transform_edt(away) * config.resolution_m <= config.class_cost_radius_m
         cells[is_free & near] = np.maximum(cells[is_free & near], cost)
 
 
 def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Call cells free that no voxel touched and that free ones enclose: far floors are sampled thinly."""
-    around = ndimage.convolve(free.astype(np.int8), np.ones((3, 3), np.int8), mode="constant")
+    around = scipy.ndimage.convolve(free.astype(np.int8), np.ones((3, 3), np.int8), mode="constant")
     closed: NDArray[np.bool_] = free | (~touched & (around >= _FREE_NEIGHBOURS))
     return closed
 

@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.config import EVERY_SCORE, AssociationConfig, PlaceConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
@@ -257,7 +257,7 @@ class ObjectMap:
         affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
         affinity[affinity < self.config.association.match_iou] = 0.0
         # squared: one pair that fits well counts more than two that hardly do
-        rows, columns = linear_sum_assignment(affinity**2, maximize=True)
+        rows, columns = scipy.optimize.linear_sum_assignment(affinity**2, maximize=True)
         return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
 
     def _see(

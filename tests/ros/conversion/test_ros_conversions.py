@@ -260,6 +260,27 @@ def test_cloud_moves_with_its_frame():
     np.testing.assert_allclose(np.stack([rows["x"], rows["y"], rows["z"]], 1), expected, atol=1e-5)
 
 
+def test_a_large_map_is_sent_in_coarser_cells():
+    grid = np.stack(np.meshgrid(np.arange(-60, 60), np.arange(-60, 60), [3]), -1).reshape(-1, 3)
+    voxels = replace(
+        snapshot(len(grid)), coords=grid.astype(np.int32), mean_point_m=(0.05 * (grid + 0.5)).astype(np.float32)
+    )
+    rows = maps.cloud_to_rows(maps.voxels_to_cloud(voxels, 9, "odom", max_points=4000))
+    assert len(rows) == 3600  # two by two
+    assert rows["hits"].sum() == voxels.hits.sum()
+    nearest = np.abs(rows["x"][:, None] - 0.05 * (np.arange(-60, 60, 2) + 1.0)[None]).min(axis=1)
+    assert nearest.max() <= 0.025
+    weights = voxels.hits / voxels.hits.sum()
+    centre = [(rows["hits"] * rows[axis]).sum() / rows["hits"].sum() for axis in "xyz"]
+    np.testing.assert_allclose(centre, weights @ voxels.mean_point_m, atol=1e-4)
+    colors = (rows["hits"][:, None] * maps.unpack_rgb(rows["rgb"])).sum(0) / rows["hits"].sum()
+    np.testing.assert_allclose(colors, weights @ voxels.mean_color, atol=0.5)
+    scattered = snapshot(5000)
+    for most in (1, 7, 1000, 4999):
+        assert 0 < maps.voxels_to_cloud(scattered, 9, "odom", max_points=most).width <= most
+    assert maps.voxels_to_cloud(scattered, 9, "odom", max_points=5000).width == 5000
+
+
 def test_semantic_cloud_round_trip():
     n = 40
     semantic = SemanticVoxels(

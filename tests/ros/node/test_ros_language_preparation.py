@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from embodied_perceptron.language import wording
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
 
 
@@ -54,6 +56,14 @@ def test_it_reads_in_a_thread_of_its_own_and_stopping_waits_for_it() -> None:
     assert "language" not in {thread.name for thread in threading.enumerate()}
     preparation.stop()  # again: nothing to wait for
     assert log.warnings == []
+
+
+def test_tables_of_words_are_read_before_the_first_slip_of_a_sentence() -> None:
+    for table in (wording._index, wording.english_words, wording._vocabulary):
+        table.cache_clear()
+    Perceptron().prepare_language()
+    for table in (wording._index, wording.english_words, wording._vocabulary):
+        assert table.cache_info().currsize == 1
 
 
 def test_a_failure_is_logged_once_with_its_reason() -> None:

@@ -136,7 +136,13 @@ def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
     publishers, health = Publishers(), Health("perception")
     parameters = SimpleNamespace(
         **{"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0},
-        **{"base_frame": "odom", "obstacles_range_m": 3.0, "grid_full_s": 0.0, "config": PerceptronConfig()},
+        **{
+            "base_frame": "odom",
+            "obstacles_range_m": 3.0,
+            "voxels_max_points": 1000,
+            "grid_full_s": 0.0,
+            "config": PerceptronConfig(),
+        },
     )
     outputs = Outputs(publishers, tree, health, lambda: parameters, {"cam": "optical"}.get)
     outputs.publish(perception)
@@ -172,7 +178,13 @@ def seen_scene():
 
 def outputs_of(robot: Robot, tree, **changes) -> tuple[Outputs, Health]:
     values = {"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0}
-    values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig(), "grid_full_s": 0.0}
+    values |= {
+        "base_frame": "base_link",
+        "obstacles_range_m": 3.0,
+        "voxels_max_points": 1000,
+        "config": PerceptronConfig(),
+        "grid_full_s": 0.0,
+    }
     parameters, health = SimpleNamespace(**values | changes), Health("perception")
     return Outputs(robot, tree, health, lambda: parameters, {"cam": "optical"}.get), health
 
@@ -238,7 +250,7 @@ class Heard:
     def __init__(self, tree, output_frame: str) -> None:
         self.publishers = Robot()
         values = {"fusion_frame": "odom", "output_frame": output_frame, "voxels_hz": 1.0, "overlay_hz": 1.0}
-        values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "grid_full_s": 0.0}
+        values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "voxels_max_points": 1000, "grid_full_s": 0.0}
         values |= {"config": PerceptronConfig()}
         parameters = SimpleNamespace(**values)
         camera_frame = {"cam": "optical"}.get

@@ -19,7 +19,7 @@ from support.ros_live import wait_until
 
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, SceneObject
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
@@ -103,7 +103,7 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     perceptron.map.published = PublishedScene(tuple(chairs))
     pose = OutputPose("odom", None)
     node = SimpleNamespace(
-        _pose_of=lambda query: pose,
+        _pose_of=lambda query, scene: pose,
         _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
         _transforms=None,
         _stamp_ns=lambda: 1,
@@ -115,8 +115,51 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     query = parse_query(message)
     answer = GroundingInterface._ask(node, query)
     assert answer.pose is pose
-    node._pose_of = lambda query: pytest.fail("the pose is looked up once a query")
+    node._pose_of = lambda query, scene: pytest.fail("the pose is looked up once a query")
     assert len(GroundingInterface._message(node, answer)[0].candidates) == count
+
+
+def test_what_cannot_be_gone_to_says_so():
+    perceptron = Perceptron()
+    chair = SceneObject(1, "chair", 0.9, np.array([1, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0]))
+    wall_to_wall = OccupancyGrid2d(0.05, np.array([-1.0, -2.0]), np.full((80, 80), 100, np.int8), 0.0)
+    for grid, words in ((None, "there is no grid"), (wall_to_wall, "no free place beside it")):
+        perceptron.map.published = PublishedScene((chair,), grid=grid)
+        node = SimpleNamespace(
+            _parameters=lambda: SimpleNamespace(robot_radius_m=0.3),
+            _stamp_ns=lambda: 1,
+            _perceptron=perceptron,
+            _viewpoint=lambda stamp_ns: None,
+            _shown=set(),
+            _on_answer=None,
+        )
+        node._way_to = lambda grounding, node=node: GroundingInterface._way_to(node, grounding)
+        node._no_way = lambda node=node: GroundingInterface._no_way(node)
+        answer = Answer(Query("the chair"), perceptron.ground("the chair"), OutputPose("odom", None))
+        message, _ = GroundingInterface._message(node, answer)
+        assert message.status == message.FOUND
+        assert not message.reachable
+        assert words in message.reason
+
+
+def test_an_answer_goes_where_the_map_lay_when_its_objects_were_published():
+    """A map may be put elsewhere while a sentence is read."""
+    T = np.eye(4)
+    T[:3, 3] = 448_300.0, 5_411_900.0, 200.0
+    perceptron = Perceptron()
+    chair = SceneObject(1, "chair", 0.9, np.array([1, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0]))
+    perceptron.map.published = PublishedScene((chair,), T_world_map=T)
+    node = SimpleNamespace(
+        _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
+        _transforms=None,
+        _stamp_ns=lambda: 1,
+        _perceptron=perceptron,
+    )
+    node._pose_of = lambda *args: GroundingInterface._pose_of(node, *args)
+    answer = GroundingInterface._ask(node, parse_query("the chair"))
+    assert [o.id for o in answer.grounding.candidates] == [1]
+    np.testing.assert_array_equal(answer.pose.T_out_world, T)
+    np.testing.assert_array_equal(GroundingInterface._unmoved(node).T_out_world, T)
 
 
 # ------------------------------------------------------------------------------------------------------- answering

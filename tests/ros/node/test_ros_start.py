@@ -142,6 +142,38 @@ def test_it_ends_after_the_callback_at_work() -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+_FROZEN = """
+import gc, os, signal, threading, time
+from embodied_perceptron_ros.node import perception_node as module
+
+def activate(self, state):
+    self._state = "active"
+    return module._SUCCESS
+
+def stop():
+    deadline_s = time.monotonic() + 30
+    while not gc.get_freeze_count() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    print("frozen:", gc.get_freeze_count() > 10_000, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
+module.PerceptionNode.on_configure = lambda self, state: module._SUCCESS
+module.PerceptionNode.on_activate = activate
+threading.Thread(target=stop, daemon=True).start()
+module.leave(module.main())
+"""
+
+
+def test_what_was_loaded_is_no_matter_of_later_collections() -> None:
+    """A full collection over torch and the kernels stops every thread for a fifth of a second."""
+    with own_domain() as domain:
+        environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+        code = [sys.executable, "-c", _FROZEN]
+        done = subprocess.run(code, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert "frozen: True" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
 @pytest.mark.slow
 def test_a_manager_may_configure_it(tmp_path: Path) -> None:
     """By ~/change_state: the answer comes when it is done, and others are answered meanwhile."""

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.launch_stand_in import only, start
 
 from embodied_perceptron_ros.demo.simulated import SimulationError
 from embodied_perceptron_ros.players import launch_options as options
+from embodied_perceptron_ros.players.launch_options import ProcessFailedError
 
 pytest.importorskip("ament_index_python")
 ROOT = Path(__file__).resolve().parents[3]
@@ -213,16 +215,63 @@ def test_the_player_is_in_the_nodes_namespace(tmp_path: Path, monkeypatch: pytes
     assert kinds.index("IncludeLaunchDescription") < kinds.index("Node")  # its checks come first
 
 
+@pytest.mark.usefixtures("launched")
 def test_simulate_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"recording": str(tmp_path / "drive"), "namespace": "robot1", "keep": "true"}
     handler, render = start(SIMULATE, arguments, monkeypatch)
     assert render["cmd"][:3] == ["python3", "-m", "embodied_perceptron_ros.demo.simulated"]
     (on_exit,) = handler.args
-    (replay,) = on_exit["on_exit"](type("Event", (), {"returncode": 0})(), None)
+    (replay,) = on_exit["on_exit"](ended(0), launching())
     handed = dict(replay["launch_arguments"])
     assert handed == {"source": str(tmp_path / "drive"), "rate": "1.0", "keep": "true", "namespace": "robot1"}
-    (failed,) = on_exit["on_exit"](type("Event", (), {"returncode": 3})(), None)
-    assert type(failed).__name__ == "EmitEvent"
+    with pytest.raises(ProcessFailedError, match="rendering ended with exit code 3"):
+        on_exit["on_exit"](ended(3), launching())
+
+
+def ended(returncode: int) -> SimpleNamespace:
+    return SimpleNamespace(returncode=returncode)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As typed, not included by a robot's own launch file."""
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "embodied_perceptron", "perceive.launch.py"])
+
+
+def launching(is_shutdown: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(is_shutdown=is_shutdown)
+
+
+def after(actions: list[Any], executable: str) -> Any:
+    """What is done when that process has ended."""
+    process = only(actions, "Node", executable=executable)
+    handlers = [a.args[0] for a in actions if type(a).__name__ == "RegisterEventHandler"]
+    (handler,) = (h for h in handlers if h["target_action"] is process)
+    return handler["on_exit"]
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_node_that_fails_fails_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """launch ends with exit code 1 where a handler raises, and with 0 whatever its processes did."""
+    on_exit = after(perceive(monkeypatch), "perception")
+    with pytest.raises(ProcessFailedError, match="perception ended with exit code 1"):
+        on_exit(ended(1), launching())
+    assert on_exit(ended(0), launching()) is None
+    assert on_exit(ended(-2), launching(is_shutdown=True)) is None  # Ctrl-C ends all
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "my_robot", "bringup.launch.py"])
+    assert on_exit(ended(1), launching()) is None  # the motors' drivers go on
+    respawned = perceive(monkeypatch, respawn="true")
+    assert not [a for a in respawned if type(a).__name__ == "RegisterEventHandler"]
+
+
+@pytest.mark.usefixtures("launched")
+@pytest.mark.parametrize("keep", ["true", "false"])
+def test_a_player_that_fails_fails_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str) -> None:
+    (tmp_path / "rgb.txt").touch()
+    on_exit = after(start(REPLAY, {"source": str(tmp_path), "keep": keep}, monkeypatch), "folder_player")
+    with pytest.raises(ProcessFailedError, match="the player ended with exit code 3"):
+        on_exit(ended(3), launching())
+    assert [type(a).__name__ for a in on_exit(ended(0), launching())] == ([] if keep == "true" else ["EmitEvent"])
 
 
 def other_python(folder: Path, does: str) -> None:

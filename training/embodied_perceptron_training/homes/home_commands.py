@@ -9,6 +9,7 @@ import typer
 
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
+    PoseOffset,
     Poses,
     PoseScale,
     TfTopic,
@@ -226,6 +227,7 @@ def export_bag_command(
     rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     tf_topic: TfTopic = None,
 ) -> None:
@@ -235,7 +237,7 @@ def export_bag_command(
 
     try:
         if scan is None:
-            options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+            options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
             count = export_bag(open_source(source, **options), out)
         else:
             count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers, world_to_voxel
@@ -184,7 +184,7 @@ def connected_parts(cells: Cells, rows: NDArray[np.int64]) -> list[NDArray[np.in
     dense = cells.dense[rows] - cells.dense[rows].min(axis=0)  # no larger than what is asked about
     volume = np.zeros(dense.max(axis=0) + 1, dtype=bool)
     volume[tuple(dense.T)] = True
-    labels, count = ndimage.label(volume, structure=_EVERYWHERE)
+    labels, count = scipy.ndimage.label(volume, structure=_EVERYWHERE)
     label = labels[tuple(dense.T)]
     order = np.argsort(label, kind="stable")
     return np.split(rows[order], np.searchsorted(label[order], np.arange(2, count + 1)))

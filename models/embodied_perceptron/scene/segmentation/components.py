@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
-from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.kernels import njit
@@ -124,7 +123,7 @@ def _share_what_is_beneath(
 
 def _within(cells: Cells, rows: NDArray[np.int64], others: NDArray[np.int64], distance_m: float) -> NDArray[np.bool_]:
     """(K,) which of ``rows`` lie within a horizontal distance of any of ``others``."""
-    tree = cKDTree(np.unique(cells.dense[others, :2], axis=0))
+    tree = scipy.spatial.cKDTree(np.unique(cells.dense[others, :2], axis=0))
     distance, _ = tree.query(cells.dense[rows, :2])
     return np.asarray(distance * cells.size_m <= distance_m)
 
@@ -170,7 +169,7 @@ def _near_structure(layers: Layers) -> NDArray[np.bool_]:
     cells = layers.cells
     walls = np.zeros(cells.index.shape, dtype=bool)
     walls[tuple(cells.dense[layers.cell_label == STRUCTURE].T)] = True
-    near = ndimage.binary_dilation(walls, structure=_EVERYWHERE)
+    near = scipy.ndimage.binary_dilation(walls, structure=_EVERYWHERE)
     out: NDArray[np.bool_] = near[tuple(cells.dense.T)]
     return out
 
@@ -303,8 +302,8 @@ def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[
     footprint = np.zeros(shape, dtype=bool)
     footprint[tuple(cells.dense[patch, :2].T)] = True
     # things on the surface hide it: close gaps of two cells, fill holes
-    footprint = ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
-    footprint = ndimage.binary_fill_holes(footprint)
+    footprint = scipy.ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
+    footprint = scipy.ndimage.binary_fill_holes(footprint)
     return rectangular_footprints(cells, footprint, yaw_rad)
 
 
@@ -337,7 +336,7 @@ def _surface(
     last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
     highest = inside[last]
     top = int(np.median(cells.dense[highest, 2]))
-    wide = ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
+    wide = scipy.ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
     near = np.abs(cells.dense[:, 2] - top) <= 1
     slab = np.flatnonzero(available & near & wide[tuple(cells.dense[:, :2].T)])
     top_z_m = float(np.median(cells.mean_m[highest, 2]))

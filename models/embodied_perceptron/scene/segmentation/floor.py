@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.ndimage import median_filter
 
 from embodied_perceptron.geometry.transforms import FloatArray, distinct_keys
 
@@ -62,7 +62,7 @@ def estimate_floor_z(
     # distinct ground cells per layer
     area = np.bincount(distinct_keys(cell * layers + layer) % layers, minlength=layers) * cell_m**2
     # walls cover the same little ground in every layer: what counts is what stands out of the layers around
-    around = median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
+    around = scipy.ndimage.median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
     # a surface between two bins, and its noise, fill neighbouring layers
     smooth = np.convolve(np.maximum(area - around, 0.0), (0.5, 1.0, 0.5), mode="same")
     threshold = max(min_area_m2, min_share * float(smooth.max()))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from embodied_perceptron.apps.reading_options import DepthScale, Poses, PoseScale, TfTopic, reading_options
+from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
 
 _CONFIG_HELP = "YAML file with the node's parameters; default: the one of the package."
 
@@ -260,6 +260,7 @@ def demo_command(
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     tf_topic: TfTopic = None,
 ) -> None:
@@ -269,7 +270,7 @@ def demo_command(
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, converted
 
     number = DEFAULT_SEED if seed is None else seed
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
     if options and source is None:
         _fail(ValueError("--poses, --pose-scale, --depth-scale and --tf-topic are of a --source"), 2)
     if options and source is not None:

@@ -9,6 +9,7 @@ import typer
 
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
+    PoseOffset,
     Poses,
     PoseScale,
     TfTopic,
@@ -31,6 +32,7 @@ def label(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 = a free one.")] = 8700,
     poses: Poses = None,
     pose_scale: PoseScale = None,
+    pose_offset: PoseOffset = None,
     depth_scale: DepthScale = None,
     tf_topic: TfTopic = None,
 ) -> None:
@@ -62,7 +64,7 @@ def label(
         raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
     from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
 
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+    options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
     source = None if recording is None else open_source(recording, **options)
     with LabelServer(LabelSession.open(labels, replayed, source, frames), port) as server:
         typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")

@@ -43,13 +43,45 @@ _POINT_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4")])
 
 
 def voxels_to_cloud(
-    voxels: VoxelSnapshot, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+    voxels: VoxelSnapshot,
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None = None,
+    max_points: int | None = None,
 ) -> PointCloud2:
-    """Occupied voxels -> cloud of their mean points (x y z rgb hits), moved into ``frame_id`` by ``T_out_world``."""
-    rows = _rows_at(voxels.mean_point_m, VOXEL_DTYPE, T_out_world)
-    rows["rgb"] = _pack_rgb(voxels.mean_color)
-    rows["hits"] = voxels.hits
+    """Occupied voxels -> cloud of their mean points (x y z rgb hits), moved into ``frame_id`` by ``T_out_world``.
+
+    ``max_points``: more voxels than that become as few times coarser ones as are needed; None = each voxel is a point.
+    """
+    points, colors, hits = voxels.mean_point_m, voxels.mean_color, voxels.hits
+    if max_points is not None and len(voxels) > max_points:
+        points, colors, hits = _coarser(voxels, max_points)
+    rows = _rows_at(points, VOXEL_DTYPE, T_out_world)
+    rows["rgb"] = _pack_rgb(colors)
+    rows["hits"] = hits
     return _cloud(rows, stamp_ns, frame_id)
+
+
+def _coarser(
+    voxels: VoxelSnapshot, max_points: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint32]]:
+    """(M, 3) mean points, (M, 3) mean colours and (M,) hits of the least cells of n x n x n voxels with M at most
+    ``max_points``."""
+    origin = voxels.coords.min(axis=0).astype(np.int64)
+    coords = voxels.coords - origin
+    n = max(2, int(np.sqrt(len(voxels) / max_points)))  # most are surfaces
+    while True:
+        cells = coords // n
+        sides = cells.max(axis=0) + 1
+        keys = (cells[:, 0] * sides[1] + cells[:, 1]) * sides[2] + cells[:, 2]
+        found, cell = np.unique(keys, return_inverse=True)
+        if len(found) <= max_points:
+            break
+        n += 1
+    hits = np.bincount(cell, voxels.hits)
+    means = [np.bincount(cell, voxels.hits * v) / hits for v in (*voxels.mean_point_m.T, *voxels.mean_color.T)]
+    points, colors = np.stack(means[:3], axis=1), np.stack(means[3:], axis=1)
+    return points.astype(np.float32), colors.round().astype(np.uint8), hits.astype(np.uint32)
 
 
 def semantic_to_cloud(

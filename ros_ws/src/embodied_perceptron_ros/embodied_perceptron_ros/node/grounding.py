@@ -27,6 +27,7 @@ from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.scene.approach import floor_distance
+from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
@@ -193,30 +194,30 @@ class GroundingInterface:
         return done.result()
 
     def _ask(self, query: Query) -> Answer:
-        parameters = self._parameters()
-        pose = self._pose_of(query)
+        parameters, scene = self._parameters(), self._perceptron.map.published
+        pose = self._pose_of(query, scene)  # of the moment that the answer is of
         if isinstance(pose, str):
             frame_id = query.frame_id or parameters.output_frame
             refused = invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
             return Answer(query, refused, self._unmoved())
         asked = dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k)
-        return Answer(query, self._perceptron.ground(asked), pose)
+        return Answer(query, self._perceptron.grounder.answer(scene, [asked])[0], pose)
 
-    def _pose_of(self, query: Query) -> OutputPose | str:
-        """Where the answer to a query goes, or why it cannot go there."""
+    def _pose_of(self, query: Query, scene: PublishedScene) -> OutputPose | str:
+        """Where an answer about a scene goes, or why it cannot go there."""
         parameters = self._parameters()
         frame_id = query.frame_id or parameters.output_frame
-        T_fusion_map = self._perceptron.T_world_map
+        T_fusion_map = scene.T_world_map
         return find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns(), T_fusion_map)
 
     def _unmoved(self) -> OutputPose:
         """In the fusion frame: of what names no place, where the frame that was asked for has none."""
-        return OutputPose(self._parameters().fusion_frame, self._perceptron.T_world_map)
+        return OutputPose(self._parameters().fusion_frame, self._perceptron.map.published.T_world_map)
 
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
         T = self._viewpoint_in_fusion_frame(stamp_ns)
-        return None if T is None else invert_transform(self._perceptron.T_world_map) @ T
+        return None if T is None else invert_transform(self._perceptron.map.published.T_world_map) @ T
 
     def _viewpoint_in_fusion_frame(self, stamp_ns: int) -> NDArray[np.float64] | None:
         parameters, newest = self._parameters(), self._perceptron.newest_frame
@@ -262,11 +263,16 @@ class GroundingInterface:
 
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
         query, grounding, stamp_ns = answer.query, answer.grounding, self._stamp_ns()
-        pose = answer.pose or self._pose_of(query)
+        pose = answer.pose or self._pose_of(query, self._perceptron.map.published)
         if isinstance(pose, str):  # of a query that was refused before anybody looked
             pose = self._unmoved()
         frame_id, T = pose.frame_id, pose.T_out_world
         way = self._way_to(grounding)
+        if grounding.status == GroundingStatus.FOUND and grounding.candidates and way[0] is None:
+            words = self._no_way()
+            grounding = dataclasses.replace(
+                grounding, reason=f"{grounding.reason}; {words}" if grounding.reason else words
+            )
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
@@ -285,6 +291,12 @@ class GroundingInterface:
         robot_m = None if here is None else here[:2, 3]
         distance_m = math.nan if robot_m is None else float(floor_distance(thing.box, robot_m[None])[0])
         return self._perceptron.approach(thing, robot_m, self._parameters().robot_radius_m), distance_m
+
+    def _no_way(self) -> str:
+        """Why there is no pose to go to, in words."""
+        if self._perceptron.map.published.grid is None:
+            return "no way to it: there is no grid until the next perception"
+        return "no way to it: the grid has no free place beside it that the robot gets to"
 
     def _publish_answer(self, answer: Answer) -> None:
         with self._publish_lock:

@@ -295,7 +295,8 @@ class Outputs:
         ):
             pose = self._pose_in(parameters.output_frame, perception)
             if not isinstance(pose, str):
-                self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
+                place = (stamp_ns, pose.frame_id, pose.T_out_world)
+                self._send("voxels", voxels_to_cloud(perception.voxels, *place, parameters.voxels_max_points))
                 self._held.discard("voxels")
         topic, source = "overlay/image", perception.source
         if source is None or topic not in self._held or not self._heard(topic):

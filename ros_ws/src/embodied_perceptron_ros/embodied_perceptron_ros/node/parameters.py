@@ -92,6 +92,13 @@ DECLARATIONS: dict[str, _Declaration] = {
     "web_token": _D("", "What a browser must show (letters, digits, - and _); empty = made anew beyond this machine"),
     "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
+    "voxels_max_points": _D(
+        200_000,
+        "Points of ~/voxels at most, of 20 bytes each; a larger map is published in coarser cells",
+        1_000,
+        10_000_000,
+        live=True,
+    ),
     "grid_full_s": _D(
         0.0,
         "How often ~/occupancy_grid is published whole while somebody listens to ~/occupancy_grid_updates and only "
@@ -223,6 +230,7 @@ class NodeParameters:
     web_token: str
     perception_hz: float
     voxels_hz: float
+    voxels_max_points: int
     grid_full_s: float
     overlay_hz: float
     diagnostics_hz: float

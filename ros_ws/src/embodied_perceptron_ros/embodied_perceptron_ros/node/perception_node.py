@@ -11,6 +11,7 @@ What is heavy is imported by the configuration, so that the node is there a seco
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -163,8 +164,9 @@ class PerceptionNode(LifecycleNode):
             self._report("loading libraries")
             from embodied_perceptron_ros.node.wiring import ConfiguredMap, prepare
 
-            perceptron = prepare(self.parameters.config, self.parameters.map_file, self._ending.is_set, self._report)
-            self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron))
+            values = self.parameters
+            perceptron, is_warm = prepare(values.config, values.map_file, self._ending.is_set, self._report)
+            self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron, is_warm))
             self._in_executor(lambda: self._read_back.show(effective_values(self.parameters)))
             if perceptron.inference is None:
                 self.get_logger().info("no network (weights): boxes have no class")
@@ -258,6 +260,11 @@ class PerceptionNode(LifecycleNode):
     def is_ending(self) -> bool:
         """Whether the process is about to end."""
         return self._ending.is_set()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it listens and perceives."""
+        return self._state == "active"
 
     @property
     def is_configuring(self) -> bool:
@@ -394,8 +401,14 @@ def main(args: list[str] | None = None) -> int:
         return not spinning.is_alive()
 
     started = node.autostart() if node.get_parameter("autostart").value else None
-    failed = False
+    failed = frozen = False
     while not stop.wait(_LOOK_S):
+        if (
+            node.is_active and not frozen
+        ):  # a full collection would walk over all that was loaded, for a fifth of a second
+            gc.collect()
+            gc.freeze()
+            frozen = True
         failed = started is not None and started.done() and not started.result()
         if failed:
             stop.set()

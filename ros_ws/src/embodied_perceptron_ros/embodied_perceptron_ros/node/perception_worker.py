@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from embodied_perceptron.apps.checks import Severity, check_depth
+from embodied_perceptron.apps.warm_up import WarmUpStoppedError
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -48,21 +49,24 @@ class PerceptionWorker:
         self._publish_held = publish_held
         self._new_listeners = new_listeners
         self._rate_hz = rate_hz
+        self._warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None
+        self._warming_up = True
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._latest: Perception | None = None
         self._told_faults = set[str]()  # of devices, that the log has already
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, warm_up: Callable[[Callable[[], bool]], None] = lambda stopped: None) -> None:
+        """Begin, with ``warm_up``, which raises :class:`WarmUpStoppedError` soon after its argument says so."""
+        self._warm_up = warm_up
         self._thread.start()
 
-    def stop(self) -> None:
-        """End after the perception at hand."""
+    def stop(self, ending: bool = False) -> None:
+        """End after the perception at hand; a process that is ``ending`` need not wait for a warm-up."""
         self._stopping.set()
         self._changed.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not (ending and self._warming_up):
             self._thread.join(STOP_LIMIT_S)
 
     def map_changed(self) -> None:
@@ -70,6 +74,13 @@ class PerceptionWorker:
         self._changed.set()
 
     def _run(self) -> None:
+        try:
+            self._warm_up(self._stopping.is_set)
+        except WarmUpStoppedError:
+            return
+        except Exception:  # perceiving will say the same, about something that was seen
+            self._log.error("warm-up", traceback.format_exc())
+        self._warming_up = False
         next_s = time.monotonic()
         while not self._stopping.is_set():
             changed = self._changed.wait(_IDLE_S)

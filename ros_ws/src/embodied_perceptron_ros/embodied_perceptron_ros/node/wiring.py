@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
+from embodied_perceptron.apps.warm_up import WarmUpStoppedError, is_compiled, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.coco import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
@@ -43,23 +44,28 @@ _RIVALS_HOLD_S = 5.0
 
 def prepare(
     config: PerceptronConfig, map_file: str, stopped: Callable[[], bool], report: Callable[[str], None]
-) -> Perceptron:
+) -> tuple[Perceptron, bool]:
     """The perceptron with its network and map, and everything compiled: half a minute of work that needs no ROS.
+
+    And whether all of that is loaded: what was compiled before is not, the thread that perceives does it
+    (:class:`LiveParts`), while frames are fused already.
 
     ``report`` is told what is being done. Raises ``GivenUpError`` when ``stopped`` says so, and as
     :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
     """
     report("reading the network")
     perceptron = Perceptron.from_config(config)
+    is_warm = not is_compiled(config)
     try:
-        warm_up(config, perceptron.inference, stopped, lambda step, steps: report(f"compiling {step} of {steps}"))
+        if is_warm:
+            warm_up(config, perceptron.inference, stopped, lambda step, steps: report(f"compiling {step} of {steps}"))
     except WarmUpStoppedError as error:
         raise GivenUpError(str(error)) from None
     report("devices: " + ", ".join(f"{what} on {device}" for what, device in perceptron.devices.items()))
     if map_file:
         report(f"loading {map_file}")
         perceptron.load(map_file)
-    return perceptron
+    return perceptron, is_warm
 
 
 class ConfiguredMap:
@@ -69,8 +75,9 @@ class ConfiguredMap:
     built.
     """
 
-    def __init__(self, node: Any, perceptron: Perceptron) -> None:
+    def __init__(self, node: Any, perceptron: Perceptron, is_warm: bool) -> None:
         parameters = node.parameters
+        self.is_warm = is_warm
         self._health = node.health
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
@@ -173,8 +180,8 @@ class LiveParts:
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
-            perception.start()
-            parts.callback(perception.stop)
+            perception.start(partial(self._warm_up, node.parameters.config))
+            parts.callback(lambda: perception.stop(ending=node.is_ending))
             configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
             parts.callback(self._disconnect)
             if node.parameters.keyframe_path_topic:
@@ -191,6 +198,11 @@ class LiveParts:
             language.start()
             self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    def _warm_up(self, config: PerceptronConfig, stopped: Callable[[], bool]) -> None:
+        if not self._configured.is_warm:
+            warm_up(config, self._configured.perceptron.inference, stopped)
+            self._configured.is_warm = True
 
     @staticmethod
     def _open_viewer(node: Any, configured: ConfiguredMap) -> LiveViewer | WebViewer | None:

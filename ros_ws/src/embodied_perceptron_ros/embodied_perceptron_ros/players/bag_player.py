@@ -23,6 +23,7 @@ from rosbags.highlevel import AnyReader, AnyReaderError
 from rosbags.interfaces import Connection, QosDurability
 from rosbags.typesys import Stores, get_typestore
 
+from embodied_perceptron.recordings.packed_bags import unpack
 from embodied_perceptron_ros.players.playback import (
     Pacer,
     PlaybackReport,
@@ -139,8 +140,11 @@ class BagPlayer:
 
 @contextmanager
 def _opened(node: Node, options: argparse.Namespace) -> Iterator[BagPlayer]:
-    with AnyReader([options.source], default_typestore=get_typestore(Stores.LATEST)) as reader:
-        yield BagPlayer(node, reader, options.rate, options.clock, options.topics, options.depth_topics)
+    path, _folder = unpack(options.source)  # the folder is there as long as its name is
+    with AnyReader([path], default_typestore=get_typestore(Stores.LATEST)) as reader:
+        player = BagPlayer(node, reader, options.rate, options.clock, options.topics, options.depth_topics)
+        player.report.source = str(options.source)
+        yield player
 
 
 def _play(player: BagPlayer, options: argparse.Namespace) -> None:

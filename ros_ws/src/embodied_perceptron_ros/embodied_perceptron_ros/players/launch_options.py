@@ -70,14 +70,19 @@ LAUNCH_ARGUMENTS = frozenset(
 LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
 
 
+def is_launched(program: Sequence[str] | None = None) -> bool:
+    """Whether one of the launch files was started itself: where another one includes it, ``program`` (the command line;
+    None = of this process) does not name it."""
+    return any(Path(word).name in LAUNCH_FILES for word in (sys.argv if program is None else program))
+
+
 def check_typed(typed: Sequence[str], program: Sequence[str] | None = None) -> None:
     """Raise ``ValueError`` for a launch argument (``name:=value``) that none of the launch files has.
 
-    Launch itself takes any name, and says nothing of those that nobody reads. Where another launch file includes one of
-    these, ``program`` (the command line; None = of this process) does not name it, and arguments are the other's.
+    Launch itself takes any name, and says nothing of those that nobody reads. Arguments of a launch file that includes
+    one of these are its own. ``program``: see :func:`is_launched`.
     """
-    words = sys.argv if program is None else program
-    if not any(Path(word).name in LAUNCH_FILES for word in words):
+    if not is_launched(program):
         return
     for text in typed:
         name, separator, _ = text.partition(":=")
@@ -373,6 +378,21 @@ def own_foxglove_layout(shipped: Path, namespace: str, values: Mapping[str, Any]
 
 # argument of the launch files -> the package that it starts
 EXTRAS = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
+
+
+class ProcessFailedError(RuntimeError):
+    """A process of a launch file ended by a fault of its own."""
+
+
+def check_exit_code(name: str, event: Any, context: Any) -> None:
+    """What a launch file does when a process has ended (``OnProcessExit``).
+
+    Raises :class:`ProcessFailedError` where its exit code is not 0 and nobody told it to end: launch, whose exit code
+    is 0 whatever its processes did, then ends the others and itself with 1. Not where another launch file includes
+    this one: the rest of a robot goes on without perception.
+    """
+    if event.returncode and not context.is_shutdown and is_launched():
+        raise ProcessFailedError(f"{name} ended with exit code {event.returncode}: the reason is in its lines above")
 
 
 def check_extras(arguments: Mapping[str, str], find: Callable[[str], Any]) -> None:

@@ -1,0 +1,110 @@
+"""Compressed bags, unpacked within bounds: a few kilobytes may claim, or hold, gigabytes.
+
+rosbags unpacks a chunk, a message or a file at once and believes what it says of its size. On import of this module the
+functions that it does so with are replaced by ones that stop; files of a bag are unpacked by :func:`unpack`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from bz2 import BZ2Decompressor
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+from lz4.frame import LZ4FrameDecompressor
+from rosbags.rosbag1 import reader as rosbag1_reader
+from rosbags.rosbag2 import reader as rosbag2_reader
+from rosbags.rosbag2 import storage_mcap
+
+_MOST_BYTES = {"chunk": 2**30, "message": 2**28, "file": 2**30}
+_MAX_RATIO = 100  # of a file that is larger: recorded images do not compress so well
+_SPARED_BYTES = 2**30  # left free on the disk
+_PIECE_BYTES = 2**20
+_METADATA = "metadata.yaml"
+
+_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the package that stands in for it
+
+
+def _of_claimed_size(new_decompressor: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
+    def decompress(data: bytes, size: int) -> bytes:
+        if size > _MOST_BYTES["chunk"]:
+            raise ValueError(f"a chunk claims {size} bytes, at most {_MOST_BYTES['chunk']} are unpacked")
+        out = new_decompressor().decompress(data, max_length=size + 1)
+        if len(out) > size:
+            raise ValueError(f"a chunk holds more than the {size} bytes that it claims")
+        return bytes(out)
+
+    return decompress
+
+
+def _of_unknown_size(new_decompressor: Callable[[], Any], what: str) -> Callable[[bytes], bytes]:
+    def decompress(data: bytes) -> bytes:
+        unpacker, pieces, size = new_decompressor(), [], 0
+        while not unpacker.eof:
+            piece = unpacker.decompress(data if unpacker.needs_input else b"", max_length=_PIECE_BYTES)
+            if not piece and unpacker.needs_input:
+                raise ValueError(f"a {what} is cut short")
+            data, size = b"", size + len(piece)
+            if size > _MOST_BYTES[what]:
+                raise ValueError(f"a {what} holds more than {_MOST_BYTES[what]} bytes, the most that is unpacked")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    return decompress
+
+
+storage_mcap.DECOMPRESSORS.update(
+    lz4=_of_claimed_size(LZ4FrameDecompressor), zstd=_of_claimed_size(_zstd.ZstdDecompressor)
+)
+rosbag1_reader.decompressors.update(
+    bz2=_of_unknown_size(BZ2Decompressor, "chunk"),
+    lz4=_of_unknown_size(LZ4FrameDecompressor, "chunk"),
+)
+rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined,assignment]
+    decompress=_of_unknown_size(_zstd.ZstdDecompressor, "message")
+)
+
+
+def unpack(path: Path) -> tuple[Path, TemporaryDirectory[str] | None]:
+    """The bag to read in place of one whose files are compressed, and the folder that holds it as long as it lives;
+    any other bag itself, and None.
+
+    Raises:
+        ValueError: a file holds more than a recording does, or than there is room for.
+        OSError: it cannot be read or written.
+    """
+    if not (path / _METADATA).is_file():
+        return path, None
+    try:
+        described = yaml.safe_load((path / _METADATA).read_text(encoding="utf-8", errors="replace"))
+    except yaml.YAMLError:
+        described = None  # what is no metadata the reader refuses
+    info = described.get("rosbag2_bagfile_information") if isinstance(described, dict) else None
+    if not isinstance(info, dict) or str(info.get("compression_mode", "")).lower() != "file":
+        return path, None
+    if info.get("compression_format") != "zstd":
+        raise ValueError(f"its files are compressed by {info.get('compression_format')!r:.40}, only zstd is supported")
+    folder = TemporaryDirectory(prefix="embodied-perceptron-bag-")
+    names = [PurePath(str(name)).name for name in info.get("relative_file_paths", ())]
+    for name in names:
+        _unpack_file(path / name, Path(folder.name) / PurePath(name).stem)
+    info |= {"compression_mode": "", "compression_format": "", "relative_file_paths": [PurePath(n).stem for n in names]}
+    (Path(folder.name) / _METADATA).write_text(yaml.safe_dump(described), encoding="utf-8")
+    return Path(folder.name), folder
+
+
+def _unpack_file(source: Path, target: Path) -> None:
+    room = shutil.disk_usage(target.parent).free - _SPARED_BYTES
+    most, size = max(_MOST_BYTES["file"], _MAX_RATIO * source.stat().st_size), 0
+    with _zstd.open(source, "rb") as packed, target.open("wb") as out:
+        while piece := packed.read(_PIECE_BYTES):
+            size += len(piece)
+            if size > most:
+                raise ValueError(f"{source.name} holds more than {most} bytes, which no recording of its size does")
+            if size > room:
+                raise ValueError(f"{source.name} needs more than the {max(room, 0)} bytes of room in {target.parent}")
+            out.write(piece)
