@@ -147,35 +147,35 @@ def occupancy_cross_entropy(
 ) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
     target = target.long()
-    known = target[target != OCCUPANCY_IGNORED]
-    count = known.numel() if class_weights is None else class_weights[known].sum()
-    norm = reduce(torch.as_tensor(count, dtype=logits.dtype, device=logits.device))
-    if not released and float(norm) == 0:
-        return logits.sum() * 0.0
     total = functional.cross_entropy(
         logits, target, weight=class_weights, ignore_index=OCCUPANCY_IGNORED, reduction="sum"
     )
-    return total / norm
+    known = target != OCCUPANCY_IGNORED
+    if class_weights is None:
+        count = known.sum()
+    else:
+        count = (class_weights[target.masked_fill(~known, 0)] * known).sum()
+    norm = reduce(count.to(logits.dtype))
+    return total / (norm if released else torch.where(norm > 0, norm, 1.0))
 
 
 def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
     and specificity; mean over the classes present. 0 when everything is ignored."""
     classes = logits.shape[1]
-    known = target != OCCUPANCY_IGNORED
-    p = torch.softmax(logits, dim=1).movedim(1, -1)[known]  # (V, C)
-    y = functional.one_hot(target[known].long(), classes).to(p.dtype)  # (V, C)
-    there = reduce(y.sum(0))
+    known = (target != OCCUPANCY_IGNORED).unsqueeze(1)
+    p = torch.softmax(logits, dim=1) * known  # (B, C, ...)
+    y = target.unsqueeze(1) == torch.arange(classes, device=target.device).view(-1, *[1] * (target.ndim - 1))
+    every = [d for d in range(logits.ndim) if d != 1]
+    hit, predicted, there = (p * y).sum(every), p.sum(every), y.sum(every).to(p.dtype)  # (C,) each
+    number = known.sum()
+    sums = torch.stack([hit, predicted, number - there - predicted + hit, there, number - there])
+    hit, predicted, rejected, there, others = shared(sums, reduce)
     present = there > 0  # in any process
-    if not bool(present.any()):
-        return logits.sum() * 0.0
-    p, y, there = p[:, present], y[:, present], there[present]
-    sums = torch.stack([(p * y).sum(0), p.sum(0), ((1 - p) * (1 - y)).sum(0), (1 - y).sum(0)])
-    hit, predicted, rejected, others = shared(sums, reduce)
-    terms = _negative_log(hit / predicted.clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / there)
+    terms = _negative_log(hit / predicted.clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / there.clamp_min(1e-6))
     specificity = rejected / others.clamp_min(_PROBABILITY_FLOOR)
     terms = terms + torch.where(others > 0, _negative_log(specificity), 0.0)
-    return terms.mean()
+    return torch.where(present, terms, 0.0).sum() / present.sum().clamp_min(1)
 
 
 def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
@@ -185,24 +185,17 @@ def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, r
     the logarithm of the resulting 0, which adds a constant 100 without gradient: ``released=True``.
     """
     known = target != OCCUPANCY_IGNORED
-    if logits.ndim == target.ndim + 1:
-        free = torch.softmax(logits, dim=1)[:, 0][known]
-    else:
-        free = torch.sigmoid(-logits)[known]
-    filled = 1 - free
-    y = (target[known] > 0).to(free.dtype)
-    sums = torch.stack([(y * filled).sum(), filled.sum(), y.sum(), ((1 - y) * free).sum(), (1 - y).sum()])
+    free = torch.softmax(logits, dim=1)[:, 0] if logits.ndim == target.ndim + 1 else torch.sigmoid(-logits)
+    free, filled = free * known, (1 - free) * known
+    y = (target > 0) & known
+    sums = torch.stack([(y * filled).sum(), filled.sum(), y.sum(), (~y * free).sum(), (~y & known).sum()])
     hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce)
     if released:
         ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
         return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum()
-    loss = logits.sum() * 0.0
-    if bool(n_occupied > 0):
-        precision = hit / occupied.clamp_min(_PROBABILITY_FLOOR)
-        loss = loss + _negative_log(precision) + _negative_log(hit / n_occupied)
-    if bool(n_free > 0):
-        loss = loss + _negative_log(true_free / n_free)
-    return loss
+    precision, recall = hit / occupied.clamp_min(_PROBABILITY_FLOOR), hit / n_occupied.clamp_min(1e-6)
+    loss = torch.where(n_occupied > 0, _negative_log(precision) + _negative_log(recall), 0.0)
+    return loss + torch.where(n_free > 0, _negative_log(true_free / n_free.clamp_min(1e-6)), 0.0)
 
 
 def _negative_log(p: Tensor) -> Tensor:
