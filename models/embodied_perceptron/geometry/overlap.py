@@ -542,6 +542,7 @@ def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - com
 # --------------------------------------------------------------------------------------------------------------------
 # the same in torch: any device, differentiable in every argument
 
+
 def _face_signs() -> Iterator[float]:
     """Corners of the face with normal +-k in the order of :func:`_intersection`, as factors of the half sizes."""
     for face in range(6):
@@ -572,7 +573,9 @@ def _clip_torch(
     candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
     emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
     new_count = emitted.sum(1, keepdim=True)
-    width = 3 * (K // 2) + K % 2  # no polygon has more, see _MAX_CORNERS; what is not needed is left out where it is free
+    width = (
+        3 * (K // 2) + K % 2
+    )  # no polygon has more, see _MAX_CORNERS; what is not needed is left out where it is free
     if takes_loops(polygon):
         width = max(int(new_count.max()) if M else 0, 1)
     order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order

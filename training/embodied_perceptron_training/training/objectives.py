@@ -83,9 +83,9 @@ class DetectionObjective:
         """``{"class", "center", "box", "iou"[, "object"]}``."""
         detection = passed.features.detection
         assert detection is not None
-        predictions = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
+        prediction = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
         targets = [BoxTarget(s.boxes, s.labels) for s in passed.batch.samples]
-        return dataclasses.replace(self.criterion, reduce=reduce)(predictions, targets)
+        return dataclasses.replace(self.criterion, reduce=reduce)(prediction, targets)
 
 
 @dataclass(frozen=True)
