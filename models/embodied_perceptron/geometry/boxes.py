@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.transforms import check_transform
+from embodied_perceptron.geometry.transforms import check_transform, constant
 
 Tensor = torch.Tensor
 F64 = NDArray[np.float64]
@@ -109,7 +109,8 @@ def sixd_to_matrix(sixd: Tensor) -> Tensor:
     fallback[..., 1] = 1.0
     y = _unit(y_raw, fallback)
     # an axis that is surely not parallel to y: the one along which y is smallest
-    helper = torch.nn.functional.one_hot(y.detach().abs().argmin(-1), 3).to(y.dtype)
+    axes = constant((1.0, 0, 0, 0, 1, 0, 0, 0, 1), y.device, y.dtype).view(3, 3)
+    helper = axes[y.detach().abs().argmin(-1)]
     z = _unit(torch.linalg.cross(_unit(x_raw, helper), y), _unit(torch.linalg.cross(helper, y), helper))
     return torch.stack([torch.linalg.cross(y, z), y, z], dim=-1)
 
@@ -309,11 +310,10 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
 def _iou_of_pairs(a: Tensor, b: Tensor) -> Tensor:
     """(P, 9), (P, 9) -> (P,) float64 by tensor operations: areas of faces cancel, float32 would leave 1e-4 of a thin
     box."""
-    a, b = a.double(), b.double()
-    inter = overlap.intersection_volumes(
-        a[:, :3], 0.5 * a[:, 3:6], rotations(a), b[:, :3], 0.5 * b[:, 3:6], rotations(b)
-    )
-    volume_a, volume_b = volumes(a), volumes(b)
+    both = torch.stack([a.double(), b.double()])
+    center, half, rot = both[..., :3], 0.5 * both[..., 3:6], rotations(both)
+    inter = overlap.intersection_volumes(center[0], half[0], rot[0], center[1], half[1], rot[1])
+    volume_a, volume_b = both[..., 3:6].prod(-1)
     inter = torch.minimum(inter.clamp_min(0.0), torch.minimum(volume_a, volume_b))
     union = volume_a + volume_b - inter
     solid = union > 0

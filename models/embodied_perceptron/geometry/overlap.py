@@ -562,12 +562,12 @@ def _clip_torch(
     M, K, _ = polygon.shape
     following = _numbers(1, K + 1, polygon.device)
     valid = following <= count
-    other = torch.gather(polygon, 1, torch.where(following < count, following, 0)[..., None].expand(M, K, 3))
+    other = torch.gather(polygon, 1, following.masked_fill(following >= count, 0)[..., None].expand(M, K, 3))
     d = torch.sub(limit, polygon[..., axis], alpha=sign)  # (M, K) >= 0 inside
     d_other = torch.sub(limit, other[..., axis], alpha=sign)
     inside = d >= 0
     crossing = (inside != (d_other >= 0)) & valid
-    t = torch.where(crossing, d, 0.0) / torch.where(crossing, d - d_other, 1.0)
+    t = d / (d - d_other).masked_fill(~crossing, torch.inf)  # 0 where nothing is cut
     point = torch.addcmul(polygon, t[..., None], other - polygon)
     # each corner hands on itself when inside, then the crossing of the edge that it starts
     candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
@@ -593,8 +593,8 @@ def _x_moment_torch(polygon: torch.Tensor, count: torch.Tensor, shift: torch.Ten
     edge = polygon[:, 1:] - polygon[:, :1]  # (M, K - 1, 3)
     area = 0.5 * (edge[:, :-1, 1] * edge[:, 1:, 2] - edge[:, :-1, 2] * edge[:, 1:, 1])  # (M, K - 2)
     mean_x = (polygon[:, :1, 0] + polygon[:, 1:-1, 0] + polygon[:, 2:, 0]) / 3.0 + shift
-    valid = _numbers(2, polygon.shape[1], polygon.device) < count
-    return torch.where(valid, area * mean_x, 0.0).sum(1)
+    behind = _numbers(2, polygon.shape[1], polygon.device) >= count
+    return (area * mean_x).masked_fill(behind, 0.0).sum(1)
 
 
 def intersection_volumes(

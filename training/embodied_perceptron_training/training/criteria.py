@@ -19,20 +19,22 @@ from torch.nn import functional
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.detection import DetectionLevel, faces_to_parts
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
 from embodied_perceptron_training.training.losses import (
     BoxParts,
     Losses,
+    OccupancySums,
     Reduce,
     contrastive_alignment,
     decoupled_corner_loss,
-    geometric_affinity,
+    geometric_terms,
     occupancy_cross_entropy,
     rotated_iou_loss,
     same,
-    semantic_affinity,
+    semantic_terms,
     sigmoid_focal,
 )
 from embodied_perceptron_training.training.matching import (
@@ -153,8 +155,9 @@ class DetectionCriterion:
         label = functional.pad(labels, (0, 1))[truth.row.flatten()[found.box]]
         onehot = logits.new_zeros(points.total + 1, logits.shape[1] + 1)
         onehot.view(-1).scatter_(0, written * onehot.shape[1] + label, 1.0)
-        box = truth.boxes.flatten(0, 1)[found.box].to(logits.dtype)
-        predicted, wanted = prediction.boxes.select(row), BoxParts.of(box)
+        predicted = prediction.boxes.select(row)
+        boxes = truth.boxes.flatten(0, 1)[found.box].to(logits.dtype)
+        wanted = BoxParts(boxes[:, :3], boxes[:, 3:6], truth.rotation.flatten(0, 1)[found.box].to(logits.dtype))
         of_boxes = {
             "center": functional.binary_cross_entropy_with_logits(
                 prediction.centerness[row], found.centerness.to(logits.dtype).clamp_min(0.0), reduction="none"
@@ -240,19 +243,25 @@ class OccupancyCriterion:
         """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
         if len(logits) != len(targets):
             raise ValueError(f"need a target per scale, got {len(targets)} for {len(logits)}")
-        losses: Losses = {}
+        sums, entropies = [], []
         for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
             if scores.shape[:1] + scores.shape[2:] != target.shape:
                 raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
-            weight = self.scale_decay**i
-            per_class = None if self.class_weights is None else scores.new_tensor(self.class_weights)
-            terms = {
-                "cross_entropy": occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce),
-                "semantic": self.semantic * semantic_affinity(scores, target, self.reduce),
-                "geometric": self.geometric * geometric_affinity(scores, target, self.released, self.reduce),
-            }
-            losses.update({f"scale{i}/{name}": weight * term for name, term in terms.items()})
-        return losses
+            per_class = None
+            if self.class_weights is not None:
+                per_class = constant(self.class_weights, scores.device, scores.dtype)
+            entropies.append(occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce))
+            sums.append(OccupancySums.of(scores, target))
+        classes, filled = (torch.stack(part) for part in zip(*sums, strict=True))
+        kinds = {
+            "cross_entropy": torch.stack(entropies),
+            "semantic": self.semantic * semantic_terms(classes, self.reduce),
+            "geometric": self.geometric * geometric_terms(filled, self.released, self.reduce),
+        }
+        decay = constant(tuple(self.scale_decay**i for i in range(len(sums))), classes.device, classes.dtype)
+        return {
+            f"scale{i}/{name}": term for name, terms in kinds.items() for i, term in enumerate((decay * terms).unbind())
+        }
 
 
 # --------------------------------------------------------------------------------------------------------------------

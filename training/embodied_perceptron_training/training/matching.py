@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -65,6 +66,16 @@ class PaddedBoxes:
     there: Tensor
     row: Tensor
 
+    @cached_property
+    def rotation(self) -> Tensor:
+        """(B, G, 3, 3)."""
+        return bx.rotations(self.boxes)
+
+    @cached_property
+    def volume(self) -> Tensor:
+        """(B, G) cubic metres."""
+        return self.boxes[..., 3:6].prod(-1)
+
     @staticmethod
     def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
         """(G_b, 9) of each scene."""
@@ -118,29 +129,29 @@ class ScenePoints:
         flat = torch.cat([*points, points[0].new_zeros(1, 3)])
         return ScenePoints(row, level, flat[row], len(points), total)
 
-    def pairs(self, boxes: Tensor, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    def pairs(self, truth: PaddedBoxes, R: Tensor, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """``function`` of every point and every box of its scene -> (B, M, G), a bounded number of points at a time.
 
-        It is called with (B, m, G, 3) points as seen from the centres of the (B, G, 9) boxes along their axes, and
-        with which of the M points these are.
+        It is called with (B, m, G, 3) points as seen from the centres of the boxes along the axes ``R`` (B, G, 3, 3),
+        and with which of the M points these are.
         """
-        (B, G), R, found = boxes.shape[:2], bx.rotations(boxes), []
+        (B, G), found = truth.there.shape, []
         step = max(_PAIRS_AT_A_TIME // max(B * G, 1), 1)
         for start in range(0, max(self.points.shape[1], 1), step):
             rows = slice(start, start + step)
-            offset = self.points[:, rows, None].to(boxes.dtype) - boxes[:, None, :, :3]
+            offset = self.points[:, rows, None].to(R.dtype) - truth.boxes[:, None, :, :3]
             found.append(function(torch.einsum("bgij,bmgi->bmgj", R, offset), rows))
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 
-    def inside(self, boxes: Tensor, margin: Tensor | None = None) -> Tensor:
-        """(B, G, 9) boxes, grown on every side by the (B, M) ``margin`` of a point -> (B, M, G) bool; faces count."""
-        half = 0.5 * boxes[:, None, :, 3:6]
+    def inside(self, truth: PaddedBoxes, margin: Tensor | None = None) -> Tensor:
+        """Boxes, grown on every side by the (B, M) ``margin`` of a point -> (B, M, G) bool; faces count."""
+        half = 0.5 * truth.boxes[:, None, :, 3:6]
 
         def within(local: Tensor, rows: slice) -> Tensor:
             reach = half if margin is None else half + margin[:, rows, None, None]
             return (local.abs() <= reach).all(-1)
 
-        return self.pairs(boxes, within)
+        return self.pairs(truth, truth.rotation, within)
 
     def scene_of_points(self) -> Tensor:
         """(P,) int64."""
@@ -240,11 +251,9 @@ def assign_batch(
 
     A box without any point, and a scene without boxes or points, are simply not learned from.
     """
-    boxes, (B, G) = truth.boxes, truth.there.shape
-    grown = torch.cat([boxes[..., :3], boxes[..., 3:6].clamp_min(min_size_m), boxes[..., 6:]], dim=-1)
-    if released:
-        grown = bx.make_boxes(grown[..., :3], grown[..., 3:6], bx.euler_to_matrix(-boxes[..., 6:]).transpose(-1, -2))
-    half = 0.5 * grown[:, None, :, 3:6]
+    B, G = truth.there.shape
+    R = bx.euler_to_matrix(-truth.boxes[..., 6:]).transpose(-1, -2) if released else truth.rotation
+    half = 0.5 * truth.boxes[:, None, :, 3:6].clamp_min(min_size_m)
 
     def central_inside(local: Tensor, rows: slice) -> Tensor:
         away = local.abs()
@@ -252,7 +261,7 @@ def assign_batch(
         counts = truth.there[:, None] & (points.level[:, rows, None] < points.levels)
         return torch.where((near > 0).all(-1) & counts, torch.sqrt((near / far).prod(-1)), -1.0)
 
-    centerness = points.pairs(grown, central_inside)  # (B, M, G), -1 outside
+    centerness = points.pairs(truth, R, central_inside)  # (B, M, G), -1 outside
     inside = centerness >= 0
     level = _learning_level(points.counts(inside), min_points, released)  # (B, G)
     # the most central ones of each box come first, of equals the first
@@ -264,7 +273,7 @@ def assign_batch(
     if released and ranked.shape[1] > top_points:
         taken = taken & (central > ranked[:, top_points : top_points + 1])
     row = points.row.gather(1, place.flatten(1)).view_as(place)
-    rank = bx.volumes(boxes.flatten(0, 1)).view(B, G).argsort(dim=1, stable=True).argsort(dim=1)[:, None].expand_as(row)
+    rank = truth.volume.argsort(dim=1, stable=True).argsort(dim=1)[:, None].expand_as(row)
     claims = torch.where(taken, row, points.total)
     smallest = torch.full((points.total + 1,), G, device=row.device)
     smallest = smallest.scatter_reduce_(0, claims.flatten(), rank.flatten(), "amin")
@@ -284,7 +293,7 @@ def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> 
 
 def learning_levels(points: ScenePoints, truth: PaddedBoxes, min_points: int) -> Tensor:
     """-> (B, G) the level that :func:`assign_batch` will take, or a finer one if more points are still to come."""
-    return _learning_level(points.counts(points.inside(truth.boxes)), min_points)
+    return _learning_level(points.counts(points.inside(truth)), min_points)
 
 
 def sites_in_boxes(
@@ -304,7 +313,7 @@ def sites_in_boxes(
     def mask(sites: Sites) -> Tensor:
         here = ScenePoints.of([_centers(sites, voxel_size_m)], [sites.bounds])
         wanted = truth.there & (needed <= sites.stride)
-        return here.scatter((here.inside(truth.boxes) & wanted[:, None]).any(2))
+        return here.scatter((here.inside(truth) & wanted[:, None]).any(2))
 
     return mask
 
@@ -324,9 +333,8 @@ def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[flo
         level: (B, G) that each box is learned on.
     """
     reach = constant((*reach_m, 0.0), points.points.device, points.points.dtype)[points.level]
-    boxes = truth.boxes.to(points.points)
     finer = truth.there[:, None] & (level[:, None] < points.level[..., None])
-    return points.scatter((points.inside(boxes, reach) & finer).any(2))
+    return points.scatter((points.inside(truth, reach) & finer).any(2))
 
 
 # --------------------------------------------------------------------------------------------------------------------
