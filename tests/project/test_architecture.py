@@ -54,9 +54,10 @@ ROS_PACKAGES = {
 # Extras: a library import of one of these has to wait until it is used.
 OPTIONAL_PACKAGES = {
     *("rerun", "onnxruntime", "onnx", "transformers", "trimesh", "embreex", "matplotlib", "MinkowskiEngine"),
+    "triton",
 }
 # Modules that are the adapter to one of them, and are themselves imported only where they are used.
-ADAPTERS = {f"{LIBRARY}.sparse.minkowski": "MinkowskiEngine"}
+ADAPTERS = {f"{LIBRARY}.sparse.minkowski": "MinkowskiEngine", f"{LIBRARY}.sparse.triton_kernels": "triton"}
 
 
 def module_name(path: Path, package: str) -> str:

@@ -42,6 +42,7 @@ WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
 EXTRAS = {
     *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
+    "triton",  # with the CUDA wheels of torch
 }
 # used without an import statement: build tools and RViz
 INDIRECT = {"ament_cmake", "ament_cmake_python", "rviz2"}

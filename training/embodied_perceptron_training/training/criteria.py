@@ -30,6 +30,7 @@ from embodied_perceptron_training.training.losses import (
     Reduce,
     contrastive_alignment,
     decoupled_corner_loss,
+    full_precision,
     geometric_terms,
     occupancy_cross_entropy,
     rotated_iou_loss,
@@ -84,6 +85,9 @@ class DetectionPrediction:
         return ScenePoints.of(points, self.bounds or [[0, len(p)] for p in points])
 
 
+_parts = full_precision(faces_to_parts)
+
+
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
     """Of batched levels, finest first; ``voxel_size_m`` of an input site."""
     geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
@@ -91,7 +95,7 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
     return DetectionPrediction(
         points=[level.points_m for level in levels],
         centerness=torch.cat([level.center_logits for level in levels])[:, 0],
-        boxes=BoxParts(*faces_to_parts(geometry[:, :3], geometry[:, 3:9], geometry[:, 9:])),
+        boxes=BoxParts(*_parts(geometry[:, :3], geometry[:, 3:9], geometry[:, 9:])),
         class_logits=torch.cat([level.class_logits for level in levels]),
         reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
         object_logits=[None if level.object_logits is None else level.object_logits[:, 0] for level in levels],
@@ -133,6 +137,7 @@ class DetectionCriterion:
     released: bool = False
     reduce: Reduce = same
 
+    @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center", "box"[, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
         and "object" count. What no box is learned at is computed along on a device, where to know how much there is
@@ -239,6 +244,7 @@ class OccupancyCriterion:
     released: bool = False
     reduce: Reduce = same
 
+    @full_precision
     def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
         """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
         if len(logits) != len(targets):
@@ -320,6 +326,7 @@ class GroundingCriterion:
     two_sided: bool = False
     reduce: Reduce = same
 
+    @full_precision
     def __call__(
         self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
     ) -> Losses:
@@ -402,6 +409,7 @@ class PointerCriterion:
     other_weight: float = 0.2
     reduce: Reduce = same
 
+    @full_precision
     def __call__(self, answers: Sequence[PointerOutput], like: Tensor) -> Losses:
         """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
         number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)

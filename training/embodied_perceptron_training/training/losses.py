@@ -6,8 +6,9 @@ loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
@@ -16,8 +17,11 @@ from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.training.nested import map_tensors
 
 Tensor = torch.Tensor
+P = ParamSpec("P")
+R = TypeVar("R")
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
 _FEWEST = 1e-6  # of what is counted: less than one voxel, shared by any number of processes
@@ -28,6 +32,25 @@ Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without g
 def same(value: Tensor) -> Tensor:
     """``reduce`` of one process: the mean over processes, without gradient."""
     return value.detach()
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Computes in float32 at least, also within autocast: places in a room, and sums over thousands of cells, do not
+    fit into half of the digits."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu")):
+            return function(*args, **kwargs)
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            return function(*_widened(args), **_widened(kwargs))
+
+    return call
+
+
+def _widened(value: Any) -> Any:
+    """Tensors of half precision, in whatever holds them, as float32; all else as it is."""
+    return map_tensors(value, lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
 
 
 def shared(sums: Tensor, reduce: Reduce) -> Tensor:

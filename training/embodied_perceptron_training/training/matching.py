@@ -23,6 +23,7 @@ from embodied_perceptron.nn.neck import SiteMask
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.training.losses import full_precision
 
 Tensor = torch.Tensor
 _PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
@@ -129,6 +130,7 @@ class ScenePoints:
         flat = torch.cat([*points, points[0].new_zeros(1, 3)])
         return ScenePoints(row, level, flat[row], len(points), total)
 
+    @full_precision
     def pairs(self, truth: PaddedBoxes, R: Tensor, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """``function`` of every point and every box of its scene -> (B, M, G), a bounded number of points at a time.
 

@@ -223,7 +223,9 @@ class Trainer:
         if self.counters.step == 0 and config.validation.before_start and config.validation.count:
             self._validate()
         self.counters.elapsed_s = self._elapsed_s()
-        with sample_stream(self.task.samples, self.task.collate, order, config.execution.workers) as batches:
+        with sample_stream(
+            self.task.samples, self.task.collate, order, config.execution.workers, self.device
+        ) as batches:
             while self.counters.step < self.total_steps and not self._stop:
                 self._train_mode()
                 self._step(batches)
