@@ -288,7 +288,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
         rows = max(_PAIRS_AT_A_TIME // max(len(b), 1), 1)
         parts = [
             _iou_of_pairs(some.repeat_interleave(len(b), 0, output_size=len(some) * len(b)), b.repeat(len(some), 1))
-            for some in a.split(rows)
+            for some in torch.split(a, rows)
         ]
         return torch.cat(parts).view(len(a), len(b)).to(a.dtype)
 

@@ -86,7 +86,7 @@ def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[Sparse
     boxes = boxes_from_faces(numbers[:, :3], numbers[:, 3:9], numbers[:, 9:])
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
     scores = scored[candidates]
-    found = torch.cat([boxes, scores[:, None]], 1).cpu().split([len(rows) for rows in chosen])
+    found = torch.split(torch.cat([boxes, scores[:, None]], 1).cpu(), [len(rows) for rows in chosen])
     table, kept = torch.full((len(found), count), -1), boxes.new_zeros(len(found), count, 9, device="cpu")
     kept[..., 3:6] = 1.0
     start = 0

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def"
 """Sparse convolution as one Triton kernel: neighbourhoods are gathered into registers and multiplied there.
 
 Imported only where Triton is: see :mod:`embodied_perceptron.sparse.fused`, which also says when it computes. Sizes that
@@ -14,9 +15,9 @@ import triton.language as tl
 _ROWS, _WIDEST = 64, 64  # of a tile; its sums stay in registers
 
 
-@triton.jit(do_not_specialize=["n_in", "n_out", "row_stride", "sources"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["n_in", "n_out", "row_stride", "sources"])
 def _gather_multiply(
-    feats,  # type: ignore[no-untyped-def]  # (n_in, channels)
+    feats,  # (n_in, channels)
     sources,  # (n_out, offsets) int32, n_in where nothing is
     weights,  # (offsets, channels, outputs)
     bias,  # (outputs,), read where HAS_BIAS
@@ -82,7 +83,7 @@ def gather_multiply(
     _gather_multiply[grid](
         feats.contiguous(), sources, weights, weights if bias is None else bias, out,
         n_in, n_out, sources.stride(0), sources.stride(1), offsets, channels, outputs,
-        HAS_BIAS=bias is not None, PRECISION="tf32" if tf32 else "ieee", WIDEN=widen, ROWS=_ROWS, IN=tile_in, OUT=tile_out,
-        num_warps=4, num_stages=2,
+        HAS_BIAS=bias is not None, PRECISION="tf32" if tf32 else "ieee", WIDEN=widen,
+        ROWS=_ROWS, IN=tile_in, OUT=tile_out, num_warps=4, num_stages=2,
     )  # fmt: skip
     return out

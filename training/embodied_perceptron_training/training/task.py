@@ -93,7 +93,7 @@ class TrainingTask(Protocol):
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """A batch from samples, in a worker process. Tensors inside lists, tuples, dicts, dataclasses or anything with
-        ``.to(device)`` are moved to the device by the loop (:func:`~embodied_perceptron_training.training.nested.to_device`)."""
+        ``.to(device)`` are moved to the device by the loop (:mod:`.nested`)."""
         ...
 
     def losses(self, model: nn.Module, batch: Any, reduce: Reduce) -> Losses:
