@@ -109,8 +109,7 @@ def sixd_to_matrix(sixd: Tensor) -> Tensor:
     fallback[..., 1] = 1.0
     y = _unit(y_raw, fallback)
     # an axis that is surely not parallel to y: the one along which y is smallest
-    axes = constant((1.0, 0, 0, 0, 1, 0, 0, 0, 1), y.device, y.dtype).view(3, 3)
-    helper = axes[y.detach().abs().argmin(-1)]
+    helper = (y.detach().abs().argmin(-1, keepdim=True) == constant((0, 1, 2), y.device)).to(y.dtype)
     z = _unit(torch.linalg.cross(_unit(x_raw, helper), y), _unit(torch.linalg.cross(helper, y), helper))
     return torch.stack([torch.linalg.cross(y, z), y, z], dim=-1)
 
@@ -280,8 +279,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     is read back.
     """
     if takes_loops(a, b):
-        iou = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
-        return torch.from_numpy(iou).to(a)
+        return torch.from_numpy(_loops_iou(a, b)).to(a)
     check_boxes(a, "a")
     check_boxes(b, "b")
     with torch.no_grad():
@@ -302,9 +300,28 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     if a.shape != b.shape:
         raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
     if takes_loops(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        iou = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
-        return torch.from_numpy(iou).to(a)
+        return torch.from_numpy(_loops_paired_iou(a, b)).to(a)
     return _iou_of_pairs(check_boxes(a, "a"), check_boxes(b, "b")).to(a.dtype)
+
+
+def iou_of_arrays(a: F64, b: F64) -> F64:
+    """:func:`box_iou` of what is on the host."""
+    return _loops_iou(torch.from_numpy(a), torch.from_numpy(b))
+
+
+def paired_iou_of_arrays(a: F64, b: F64) -> F64:
+    """:func:`paired_iou` of what is on the host."""
+    return _loops_paired_iou(torch.from_numpy(a), torch.from_numpy(b))
+
+
+def _loops_iou(a: Tensor, b: Tensor) -> F64:
+    iou: F64 = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    return iou
+
+
+def _loops_paired_iou(a: Tensor, b: Tensor) -> F64:
+    iou: F64 = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    return iou
 
 
 def _iou_of_pairs(a: Tensor, b: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def unique_keys(keys: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(distinct_keys(found))
 
 
-def _distinct(ordered: torch.Tensor, ends: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+def _distinct(ordered: torch.Tensor, ends: torch.Tensor | slice) -> tuple[torch.Tensor, list[int]]:
     """(N,) int64, sorted, on a device -> each once, and how many of them lie before each of the rows ``ends``, the last
     of which is N; one wait."""
     before = torch.cat([constant((0, 1), ordered.device), (ordered[1:] != ordered[:-1]).cumsum(0).add_(1)])
@@ -193,7 +193,7 @@ class Sites:
 
     def derive_distinct(self, keys: torch.Tensor, stride: int, bounds: list[int]) -> Sites:
         """A new set of (N,) keys in any order, with repetitions; ``bounds``: as the property, of these keys."""
-        if takes_loops(keys):
+        if takes_loops(keys) or self.batch_size == 1:
             return self.derive(unique_keys(keys), stride)
         found, ends = _distinct(keys.sort().values, torch.tensor(bounds).to(keys.device, non_blocking=True))
         return self.derive(found, stride, ends)
@@ -208,8 +208,11 @@ class Sites:
         # the sample bits number the pairs of stride and sample
         numbers = constant(tuple(i * self.batch_size << (3 * SITE_BITS) for i in range(len(strides))), self.device)
         ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # those of a stride together
-        parts = [0] + [i * len(self) + end for i in range(len(strides)) for end in self.bounds[1:]]
-        together, every = _distinct(ordered, torch.tensor(parts).to(self.device, non_blocking=True))
+        ends: torch.Tensor | slice = slice(None, None, len(self))
+        if self.batch_size > 1:
+            parts = [0] + [i * len(self) + end for i in range(len(strides)) for end in self.bounds[1:]]
+            ends = torch.tensor(parts).to(self.device, non_blocking=True)
+        together, every = _distinct(ordered, ends)
         keys = together & ((1 << (3 * SITE_BITS)) - 1) if self.batch_size == 1 else together
         chain = [self]
         for i, (factor, stride) in enumerate(zip(factors, strides, strict=True)):
