@@ -429,7 +429,8 @@ class KernelMap:
         if self._pairs is not None:
             pairs = tuple((o, i) for i, o in self._pairs)
             return KernelMap(self.n_out, self.n_in, self.identity, pairs)
-        if self.identity is not None:  # of one set: who is read under an offset reads under the opposite one
+        if self.identity is not None and self.sources.shape[1] == 2 * self.identity + 1:
+            # a centred kernel on one set: who is read under an offset reads under the opposite one
             return KernelMap(self.n_out, self.n_in, self.identity, sources=self.sources.flip(1))
         rows = self.sources.long()  # what has no neighbour is written to a row behind the last, which is then cut off
         out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
