@@ -47,7 +47,7 @@ from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import build_task
 from embodied_perceptron_training.training.trainer import Trainer
-from embodied_perceptron_training.training.training_run import TrainingRun
+from embodied_perceptron_training.training.training_run import Precision, TrainingRun
 
 HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
 PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
@@ -223,7 +223,9 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
 
 
 def training_step(
-    scenes: int, path: Callable[[], contextlib.AbstractContextManager[None]] = device_path
+    scenes: int,
+    path: Callable[[], contextlib.AbstractContextManager[None]] = device_path,
+    precision: Precision = "float32",
 ) -> tuple[OperationCount, list[dict[str, float]]]:
     """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes; and what both steps
     tell of themselves: losses, and the gradient's norm."""
@@ -232,7 +234,7 @@ def training_step(
         generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
         config = TrainingRun.of(
             {}, task="multi", preset="tiny", data=homes, images="imagenet", batch=scenes, steps=2, validations=0,
-            workers=1, checkpoint_s=1e9,
+            workers=1, checkpoint_s=1e9, precision=precision,
         )  # fmt: skip
         trainer = _SecondStep(build_task(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
         with path():

@@ -120,7 +120,7 @@ def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
     corners = list(itertools.product((0, 1), repeat=3))
     steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
     low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
-    weight = (fraction[:, None] - low).abs().prod(2)  # (M, 8)
+    weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
     rows = search(x.sites.ended, base, steps)
     weight = weight.masked_fill(rows == len(x), 0.0)
     padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
