@@ -20,7 +20,7 @@ import contextlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -47,7 +47,7 @@ from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import build_task
 from embodied_perceptron_training.training.trainer import Trainer
-from embodied_perceptron_training.training.training_run import TrainingRun
+from embodied_perceptron_training.training.training_run import Precision, TrainingRun
 
 HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
 PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
@@ -222,18 +222,24 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     return counted(it.perceive), counted(lambda: it.integrate(frames[13]))
 
 
-def training_step(scenes: int) -> OperationCount:
-    """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes."""
+def training_step(
+    scenes: int,
+    path: Callable[[], contextlib.AbstractContextManager[None]] = device_path,
+    precision: Precision = "float32",
+) -> tuple[OperationCount, list[dict[str, float]]]:
+    """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes; and what both steps
+    tell of themselves: losses, and the gradient's norm."""
     with tempfile.TemporaryDirectory() as folder:
         homes = Path(folder) / "homes"
         generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
         config = TrainingRun.of(
             {}, task="multi", preset="tiny", data=homes, images="imagenet", batch=scenes, steps=2, validations=0,
-            workers=1, checkpoint_s=1e9,
+            workers=1, checkpoint_s=1e9, precision=precision,
         )  # fmt: skip
         trainer = _SecondStep(build_task(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
-        trainer.run()
-    return trainer.count
+        with path():
+            trainer.run()
+    return trainer.count, trainer.told
 
 
 class _SecondStep(Trainer):
@@ -242,16 +248,21 @@ class _SecondStep(Trainer):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.count = OperationCount()
+        self.told: list[dict[str, float]] = []
 
     def _step(self, batches: Any) -> None:
-        with device_path(), self.count if self.counters.step == 1 else contextlib.nullcontext():
+        with self.count if self.counters.step == 1 else contextlib.nullcontext():
             super()._step(batches)
+
+    def _log_step(self, values: Mapping[str, float], rate: float) -> None:
+        self.told.append(dict(values))
+        super()._log_step(values, rate)
 
 
 def main() -> int:
     options = report.parse(report.parser(__doc__))
     perceive, integrate = look_and_keyframe()
-    step = training_step(2 if options.quick else 4)
+    step, _ = training_step(2 if options.quick else 4)
     results = {"perceive": perceive.row(), "integrate": integrate.row(), "train_step": step.row()}
     for name, row in results.items():
         report.show(name, [{"module": module, **of} for module, of in row["by_module"].items()])

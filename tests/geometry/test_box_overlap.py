@@ -16,6 +16,7 @@ from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.suppression import grouped_nms, nms, voted_nms
 from embodied_perceptron.geometry.transforms import make_transform
 
@@ -393,3 +394,57 @@ def test_voting_checks_what_it_is_given_and_takes_nothing() -> None:
         voted_nms(box, torch.ones(1), torch.zeros(1).long(), 1.5, 0.5)
     with pytest.raises(ValueError, match="voting_iou"):
         voted_nms(box, torch.ones(1), torch.zeros(1).long(), 0.5, 1.5)
+
+
+# ---------------------------------------------------------------------------------------------------- path of devices
+
+# thin, flat, without volume, one in the other, face to face, edge to edge
+AWKWARD = torch.tensor(
+    [
+        [0.0, 0, 0, 1, 1, 1, 0, 0, 0],
+        [1.0, 0, 0, 1, 1, 1, 0, 0, 0],
+        [0.0, 0, 0, 1, 1, 0, 0, 0, 0],
+        [0.0, 0, 0, 0, 0, 0, 0.3, 0.2, 0.1],
+        [0.0, 0, 0.5, 1, 1, 1e-9, 0, 0, 0],
+        [0.1, 0, 0, 0.2, 0.2, 0.2, 0.3, 0.2, 0.1],
+        [0.0, 0, 0, 1, 1, 1, math.pi / 2, 0, 0],
+        [0.0, 0, 0, 1, 1, 1, math.pi / 4, math.pi / 2, 0],
+        [0.5, 0.5, 0.5, 1, 1, 1, 0, 0, 0],
+        [0.0, 0, 0, 50, 40, 30, 1.0, 0.5, 0.2],
+        [0.0, 0, 0, 1, 1, 1, 1e-9, -1e-9, 1e-9],
+    ],
+    dtype=torch.float64,
+)
+
+
+def by_operations(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    with device_path():
+        return bx.box_iou(a, b)
+
+
+@PROFILE
+@given(st.lists(box, min_size=1, max_size=6), st.lists(box, min_size=1, max_size=6))
+def test_overlap_on_a_device_is_that_of_the_loops(
+    first: list[tuple[float, ...]], second: list[tuple[float, ...]]
+) -> None:
+    a, b = torch.tensor(first, dtype=torch.float64), torch.tensor(second, dtype=torch.float64)
+    torch.testing.assert_close(by_operations(a, b), bx.box_iou(a, b), atol=1e-9, rtol=1e-9)
+
+
+def test_overlap_on_a_device_of_awkward_boxes() -> None:
+    every = torch.cat([AWKWARD, random_boxes(60, seed=7), random_boxes(40, seed=8, room_m=0.3, tilt=0.0)])
+    torch.testing.assert_close(by_operations(every, every), bx.box_iou(every, every), atol=1e-9, rtol=1e-9)
+    single = every.float()
+    torch.testing.assert_close(by_operations(single, single), bx.box_iou(single, single), atol=1e-6, rtol=1e-6)
+    for a, b in ((every[:0], every), (every, every[:0]), (every[:0], every[:0])):
+        assert by_operations(a, b).shape == (len(a), len(b))
+    with device_path():
+        pairs = bx.paired_iou(every[:-1], every[1:])
+    torch.testing.assert_close(pairs, bx.paired_iou(every[:-1], every[1:]), atol=1e-9, rtol=1e-9)
+
+
+def test_many_overlaps_on_a_device_come_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = random_boxes(30, seed=3)
+    at_once = by_operations(boxes, boxes)
+    monkeypatch.setattr(bx, "_PAIRS_AT_A_TIME", 64)
+    torch.testing.assert_close(by_operations(boxes, boxes), at_once)

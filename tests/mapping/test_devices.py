@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,20 +67,48 @@ def test_gpus_that_are_hidden_are_said_to_be(
         resolve_device("cuda")
 
 
+@pytest.mark.filterwarnings("ignore:CUDA initialization")
+def test_a_driver_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> bool:
+        warnings.warn(
+            "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please update",
+            stacklevel=2,
+        )
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ConfigError, match=r"driver on your system is too old.*11040") as error:
+        resolve_device("cuda")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cuda", "CUDA error: no kernel image is available for execution on the device"),  # torch for other cards
+        ("cuda", "CUDA error: all CUDA-capable devices are busy or unavailable"),  # a process has it for itself
+        ("cuda", "CUDA out of memory. Tried to allocate 2.00 MiB"),  # others have filled it
+        ("cuda:7", "CUDA error: invalid device ordinal"),
+    ],
+)
 def test_auto_leaves_a_gpu_alone_that_does_not_work(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def zeros(*shape: int, device: Any) -> torch.Tensor:
-        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
+        raise (torch.OutOfMemoryError if "memory" in reason else RuntimeError)(f"{reason}\nCompile with ...")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(devices.torch, "zeros", zeros)
     with caplog.at_level(logging.INFO):
         assert resolve_device("auto").type == "cpu"
-    assert "the GPU does not work: CUDA error: no kernel image" in caplog.text
-    with pytest.raises(ConfigError, match="'cuda' is not available: CUDA error: no kernel image"):
-        resolve_device("cuda")
+    (line,) = caplog.messages
+    assert line == f"device: cpu, for the GPU does not work: {reason}"
+    with pytest.raises(ConfigError) as error:
+        resolve_device(name)
+    assert str(error.value) == f"device {name!r} is not available: {reason}"
 
 
 def test_what_counts_as_a_fault_of_a_device() -> None:

@@ -52,6 +52,10 @@ INTEGRATE = {
     "nn/image_encoder.py": (140, 0),
 }
 TOTAL = (700, 12)  # of a perception
+# of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
+# what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
+TRAIN_STEP = (4000, 9)
+TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/ops.py": 3, "nn/object_grounding.py": 1, "training/trainer.py": 1}
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +112,20 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
     np.testing.assert_array_equal(also.voxels.coords, seen.voxels.coords)
     np.testing.assert_array_equal(also.voxels.last_seen_ns, seen.voxels.last_seen_ns)
     np.testing.assert_array_equal(also.voxels.mean_color, seen.voxels.mean_color)
+
+
+def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: ModuleType) -> None:
+    count, told = bench.training_step(2)
+    operations, waits = TRAIN_STEP
+    assert count.operations.total() <= operations
+    assert count.waits.total() <= waits
+    for module, waited in count.waits.items():
+        assert waited <= TRAIN_WAITS.get(module, 0), module
+    _, expected = bench.training_step(2, contextlib.nullcontext)
+    assert told[0] == pytest.approx(expected[0], rel=1e-4)  # later ones have learned from each other's rounding
+    assert len(told[0]) > 10
+    _, halves = bench.training_step(2, precision="bfloat16")  # geometry and losses keep their digits
+    assert halves[0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.03)
 
 
 def test_counts_by_hand(bench: ModuleType) -> None:

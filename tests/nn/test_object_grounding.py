@@ -151,13 +151,14 @@ def test_pairs_by_hand() -> None:
 
 @torch.no_grad()
 def test_attention_is_what_its_formula_says() -> None:
-    """One sentence, one query at a time, one head at a time."""
+    """Two scenes, two sentences each; one sentence, one query at a time, one head at a time."""
     torch.manual_seed(0)
     layer = RelativeAttention(8, 2, 6)
-    x, pairs = torch.randn(2, 5, 8), torch.randn(5, 5, 6)
-    valid = torch.tensor([True, True, True, True, False])
-    got = layer(x, pairs, valid)
-    for s in range(2):
+    x, every = torch.randn(4, 5, 8), torch.randn(2, 5, 5, 6)
+    valid = torch.tensor([True, True, True, True, False]).expand(4, 5)
+    got = layer(x, every, valid)
+    for s in range(4):
+        pairs = every[s // 2]
         q, k, v = layer.content(x[s]).split(8, dim=1)
         asked = layer.asked(x[s])
         for i in range(5):
@@ -216,7 +217,7 @@ def test_a_scene_without_objects_is_answered_with_nothing() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     head = grounder()
-    with pytest.raises(ValueError, match="one scene at a time, got 2"):
+    with pytest.raises(ValueError, match="as many sentences of each scene, got 1 for 2"):
         head(things(3, scenes=2), *words(1))
     with pytest.raises(ValueError, match="at least one token in every sentence"):
         head(things(3), torch.zeros(1, 2, TEXT), torch.ones(1, 2, dtype=torch.bool))

@@ -55,10 +55,12 @@ ROS_PACKAGES = {
 OPTIONAL_PACKAGES = {
     *("rerun", "onnxruntime", "onnx", "transformers", "trimesh", "embreex", "matplotlib", "MinkowskiEngine"),
     *("mcp", "mcp_types", "uvicorn", "anyio"),
+    "triton",
 }
 # Modules that are the adapter to some of them, and are themselves imported only where they are used.
 ADAPTERS = {
     f"{LIBRARY}.sparse.minkowski": {"MinkowskiEngine"},
+    f"{LIBRARY}.sparse.triton_kernels": {"triton"},
     f"{LIBRARY}.agents.server": {"mcp", "mcp_types", "uvicorn", "anyio"},
 }
 

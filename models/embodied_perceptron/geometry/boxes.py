@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import overlap
-from embodied_perceptron.geometry.transforms import check_transform
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import check_transform, constant
 
 Tensor = torch.Tensor
 F64 = NDArray[np.float64]
@@ -28,14 +29,20 @@ F64 = NDArray[np.float64]
 CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
 BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners that an edge joins
 _LEAST_M3 = 1e-9  # volume of bounds
+_PAIRS_AT_A_TIME = 1 << 14  # whose overlaps are computed at once by tensor operations: 300 MB of polygons
 
 
 def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
-    """Return ``boxes`` or raise ``ValueError``: shape not (N, 9), not floating, not finite, or a negative size."""
+    """Return ``boxes`` or raise ``ValueError``: shape not (N, 9), not floating, not finite, or a negative size.
+
+    Numbers on a device are not looked at: to read them would be to wait.
+    """
     if not isinstance(boxes, Tensor) or not boxes.is_floating_point():
         raise ValueError(f"{name} must be a float tensor, got {getattr(boxes, 'dtype', type(boxes).__name__)}")
     if boxes.ndim != 2 or boxes.shape[1] != 9:
         raise ValueError(f"{name} must have shape (N, 9), got {tuple(boxes.shape)}")
+    if not takes_loops(boxes):
+        return boxes
     numbers = boxes.detach()
     if numbers.device.type == "cpu" and numbers.dtype == torch.float64:  # most are, a few at a time: NumPy waits less
         array = numbers.numpy()
@@ -102,7 +109,7 @@ def sixd_to_matrix(sixd: Tensor) -> Tensor:
     fallback[..., 1] = 1.0
     y = _unit(y_raw, fallback)
     # an axis that is surely not parallel to y: the one along which y is smallest
-    helper = torch.nn.functional.one_hot(y.detach().abs().argmin(-1), 3).to(y.dtype)
+    helper = (y.detach().abs().argmin(-1, keepdim=True) == constant((0, 1, 2), y.device)).to(y.dtype)
     z = _unit(torch.linalg.cross(_unit(x_raw, helper), y), _unit(torch.linalg.cross(helper, y), helper))
     return torch.stack([torch.linalg.cross(y, z), y, z], dim=-1)
 
@@ -268,31 +275,66 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     """(N, 9), (M, 9) -> (N, M) exact IoU of arbitrarily rotated boxes, in a's dtype and on its device.
 
     Boxes without volume have IoU 0 with everything, themselves included. Not differentiable (see :func:`paired_iou`).
-    Raises ``ValueError`` only as :func:`check_boxes`.
+    Raises ``ValueError`` only as :func:`check_boxes`, on a device for the shape alone: it computes there, and nothing
+    is read back.
     """
-    iou = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
-    return torch.from_numpy(iou).to(a)
+    if takes_loops(a, b):
+        return torch.from_numpy(_loops_iou(a, b)).to(a)
+    check_boxes(a, "a")
+    check_boxes(b, "b")
+    with torch.no_grad():
+        rows = max(_PAIRS_AT_A_TIME // max(len(b), 1), 1)
+        parts = [
+            _iou_of_pairs(some.repeat_interleave(len(b), 0, output_size=len(some) * len(b)), b.repeat(len(some), 1))
+            for some in torch.split(a, rows)
+        ]
+        return torch.cat(parts).view(len(a), len(b)).to(a.dtype)
 
 
 def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     """(N, 9), (N, 9) -> (N,) exact IoU of the i-th boxes; differentiable in both, on their device, when one needs it.
 
-    The gradient is zero where boxes do not touch: a loss made of it needs another term to bring them together.
+    The gradient is zero where boxes do not touch: a loss made of it needs another term to bring them together. Raises
+    as :func:`box_iou`.
     """
     if a.shape != b.shape:
         raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
-    if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        iou = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
-        return torch.from_numpy(iou).to(a)
-    check_boxes(a, "a")
-    check_boxes(b, "b")
-    a64, b64 = a.double(), b.double()  # areas of faces cancel: float32 would leave 1e-4 of a thin box
-    inter = overlap.intersection_volumes(
-        a64[:, :3], 0.5 * a64[:, 3:6], rotations(a64), b64[:, :3], 0.5 * b64[:, 3:6], rotations(b64)
-    )
-    union = volumes(a64) + volumes(b64) - inter
+    if takes_loops(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        return torch.from_numpy(_loops_paired_iou(a, b)).to(a)
+    return _iou_of_pairs(check_boxes(a, "a"), check_boxes(b, "b")).to(a.dtype)
+
+
+def iou_of_arrays(a: F64, b: F64) -> F64:
+    """:func:`box_iou` of what is on the host."""
+    return _loops_iou(torch.from_numpy(a), torch.from_numpy(b))
+
+
+def paired_iou_of_arrays(a: F64, b: F64) -> F64:
+    """:func:`paired_iou` of what is on the host."""
+    return _loops_paired_iou(torch.from_numpy(a), torch.from_numpy(b))
+
+
+def _loops_iou(a: Tensor, b: Tensor) -> F64:
+    iou: F64 = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    return iou
+
+
+def _loops_paired_iou(a: Tensor, b: Tensor) -> F64:
+    iou: F64 = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
+    return iou
+
+
+def _iou_of_pairs(a: Tensor, b: Tensor) -> Tensor:
+    """(P, 9), (P, 9) -> (P,) float64 by tensor operations: areas of faces cancel, float32 would leave 1e-4 of a thin
+    box."""
+    both = torch.stack([a.double(), b.double()])
+    center, half, rot = both[..., :3], 0.5 * both[..., 3:6], rotations(both)
+    inter = overlap.intersection_volumes(center[0], half[0], rot[0], center[1], half[1], rot[1])
+    volume_a, volume_b = both[..., 3:6].prod(-1)
+    inter = torch.minimum(inter.clamp_min(0.0), torch.minimum(volume_a, volume_b))
+    union = volume_a + volume_b - inter
     solid = union > 0
-    return torch.where(solid, inter.clamp_min(0.0) / torch.where(solid, union, 1.0), 0.0).to(a.dtype)
+    return torch.where(solid, inter / torch.where(solid, union, 1.0), 0.0)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -19,12 +19,15 @@ numbers stand in :mod:`embodied_perceptron.geometry.boxes`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.geometry.transforms import constant
 
 Array = NDArray[np.float64]
 
@@ -539,68 +542,82 @@ def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - com
 # --------------------------------------------------------------------------------------------------------------------
 # the same in torch: any device, differentiable in every argument
 
-# corners of the face with normal +-k in the order of _intersection, as factors of the half sizes
-_FACE_SIGNS = torch.zeros(6, 4, 3)
-for _face in range(6):
-    _k, _side = _face // 2, (-1.0, 1.0)[_face % 2]
-    for _corner, (_u, _v) in enumerate(((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))):
-        _FACE_SIGNS[_face, _corner, _k] = _side
-        _FACE_SIGNS[_face, _corner, (_k + 1) % 3] = _u * _side
-        _FACE_SIGNS[_face, _corner, (_k + 2) % 3] = _v
+
+def _face_signs() -> Iterator[float]:
+    """Corners of the face with normal +-k in the order of :func:`_intersection`, as factors of the half sizes."""
+    for face in range(6):
+        k, side = face // 2, (-1.0, 1.0)[face % 2]
+        for u, v in ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)):
+            factors = {k: side, (k + 1) % 3: u * side, (k + 2) % 3: v}
+            yield from (factors[axis] for axis in range(3))
+
+
+_FACE_SIGNS = tuple(_face_signs())  # (6, 4, 3)
 
 
 def _clip_torch(
     polygon: torch.Tensor, count: torch.Tensor, axis: int, sign: float, limit: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(M, K, 3) polygons of ``count`` (M,) corners, cut to ``sign * p[axis] <= limit`` (M,)."""
+    """(M, K, 3) polygons of ``count`` (M, 1) corners, cut to ``sign * p[axis] <= limit`` (M, 1)."""
     M, K, _ = polygon.shape
-    index = torch.arange(K, device=polygon.device).expand(M, K)
-    valid = index < count[:, None]
-    following = torch.where(index + 1 < count[:, None], index + 1, 0)
-    other = torch.gather(polygon, 1, following[..., None].expand(M, K, 3))
-    d = limit[:, None] - sign * polygon[..., axis]  # (M, K) >= 0 inside
-    d_other = limit[:, None] - sign * other[..., axis]
-    inside = valid & (d >= 0)
-    crossing = valid & ((d >= 0) != (d_other >= 0))
-    t = torch.where(crossing, d, 0.0) / torch.where(crossing, d - d_other, 1.0)
-    point = polygon + t[..., None] * (other - polygon)
+    following = _numbers(1, K + 1, polygon.device)
+    valid = following <= count
+    other = torch.gather(polygon, 1, following.masked_fill(following >= count, 0)[..., None].expand(M, K, 3))
+    d = torch.sub(limit, polygon[..., axis], alpha=sign)  # (M, K) >= 0 inside
+    d_other = torch.sub(limit, other[..., axis], alpha=sign)
+    inside = d >= 0
+    crossing = (inside != (d_other >= 0)) & valid
+    t = d / (d - d_other).masked_fill(~crossing, torch.inf)  # 0 where nothing is cut
+    point = torch.addcmul(polygon, t[..., None], other - polygon)
     # each corner hands on itself when inside, then the crossing of the edge that it starts
-    candidates = torch.stack([polygon, point], dim=2).reshape(M, 2 * K, 3)
-    emitted = torch.stack([inside, crossing], dim=2).reshape(M, 2 * K)
-    new_count = emitted.sum(1)
-    width = max(int(new_count.max()) if M else 0, 1)
-    order = torch.argsort((~emitted).to(torch.int8), dim=1, stable=True)[:, :width]  # emitted first, in order
-    return torch.gather(candidates, 1, order[..., None].expand(M, order.shape[1], 3)), new_count
+    candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
+    emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
+    new_count = emitted.sum(1, keepdim=True)
+    width = (
+        3 * (K // 2) + K % 2
+    )  # no polygon has more, see _MAX_CORNERS; what is not needed is left out where it is free
+    if takes_loops(polygon):
+        width = max(int(new_count.max()) if M else 0, 1)
+    order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
+    return torch.gather(candidates, 1, order[..., None].expand(M, width, 3)), new_count
+
+
+def _numbers(start: int, end: int, device: torch.device) -> torch.Tensor:
+    return constant(tuple(range(start, end)), device)
 
 
 def _x_moment_torch(polygon: torch.Tensor, count: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """(M, K, 3) polygons -> (M,) integral of ``p_x + shift`` over their projection along x."""
+    """(M, K, 3) polygons -> (M,) integral of ``p_x + shift`` (M, 1) over their projection along x."""
     if polygon.shape[1] < 3:
         return polygon.sum((1, 2)) * 0.0
     edge = polygon[:, 1:] - polygon[:, :1]  # (M, K - 1, 3)
     area = 0.5 * (edge[:, :-1, 1] * edge[:, 1:, 2] - edge[:, :-1, 2] * edge[:, 1:, 1])  # (M, K - 2)
-    mean_x = (polygon[:, :1, 0] + polygon[:, 1:-1, 0] + polygon[:, 2:, 0]) / 3.0 + shift[:, None]
-    valid = torch.arange(2, polygon.shape[1], device=polygon.device)[None] < count[:, None]
-    return torch.where(valid, area * mean_x, 0.0).sum(1)
+    mean_x = (polygon[:, :1, 0] + polygon[:, 1:-1, 0] + polygon[:, 2:, 0]) / 3.0 + shift
+    behind = _numbers(2, polygon.shape[1], polygon.device) >= count
+    return (area * mean_x).masked_fill(behind, 0.0).sum(1)
 
 
 def intersection_volumes(
     center_a: torch.Tensor, half_a: torch.Tensor, rot_a: torch.Tensor,
     center_b: torch.Tensor, half_b: torch.Tensor, rot_b: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; the slow, differentiable twin."""
+    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; the slow, differentiable twin, all pairs at
+    once. On a device nothing is read back."""
     P = center_a.shape[0]
     rot = rot_a.transpose(1, 2) @ rot_b
     shift = torch.einsum("pki,pk->pi", rot_a, center_b - center_a)
-    local = _FACE_SIGNS.to(half_b) * half_b[:, None, None, :]  # (P, 6, 4, 3)
+    local = constant(_FACE_SIGNS, half_b.device, half_b.dtype).view(6, 4, 3) * half_b[:, None, None, :]  # (P, 6, 4, 3)
     polygon = (torch.einsum("pij,pfcj->pfci", rot, local) + shift[:, None, None]).reshape(P * 6, 4, 3)
-    half = half_a.repeat_interleave(6, dim=0)  # (P * 6, 3)
-    count = torch.full((P * 6,), 4, device=polygon.device)
+    half = half_a.repeat_interleave(6, dim=0, output_size=6 * P)  # (P * 6, 3)
+    count = torch.full((P * 6, 1), 4, device=polygon.device)
     for axis in (1, 2):
         for sign in (1.0, -1.0):
-            polygon, count = _clip_torch(polygon, count, axis, sign, half[:, axis])
-    limit = half[:, 0]
+            polygon, count = _clip_torch(polygon, count, axis, sign, half[:, axis : axis + 1])
+    limit = half[:, :1]
     total = _x_moment_torch(polygon, count, torch.zeros_like(limit))
-    total = total - _x_moment_torch(*_clip_torch(polygon, count, 0, -1.0, -limit), -limit)
-    total = total - _x_moment_torch(*_clip_torch(polygon, count, 0, 1.0, -limit), limit)
-    return total.reshape(P, 6).sum(1)
+    # beyond either end of a, the lower one mirrored to the upper
+    mirror = constant((-1.0, 1.0), polygon.device, polygon.dtype).view(2, 1, 1, 1)
+    both = torch.cat([polygon[None, ..., :1] * mirror, polygon[None, ..., 1:].expand(2, -1, -1, -1)], 3).flatten(0, 1)
+    limits = limit.repeat(2, 1)
+    beyond = _x_moment_torch(*_clip_torch(both, count.repeat(2, 1), 0, 1.0, -limits), limits).view(2, -1)
+    return (total + beyond[0] - beyond[1]).reshape(P, 6).sum(1)

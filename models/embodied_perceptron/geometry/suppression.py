@@ -24,13 +24,12 @@ from torch import Tensor
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import (
     Bounds,
-    box_iou,
     box_rotations,
     checked_frames,
     flatten_boxes,
+    iou_of_arrays,
     matrix_to_euler,
-    paired_iou,
-    volumes,
+    paired_iou_of_arrays,
 )
 
 F64 = NDArray[np.float64]
@@ -218,7 +217,7 @@ def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
-    iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    iou = iou_of_arrays(a, b)
     volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
     shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
     return iou, shared / np.maximum(volume_a, 1e-12)
@@ -226,7 +225,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np
 
 def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(P, 9), (P, 9) boxes -> (P,) IoU, and (P,) share of a's volume inside b: :func:`overlaps` of pairs."""
-    iou: NDArray[np.float64] = paired_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    iou = paired_iou_of_arrays(a, b)
     volume_a, volume_b = a[:, 3:6].prod(axis=1), b[:, 3:6].prod(axis=1)
     shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
     return iou, shared / np.maximum(volume_a, 1e-12)
@@ -259,7 +258,7 @@ def same_thing_pairs(
     near &= ratio < 1.0 / SAME_THING_IOU
     i, j = np.nonzero(near)
     a, b = things[i], named[j]
-    iou = paired_iou(torch.from_numpy(thick[a]), torch.from_numpy(thick[b])).numpy()
+    iou = paired_iou_of_arrays(thick[a], thick[b])
     return a[iou >= SAME_THING_IOU], b[iou >= SAME_THING_IOU]
 
 
@@ -286,7 +285,7 @@ def overlapping_detections(boxes: F64, counted: NDArray[np.int64]) -> Overlappin
     # IoU cannot exceed the ratio of the volumes
     near = (i != j) & (np.minimum(volume[i], volume[j]) > CONFLICT_IOU * np.maximum(volume[i], volume[j]))
     i, j = i[near], j[near]
-    conflict = paired_iou(torch.from_numpy(boxes[i]), torch.from_numpy(boxes[j])).numpy() > CONFLICT_IOU
+    conflict = paired_iou_of_arrays(boxes[i], boxes[j]) > CONFLICT_IOU
     return OverlappingDetections(counted, i[conflict], j[conflict])
 
 
@@ -298,7 +297,6 @@ def without_pieces(boxes: F64, scores: F64, labels: Sequence[str], grown: NDArra
         boxes: (N, 9); scores: (N,); labels: N names; grown: (N,) whether a box was enlarged.
     """
     gone = np.zeros(len(boxes), dtype=bool)
-    every = torch.from_numpy(boxes)
     name = np.array(labels, dtype=object)
     ends_m = boxes[:, 2, None] + boxes[:, 5, None] * np.array([-0.5, 0.5])
     for row in np.flatnonzero(grown)[np.argsort(-scores[grown], kind="stable")]:
@@ -308,9 +306,9 @@ def without_pieces(boxes: F64, scores: F64, labels: Sequence[str], grown: NDArra
         alike = (((name == labels[row]) & (scores <= scores[row])) | nameless) & ~gone
         alike[row] = False
         others = np.flatnonzero(alike)
-        iou = box_iou(every[others], every[row : row + 1])[:, 0].numpy()
-        volume = volumes(every[others]).numpy()
-        common = iou * (volume + float(volumes(every[row : row + 1])[0])) / (1 + iou)
+        iou = iou_of_arrays(boxes[others], boxes[row : row + 1])[:, 0]
+        volume = boxes[others, 3:6].prod(axis=1)
+        common = iou * (volume + boxes[row, 3:6].prod()) / (1 + iou)
         gone[others[common >= PIECE_SHARE * volume]] = True
     return np.flatnonzero(~gone)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from functools import cache
 
 import torch
@@ -57,6 +58,12 @@ def _no_cuda() -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip("-1 "):
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU"
+    with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that is too old, or does not answer
+        warnings.simplefilter("always")
+        torch.cuda.is_available()
+    for warning in said:
+        if "driver" in str(warning.message):
+            return first_line(warning.message).removeprefix("CUDA initialization: ")
     return "no CUDA device is seen: no GPU, no driver, or one too old for this torch"
 
 
@@ -83,6 +90,6 @@ def forget_memory() -> None:
             raise
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """Of the message, not too long."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

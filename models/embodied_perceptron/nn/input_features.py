@@ -226,7 +226,8 @@ def join_samples(tensors: list[SparseTensor]) -> SparseTensor:
         if (x.batch_size, x.stride, x.channels, x.device) != (1, first.stride, first.channels, first.device):
             raise ValueError(f"samples must be single and alike, got {x.sites} beside {first.sites}")
     keys = [pack_site_keys(x.samples + i, x.coords) for i, x in enumerate(tensors)]
-    sites = Sites(torch.cat(keys), first.stride, len(tensors), first.sites.engine)
+    bounds = list(itertools.accumulate((len(x) for x in tensors), initial=0))
+    sites = Sites(torch.cat(keys), first.stride, len(tensors), first.sites.engine, bounds=bounds)
     return SparseTensor(sites, torch.cat([x.feats for x in tensors]))
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import best_rows, interpolate, prune, sum_at, union, union_add
+from embodied_perceptron.sparse.ops import best_rows, interpolate, rows_where, sum_at, union, union_add
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -52,23 +53,38 @@ def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     comes last.
     """
     keep = torch.zeros_like(scores, dtype=torch.bool)
-    for start, end in itertools.pairwise(bounds):
-        keep[start + best_rows(scores[start:end], limit)] = True
-    return keep
+    if takes_loops(scores):
+        for start, end in itertools.pairwise(bounds):
+            keep[start + best_rows(scores[start:end], limit)] = True
+        return keep
+    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    order = scores.sort(descending=True, stable=True).indices
+    sample, first = _samples(bounds, scores.device)
+    order = order[sample[order].sort(stable=True).indices]  # by sample, then falling score
+    return keep.scatter_(0, order, torch.arange(len(scores), device=scores.device) - first < limit)
 
 
 def spread(mask: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
-    """(N,) bool, row ranges of the samples -> (N,) bool: at most ``limit`` rows of the mask per sample, evenly spread.
+    """(N,) bool, row ranges of the samples -> (N,) bool: at most ``limit`` rows of the mask per sample, evenly spread:
+    of more than these, ``n``, the rows ``i * n // limit``.
 
     Rows are sorted by place, so every object that is marked keeps its share.
     """
-    chosen = torch.zeros_like(mask)
-    for start, end in itertools.pairwise(bounds):
-        rows = start + mask[start:end].nonzero()[:, 0]
-        if len(rows) > limit:
-            rows = rows[torch.arange(limit, device=rows.device) * len(rows) // limit]
-        chosen[rows] = True
-    return chosen
+    before = functional.pad(mask.cumsum(0), (1, 0))
+    ends = torch.tensor(list(bounds)).to(mask.device, non_blocking=True)
+    sample, first = _samples(bounds, mask.device)
+    of_sample = before[ends].diff()[sample].clamp(min=1)  # n
+    rank = before[:-1] - before[first]
+    nearest = -(-rank * limit // of_sample)  # the least i for which i * n // limit may be the rank
+    return mask & ((of_sample <= limit) | (nearest * of_sample < (rank + 1) * limit))
+
+
+def _samples(bounds: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row ranges of the samples -> (N,) the sample of each row, (N,) the first row of that sample."""
+    table = torch.tensor([[i, a, b - a] for i, (a, b) in enumerate(itertools.pairwise(bounds))])
+    table = table.to(device, non_blocking=True)
+    rows = table.repeat_interleave(table[:, 2], 0, output_size=bounds[-1])
+    return rows[:, 0], rows[:, 1]
 
 
 class TopDownNeck(nn.Module):
@@ -136,13 +152,7 @@ class TopDownNeck(nn.Module):
             if self.prune_first and not self.training and not takes_loops(x.feats):
                 x = self._chosen_first(x, skip, level, pruning_score)
             elif self.prune_first:
-                children = x.sites.children(kernel_size=2, factor=2)
-                kept = self._kept(union(skip.sites, children), pruning_score, prefer)
-                here = prune(skip, kept.rows_of(skip.sites) >= 0)
-                born = skip.sites.derive(children.keys[kept.rows_of(children) >= 0], children.stride)
-                if len(born) == len(kept):  # the same: neighbours are searched once
-                    born = kept
-                x = sum_at(kept, self._project(here, level), self._refine(x, level, born))
+                x = self._pruned_first(x, skip, level, pruning_score, prefer)
             else:
                 x = union_add(self._project(skip, level), self.up[level](x))
                 kept = self._kept(x.sites, pruning_score, prefer)
@@ -150,6 +160,22 @@ class TopDownNeck(nn.Module):
                     x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
             outputs.append(self.out[level](x))
         return outputs[::-1]
+
+    def _pruned_first(
+        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor, prefer: SiteMask | None
+    ) -> SparseTensor:
+        """What :meth:`forward` does where ``prune_first``: nothing is computed at sites that go."""
+        kept = every = union(skip.sites, born := x.sites.children(kernel_size=2, factor=2))
+        keep = self._keep(every, pruning_score, prefer)
+        if keep is not None:
+            stays = (every, keep), (skip.sites, keep[every.rows_of(skip.sites)]), (born, keep[every.rows_of(born)])
+            (rows, bounds), (skipped, ends), (new, born_ends) = rows_where(*stays)
+            kept = every.derive(every.keys[rows], every.stride, bounds)
+            skip = SparseTensor(skip.sites.derive(skip.keys[skipped], skip.stride, ends), skip.feats[skipped])
+            born = born.derive(born.keys[new], born.stride, born_ends)
+        if len(born) == len(kept):  # the same: neighbours are searched once
+            born = kept
+        return sum_at(kept, self._project(skip, level), self._refine(x, level, born))
 
     def _chosen_first(
         self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor
@@ -184,17 +210,31 @@ class TopDownNeck(nn.Module):
 
     def _kept(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Sites:
         """The sites that stay; ``sites`` itself when all do."""
-        if max((b - a for a, b in itertools.pairwise(sites.bounds)), default=0) <= self.keep:
-            return sites
-        only_present = not self.conventions.absent_corners_score_zero
-        scores, support = interpolate(pruning_score, sites)
-        scores = scores[:, 0]
-        if only_present:  # nothing supports a site without any
-            scores = (scores / support).masked_fill(support <= 0, float("-inf"))
-        if prefer is None and not takes_loops(scores):
+        if prefer is None and not takes_loops(sites.keys) and not self._all_stay(sites):
+            scores = self._scores(sites, pruning_score)
             rows = [a + best_rows(scores[a:b], self.keep) for a, b in itertools.pairwise(sites.bounds)]
-            return sites.derive(sites.keys[rows[0] if len(rows) == 1 else torch.cat(rows)], sites.stride)
-        keep = keep_best(scores, sites.bounds, self.keep)
-        if prefer is not None:
-            keep |= spread(prefer(sites), sites.bounds, self.keep)
-        return sites.derive(sites.keys[keep], sites.stride)
+            bounds = list(itertools.accumulate((len(r) for r in rows), initial=0))
+            return sites.derive(sites.keys[rows[0] if len(rows) == 1 else torch.cat(rows)], sites.stride, bounds)
+        keep = self._keep(sites, pruning_score, prefer)
+        if keep is None:
+            return sites
+        ((chosen, ends),) = rows_where((sites, keep))
+        return sites.derive(sites.keys[chosen], sites.stride, ends)
+
+    def _keep(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Tensor | None:
+        """(N,) which of the sites stay; None when all do."""
+        if self._all_stay(sites):
+            return None
+        keep = keep_best(self._scores(sites, pruning_score), sites.bounds, self.keep)
+        return keep if prefer is None else keep | spread(prefer(sites), sites.bounds, self.keep)
+
+    def _all_stay(self, sites: Sites) -> bool:
+        return max((b - a for a, b in itertools.pairwise(sites.bounds)), default=0) <= self.keep
+
+    def _scores(self, sites: Sites, pruning_score: SparseTensor) -> Tensor:
+        """(N,) by which sites are chosen."""
+        scores, support = interpolate(pruning_score, sites)
+        if self.conventions.absent_corners_score_zero:
+            return scores[:, 0]
+        # nothing supports a site without any corner
+        return (scores[:, 0] / support).masked_fill(support <= 0, float("-inf"))

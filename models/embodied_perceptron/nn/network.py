@@ -35,6 +35,7 @@ from embodied_perceptron.nn.object_grounding import (
     ObjectGroundingHead,
     ObjectGroundingOutput,
     detected_objects,
+    of_sentences,
 )
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
@@ -42,6 +43,7 @@ from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, Gr
 from embodied_perceptron.nn.refinement import Proposals, RefinementHead, merge_labels, propose, refine
 from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig, read_levels
 from embodied_perceptron.sparse.conv import SparseConv
+from embodied_perceptron.sparse.ops import rows_where
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -221,8 +223,8 @@ class GroundingBranch(nn.Module):
         chosen = []
         for prediction, features in zip(shared.levels, shared.features, strict=True):
             pruning_score = (prediction.class_logits.amax(1) + prediction.center_logits[:, 0]).detach()
-            rows = keep_best(pruning_score, features.sites.bounds, self.keep).nonzero()[:, 0]
-            sites = features.sites.derive(features.keys[rows], features.stride)
+            ((rows, bounds),) = rows_where((features.sites, keep_best(pruning_score, features.sites.bounds, self.keep)))
+            sites = features.sites.derive(features.keys[rows], features.stride, bounds)
             chosen.append(SparseTensor(sites, self.project(features.feats[rows])))
         return chosen
 
@@ -251,10 +253,11 @@ class ObjectGroundingBranch(nn.Module):
     def forward(
         self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor, viewpoint: Viewpoint
     ) -> ObjectGroundingOutput:
-        """Sentences (S, T, C) about one scene, seen from one viewpoint -> answers with boxes in the world."""
+        """Sentences (S, T, C) about B scenes, each seen from one viewpoint, equally many of each, those of the first
+        scene first -> answers with boxes in the world."""
         seen = dataclasses.replace(objects, boxes=viewpoint.boxes_from_world(objects.boxes))
         out: ObjectGroundingOutput = self.head(seen, tokens, token_pad)
-        return dataclasses.replace(out, boxes=objects.boxes.expand_as(out.boxes))
+        return dataclasses.replace(out, boxes=of_sentences(objects.boxes, len(tokens)).expand_as(out.boxes))
 
 
 class PerceptionNetwork(nn.Module):
@@ -585,21 +588,12 @@ def _ground_objects(
     scenes: Tensor | None,
 ) -> GroundingOutput:
     """See :meth:`PerceptionNetwork.ground`."""
-    if len(objects.boxes) == 1 == len(viewpoint.yaw_rad):
-        found: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
-        return found
-    answers: list[ObjectGroundingOutput] = []
-    for row in range(len(tokens)):
-        scene = row if scenes is None else int(scenes[row])
-        mine = objects if len(objects.boxes) == 1 else objects.scene(scene)
-        speaker = Viewpoint(viewpoint.origin_m[row : row + 1], viewpoint.yaw_rad[row : row + 1])
-        answers.append(branch(mine, tokens[row : row + 1], token_pad[row : row + 1], speaker))
-    return GroundingOutput(
-        boxes=torch.cat([a.boxes for a in answers], dim=1),
-        logits=torch.cat([a.logits for a in answers], dim=1),
-        hidden=torch.cat([a.hidden for a in answers], dim=1),
-        query_valid=torch.cat([a.query_valid for a in answers]),
-    )
+    if scenes is not None or len(objects.boxes) != len(viewpoint.yaw_rad):  # a speaker for each sentence
+        if scenes is None:
+            scenes = torch.zeros(len(tokens), dtype=torch.int64)
+        objects = objects.scenes(scenes.to(objects.boxes.device, non_blocking=True))
+    answered: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
+    return answered
 
 
 def view_sampling(config: NetworkConfig) -> ViewSamplingConfig:

@@ -14,15 +14,17 @@ moves with the world.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import QUERY_NMS_IOU, voted_nms
 from embodied_perceptron.nn.detection import MIN_SIZE_M, DetectionLevel, best_scores, boxes_from_faces
 from embodied_perceptron.nn.grounding import GroundingOutput
@@ -53,9 +55,9 @@ class DetectedObjects:
     scores: Tensor
     valid: Tensor
 
-    def scene(self, row: int) -> DetectedObjects:
-        """One of the scenes, by itself."""
-        return DetectedObjects(*(x[row : row + 1] for x in vars(self).values()))
+    def scenes(self, rows: Tensor) -> DetectedObjects:
+        """Some of the scenes."""
+        return DetectedObjects(*(x[rows] for x in vars(self).values()))
 
 
 @torch.no_grad()
@@ -63,44 +65,58 @@ def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[Sparse
     """The ``count`` best things of each scene: boxes after suppression whatever their class, what is suppressed having
     its say about place and size (:func:`~embodied_perceptron.geometry.suppression.voted_nms`). No gradient passes.
 
+    Suppression goes box by box and is the host's; it is handed all scenes at once.
+
     Args:
         levels: raw predictions, finest first.
         features: of the neck at the same sites.
     """
-    scenes = [_objects_of(levels, features, b, count) for b in range(levels[0].sites.batch_size)]
-    return DetectedObjects(*(torch.stack(part) for part in zip(*scenes, strict=True)))
-
-
-def _objects_of(
-    levels: Sequence[DetectionLevel], features: Sequence[SparseTensor], sample: int, count: int
-) -> tuple[Tensor, ...]:
-    """Boxes, features, class probabilities, scores, validity of one scene, padded to ``count``."""
-    scored = [best_scores(x, slice(x.sites.bounds[sample], x.sites.bounds[sample + 1])) for x in levels]
-    joined = torch.cat(scored)
-    chosen = best_rows(joined, _CANDIDATES)  # ascending
-    columns: list[list[Tensor]] = [[], [], []]
-    first = 0
-    for level, x, part in zip(levels, features, scored, strict=True):
-        mine = chosen[(chosen >= first) & (chosen < first + len(part))] - first + level.sites.bounds[sample]
-        columns[0].append(boxes_from_faces(level.anchors_m[mine], level.distances_m[mine], level.rotation[mine]))
-        columns[1].append(x.feats[mine])
-        columns[2].append(level.class_logits[mine].sigmoid())
-        first += len(part)
-    boxes, feats, classes = (torch.cat(c) for c in columns)
-    scores = joined[chosen]
+    device = levels[0].class_logits.device
+    first = [0, *itertools.accumulate(len(level.sites) for level in levels)]
+    scored = torch.cat([best_scores(level, slice(None)) for level in levels])
+    chosen = []
+    for sample in range(levels[0].sites.batch_size):
+        rows = np.concatenate(
+            [np.arange(*level.sites.bounds[sample : sample + 2]) + n for n, level in zip(first, levels, strict=False)]
+        )
+        mine = torch.from_numpy(rows).to(device, non_blocking=True)
+        chosen.append(mine[best_rows(scored[mine], _CANDIDATES)])  # ascending
+    candidates = torch.cat(chosen)
+    numbers = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])[candidates]
+    boxes = boxes_from_faces(numbers[:, :3], numbers[:, 3:9], numbers[:, 9:])
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
-    one_class = torch.zeros_like(scores, dtype=torch.int64)
-    keep, voted = voted_nms(boxes, scores, one_class, QUERY_NMS_IOU, QUERY_NMS_IOU)
-    keep, voted = keep[:count], voted[:count]
-    missing = count - len(keep)
-    padding = boxes.new_tensor([0.0, 0, 0, 1, 1, 1, 0, 0, 0]).expand(missing, 9)
-    return (
-        torch.cat([voted, padding]),
-        functional.pad(feats[keep], (0, 0, 0, missing)),
-        functional.pad(classes[keep], (0, 0, 0, missing)),
-        functional.pad(scores[keep], (0, missing)),
-        torch.arange(count, device=boxes.device) < len(keep),
+    scores = scored[candidates]
+    found = torch.split(torch.cat([boxes, scores[:, None]], 1).cpu(), [len(rows) for rows in chosen])
+    table, kept = torch.full((len(found), count), -1), boxes.new_zeros(len(found), count, 9, device="cpu")
+    kept[..., 3:6] = 1.0
+    start = 0
+    for scene, mine in enumerate(found):
+        one_class = torch.zeros(len(mine), dtype=torch.int64)
+        keep, voted = voted_nms(mine[:, :9], mine[:, 9], one_class, QUERY_NMS_IOU, QUERY_NMS_IOU)
+        number = min(len(keep), count)
+        table[scene, :number], kept[scene, :number] = keep[:count] + start, voted[:count]
+        start += len(mine)
+    table = table.to(device, non_blocking=True)
+    valid = table >= 0
+    table = torch.where(valid, table, len(candidates))
+    padded = torch.cat([candidates, candidates.new_full((1,), first[-1])])[table]  # a row of zeros behind the last
+
+    def of(values: Sequence[Tensor]) -> Tensor:
+        return torch.cat([*values, values[0].new_zeros(1, values[0].shape[1])])[padded]
+
+    return DetectedObjects(
+        kept.to(device, non_blocking=True),
+        of([x.feats for x in features]),
+        of([x.class_logits for x in levels]).sigmoid().masked_fill(~valid[..., None], 0.0),
+        of([scored[:, None]])[..., 0],
+        valid,
     )
+
+
+def of_sentences(values: Tensor, sentences: int) -> Tensor:
+    """(B, ...) of B scenes -> (S, ...) of sentences about them, equally many about each."""
+    each = sentences // len(values)
+    return values if each == 1 else values.repeat_interleave(each, 0, output_size=sentences)
 
 
 def joined_objects(parts: Sequence[DetectedObjects], count: int) -> DetectedObjects:
@@ -116,61 +132,73 @@ def joined_objects(parts: Sequence[DetectedObjects], count: int) -> DetectedObje
 
 
 def own_features(boxes: Tensor) -> Tensor:
-    """(Q, 9) boxes in the viewpoint's frame -> (Q, :data:`OWN_FEATURES`): where each is, how large, how turned."""
-    center, half = boxes[:, :3], _half_extent(boxes)
-    low, high = center[:, 2] - half[:, 2], center[:, 2] + half[:, 2]
-    away = center[:, :2].norm(dim=1)
-    heading = center[:, :2] / away.clamp_min(1e-6)[:, None]
+    """(..., Q, 9) boxes in the viewpoint's frame -> (..., Q, :data:`OWN_FEATURES`): where each is, how large, how
+    turned."""
     R = rotations(boxes)
+    center, half = boxes[..., :3], _half_extent(boxes, R)
+    height, up = center[..., 2:], half[..., 2:]
+    away = center[..., :2].norm(dim=-1, keepdim=True)
+    x, y = R[..., :1, 0], R[..., 1:2, 0]
     return torch.cat(
         [
             center / 3.0,
-            torch.stack([low, high, away / 3.0], 1),
-            heading,
-            boxes[:, 3:6].log(),
-            torch.stack([half[:, 0].log(), half[:, 1].log(), half[:, 2].log()], 1),
+            height - up,
+            height + up,
+            away / 3.0,
+            center[..., :2] / away.clamp_min(1e-6),
+            boxes[..., 3:6].log(),
+            half.log(),
             # of an upright box both axes lie in the plane; squares do not tell an axis from its opposite
-            torch.stack([R[:, 0, 0] ** 2, R[:, 0, 0] * R[:, 1, 0], R[:, 2, 2] ** 2], 1),
+            x**2,
+            x * y,
+            R[..., 2:, 2] ** 2,
         ],
-        dim=1,
+        dim=-1,
     )
 
 
 def pair_features(boxes: Tensor) -> Tensor:
-    """(Q, 9) boxes in the viewpoint's frame -> (Q, Q, :data:`PAIR_FEATURES`): [i, j] says where j is for i.
+    """(..., Q, 9) boxes in the viewpoint's frame -> (..., Q, Q, :data:`PAIR_FEATURES`): [i, j] says where j is for i.
 
     Offset, distance, vertical gaps and relative size; how much they overlap seen from above; the offset along the axes
     of either box (sides of a sofa); bearing and range as seen by the viewer.
     """
-    center, half = boxes[:, :3], _half_extent(boxes)
-    d = center[None] - center[:, None]  # (Q, Q, 3)
-    level, full = d[..., :2].norm(dim=-1), d.norm(dim=-1)
-    low, high = center[:, 2] - half[:, 2], center[:, 2] + half[:, 2]
     R = rotations(boxes)
-    mine = torch.einsum("iab,ija->ijb", R, d)  # in the axes of i
-    other = torch.einsum("jab,ija->ijb", R, -d)  # of i in the axes of j
-    gap = (d.abs() - half[None] - half[:, None])[..., :2]
-    away = center[:, :2].norm(dim=1)
-    heading = center[:, :2] / away.clamp_min(1e-6)[:, None]
-    across = heading[:, None, 0] * heading[None, :, 1] - heading[:, None, 1] * heading[None, :, 0]
-    size = boxes[:, 3:6].clamp_min(MIN_SIZE_M)
+    center, half = boxes[..., :3], _half_extent(boxes, R)
+
+    def to_others(values: Tensor) -> Tensor:
+        """(..., Q, n) -> (..., Q, Q, n): those of j less those of i."""
+        return values[..., None, :, :] - values[..., None, :]
+
+    d = to_others(center)
+    level, full = d[..., :2].norm(dim=-1), d.norm(dim=-1)
+    low, high = center[..., 2] - half[..., 2], center[..., 2] + half[..., 2]
+    mine = torch.einsum("...iab,...ija->...ijb", R, d)  # in the axes of i
+    other = torch.einsum("...jab,...ija->...ijb", R, -d)  # of i in the axes of j
+    gap = (d.abs() - half[..., None, :, :] - half[..., None, :])[..., :2]
+    away = center[..., :2].norm(dim=-1, keepdim=True)
+    heading = center[..., :2] / away.clamp_min(1e-6)
+    x, y = heading.unbind(-1)
+    across = x[..., :, None] * y[..., None, :] - y[..., :, None] * x[..., None, :]
+    size = boxes[..., 3:6].clamp_min(MIN_SIZE_M)
+    itself = torch.eye(boxes.shape[-2], device=boxes.device, dtype=boxes.dtype)
     parts = [
         d / 2.0,
         torch.stack([level / 2.0, torch.log1p(level), torch.log1p(full)], -1),
-        torch.stack([low[None] - high[:, None], low[:, None] - high[None]], -1),
+        torch.stack([low[..., None, :] - high[..., None], low[..., None] - high[..., None, :]], -1),
         gap / 2.0,
-        size.log()[None] - size.log()[:, None],
-        (mine / (0.5 * size)[:, None]).clamp(-4.0, 4.0) / 2.0,
-        (other / (0.5 * size)[None]).clamp(-4.0, 4.0) / 2.0,
-        torch.stack([across, heading @ heading.T, (away[None] - away[:, None]) / 2.0], -1),
-        torch.eye(len(boxes), device=boxes.device, dtype=boxes.dtype)[..., None],
+        to_others(size.log()),
+        (mine / (0.5 * size)[..., None, :]).clamp(-4.0, 4.0) / 2.0,
+        (other / (0.5 * size)[..., None, :, :]).clamp(-4.0, 4.0) / 2.0,
+        torch.stack([across, heading @ heading.transpose(-1, -2), to_others(away)[..., 0] / 2.0], -1),
+        itself.expand(d.shape[:-1])[..., None],
     ]
     return torch.cat(parts, dim=-1)
 
 
-def _half_extent(boxes: Tensor) -> Tensor:
-    """(Q, 3) half sides of the box along x, y, z that holds each."""
-    half: Tensor = 0.5 * (rotations(boxes).abs() @ boxes[:, 3:6, None])[..., 0]
+def _half_extent(boxes: Tensor, R: Tensor) -> Tensor:
+    """(..., Q, 3) half sides of the box along x, y, z that holds each; ``R``: their rotations."""
+    half: Tensor = 0.5 * (R.abs() @ boxes[..., 3:6, None])[..., 0]
     return half
 
 
@@ -192,17 +220,20 @@ class RelativeAttention(nn.Module):
         self.out = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, pairs: Tensor, valid: Tensor) -> Tensor:
-        """(S, Q, C) objects of S sentences about one scene, (Q, Q, E) pairs, (Q,) -> (S, Q, C)."""
+        """(S, Q, C) objects of S sentences about B scenes, (B, Q, Q, E) pairs, (S, Q) -> (S, Q, C)."""
         S, Q, C = x.shape
+        B, E = len(pairs), pairs.shape[-1]
         q, k, v = self.content(x).view(S, Q, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)  # (S, H, Q, c)
-        asked = self.asked(x).view(S, Q, self.heads, -1)
+        asked = self.asked(x).view(B, S // B, Q, self.heads, E)
+        pairs = pairs.flatten(0, 1)  # (B * Q, Q, E)
         logits = q @ k.transpose(-1, -2) / math.sqrt(C // self.heads)
-        # one product for all sentences and heads of a query: (Q, S * H, E) @ (Q, E, Q)
-        near = asked.permute(1, 0, 2, 3).flatten(1, 2) @ pairs.transpose(1, 2) / math.sqrt(pairs.shape[-1])
-        logits = logits + near.view(Q, S, self.heads, Q).permute(1, 2, 0, 3)
-        share = logits.masked_fill(~valid, _NEVER).softmax(dim=-1)  # (S, H, Q, Q)
+        # one product for all sentences and heads of a query: (B * Q, S / B * H, E) @ (B * Q, E, Q)
+        near = asked.transpose(1, 2).reshape(B * Q, -1, E) @ pairs.transpose(1, 2) / math.sqrt(E)
+        logits = logits + near.view(B, Q, S // B, self.heads, Q).permute(0, 2, 3, 1, 4).flatten(0, 1)
+        share = logits.masked_fill(~valid[:, None, None], _NEVER).softmax(dim=-1)  # (S, H, Q, Q)
         seen = (share @ v).transpose(1, 2).flatten(2)  # (S, Q, C)
-        where = (share.permute(2, 0, 1, 3).flatten(1, 2) @ pairs).view(Q, S, -1).transpose(0, 1)  # (S, Q, H * E)
+        shares = share.view(B, S // B, self.heads, Q, Q).permute(0, 3, 1, 2, 4).reshape(B * Q, -1, Q)
+        where = (shares @ pairs).view(B, Q, S // B, -1).transpose(1, 2).reshape(S, Q, -1)  # (S, Q, H * E)
         out: Tensor = self.out(seen) + self.read(where)
         return out
 
@@ -220,7 +251,7 @@ class ObjectLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for _ in range(3))
 
     def forward(self, x: Tensor, pairs: Tensor, valid: Tensor, text: Tensor, text_pad: Tensor) -> Tensor:
-        """(S, Q, C), (Q, Q, E), (Q,), (S, T, C), (S, T) True at padding -> (S, Q, C)."""
+        """(S, Q, C), (B, Q, Q, E), (S, Q), (S, T, C), (S, T) True at padding -> (S, Q, C)."""
         read = self.text_attention(self.norms[0](x), text, text, key_padding_mask=text_pad, need_weights=False)[0]
         x = x + read
         x = x + self.object_attention(self.norms[1](x), pairs, valid)
@@ -275,33 +306,36 @@ class ObjectGroundingHead(nn.Module):
         self.nothing = nn.Linear(channels, 1)
 
     def forward(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> ObjectGroundingOutput:
-        """Ground S sentences in one scene.
+        """Ground S sentences in B scenes, equally many in each, those of the first scene first.
 
         Args:
-            objects: of one scene, boxes in the viewpoint's frame.
+            objects: boxes in the viewpoint's frame.
             tokens: (S, T, text_channels), T >= 1.
-            token_pad: (S, T) True at padding; every sentence needs at least one real token.
+            token_pad: (S, T) True at padding; every sentence needs at least one real token (on a device, where that is
+                not looked at: what has none gets NaN).
 
         Raises:
-            ValueError: several scenes, or a sentence without tokens.
+            ValueError: sentences that cannot be shared out, or one without tokens.
         """
-        if len(objects.boxes) != 1:
-            raise ValueError(f"one scene at a time, got {len(objects.boxes)}")
-        if tokens.shape[1] == 0 or bool(token_pad.all(dim=1).any()):
+        S, B = len(tokens), len(objects.boxes)
+        if B == 0 or S % B:
+            raise ValueError(f"need as many sentences of each scene, got {S} for {B}")
+        if tokens.shape[1] == 0 or (takes_loops(tokens) and bool(token_pad.all(dim=1).any())):
             raise ValueError("grounding needs at least one token in every sentence")
-        boxes, valid, S = objects.boxes[0], objects.valid[0], len(tokens)
-        own = torch.cat([own_features(boxes), objects.scores[0, :, None]], 1)
-        x = self.appearance(self.appearance_norm(objects.features[0])) + self.kind(objects.classes[0].sqrt())
-        x = (x + self.place(own))[None].expand(S, -1, -1)
+        boxes, valid = objects.boxes, of_sentences(objects.valid, S)
+        own = torch.cat([own_features(boxes), objects.scores[..., None]], -1)
+        x = self.appearance(self.appearance_norm(objects.features)) + self.kind(objects.classes.sqrt())
+        x = of_sentences(x + self.place(own), S)
         pairs = self.pair(pair_features(boxes))
         text = self.text_projection(tokens)
         token = self.token(text) / math.sqrt(text.shape[-1])
         nothing = self.nothing(text).transpose(1, 2)  # (S, 1, T)
+        absent = ~valid[..., None]
         hidden_layers, share_layers = [], []
         for layer in self.layers:
             x = layer(x, pairs, valid, text, token_pad)
             hidden = self.norm(x)
-            fit = (self.query(hidden) @ token.transpose(1, 2)).masked_fill(~valid[:, None], _NEVER)  # (S, Q, T)
+            fit = (self.query(hidden) @ token.transpose(1, 2)).masked_fill(absent, _NEVER)  # (S, Q, T)
             hidden_layers.append(hidden)
             share_layers.append(torch.cat([nothing, fit], 1).log_softmax(dim=1))
         shares = torch.stack(share_layers)
@@ -309,8 +343,8 @@ class ObjectGroundingHead(nn.Module):
         logits = (mine - torch.log1p(-mine.exp().clamp(max=1.0 - 1e-6))).masked_fill(
             token_pad[:, None, :], float("-inf")
         )
-        everywhere = boxes.expand(len(self.layers), S, -1, -1)
-        return ObjectGroundingOutput(everywhere, logits, torch.stack(hidden_layers), valid.expand(S, -1), shares)
+        everywhere = of_sentences(boxes, S).expand(len(self.layers), -1, -1, -1)
+        return ObjectGroundingOutput(everywhere, logits, torch.stack(hidden_layers), valid, shares)
 
 
 def _two_layers(in_channels: int, hidden_channels: int, out_channels: int) -> nn.Sequential:

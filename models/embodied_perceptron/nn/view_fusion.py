@@ -581,10 +581,12 @@ class LevelsLookup(Protocol):
 def read_levels(
     lookup: LevelsLookup | Callable[[int, Sites], torch.Tensor], sites: Sequence[Sites]
 ) -> list[torch.Tensor]:
-    """``lookup(i, sites[i])`` of every level."""
-    if isinstance(lookup, LevelsLookup):
-        return lookup.levels(sites)
-    return [lookup(i, s) for i, s in enumerate(sites)]
+    """``lookup(i, sites[i])`` of every level, in full precision: autocast would project points in half of the digits,
+    and refuses features that are kept as float16."""
+    with torch.autocast(sites[0].device.type, enabled=False):
+        if isinstance(lookup, LevelsLookup):
+            return lookup.levels(sites)
+        return [lookup(i, s) for i, s in enumerate(sites)]
 
 
 def mean_at_levels(

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse import cpu_kernels, fused
 from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, blocks_of, convolve_blocks
 from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites, empty_row
 
@@ -214,7 +214,11 @@ class _WholeConvolution(torch.autograd.Function):
 def _multiply_gathered(
     feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout)."""
+    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout); by one kernel where there is one."""
+    if fused.serves(feats):
+        computed = fused.gather_multiply(feats, kernel, kernel_map.sources, bias)
+        if computed is not None:
+            return computed
     out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
     weights = kernel.reshape(-1, kernel.shape[2])
     for rows, gathered in _gathered_tiles(feats, kernel_map):

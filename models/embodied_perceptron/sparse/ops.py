@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import constant, floor_site_keys, site_key_step, site_steps
@@ -18,8 +19,27 @@ def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
     """Keep the rows where the (N,) bool mask is True. Raises ``ValueError`` for a mask that does not fit."""
     if keep.shape != (len(x),) or keep.dtype != torch.bool:
         raise ValueError(f"keep must be ({len(x)},) bool, got {tuple(keep.shape)} {keep.dtype}")
-    rows = keep.nonzero()[:, 0]
-    return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
+    ((rows, bounds),) = rows_where((x.sites, keep))
+    return SparseTensor(x.sites.derive(x.keys[rows], x.stride, bounds), x.feats[rows])
+
+
+def rows_where(*chosen: tuple[Sites, torch.Tensor]) -> list[tuple[torch.Tensor, list[int] | None]]:
+    """For each set and (N,) bool mask of it: the rows where it is True, ascending, and the ``bounds`` of what stays
+    (None where nobody has asked yet). All by one wait."""
+    if takes_loops(chosen[0][1]):
+        return [(mask.nonzero()[:, 0], None) for _, mask in chosen]
+    device = chosen[0][1].device
+    before = [functional.pad(mask.cumsum(0), (1, 0)) for _, mask in chosen]
+    lengths = itertools.accumulate((len(b) for b in before[:-1]), initial=0)
+    ends = [first + end for first, (sites, _) in zip(lengths, chosen, strict=True) for end in sites.bounds]
+    counts = torch.cat(before)[torch.tensor(ends).to(device, non_blocking=True)].tolist()
+    found: list[tuple[torch.Tensor, list[int] | None]] = []
+    for (sites, mask), number in zip(chosen, before, strict=True):
+        bounds, counts = counts[: sites.batch_size + 1], counts[sites.batch_size + 1 :]
+        every = torch.arange(len(mask), device=device)
+        places = torch.where(mask, number[:-1], bounds[-1])  # what goes comes last, and is cut off
+        found.append((every.new_empty(bounds[-1] + 1).scatter_(0, places, every)[:-1], bounds))
+    return found
 
 
 def union_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
@@ -54,8 +74,9 @@ def union(a: Sites, b: Sites) -> Sites:
     """All sites of either set, of one stride; one of the two sets itself where it holds the other."""
     if a.same_as(b):
         return a
-    keys = unique_keys(torch.cat([a.keys, b.keys]))
-    return next((s for s in (a, b) if len(s) == len(keys)), a.derive(keys, a.stride))
+    bounds = [m + n for m, n in zip(a.bounds, b.bounds, strict=True)] if not takes_loops(a.keys) else []
+    both = a.derive_distinct(torch.cat([a.keys, b.keys]), a.stride, bounds)
+    return next((s for s in (a, b) if len(s) == len(both)), both)
 
 
 def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
@@ -99,7 +120,7 @@ def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
     corners = list(itertools.product((0, 1), repeat=3))
     steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
     low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
-    weight = (fraction[:, None] - low).abs().prod(2)  # (M, 8)
+    weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
     rows = search(x.sites.ended, base, steps)
     weight = weight.masked_fill(rows == len(x), 0.0)
     padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])

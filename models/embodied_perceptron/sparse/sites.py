@@ -77,6 +77,15 @@ def unique_keys(keys: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(distinct_keys(found))
 
 
+def _distinct(ordered: torch.Tensor, ends: torch.Tensor | slice) -> tuple[torch.Tensor, list[int]]:
+    """(N,) int64, sorted, on a device -> each once, and how many of them lie before each of the rows ``ends``, the last
+    of which is N; one wait."""
+    before = torch.cat([constant((0, 1), ordered.device), (ordered[1:] != ordered[:-1]).cumsum(0).add_(1)])
+    counts = before[ends].tolist()
+    # equal ones go to one place
+    return ordered.new_empty(counts[-1]).scatter_(0, before[1 : len(ordered) + 1] - 1, ordered), counts
+
+
 class Sites:
     """A sorted set of lattice sites of one stride, with its derived sets and kernel maps cached.
 
@@ -88,9 +97,16 @@ class Sites:
     """
 
     def __init__(
-        self, keys: torch.Tensor, stride: int, batch_size: int, engine: Engine, shared: dict[str, Any] | None = None
+        self,
+        keys: torch.Tensor,
+        stride: int,
+        batch_size: int,
+        engine: Engine,
+        shared: dict[str, Any] | None = None,
+        bounds: list[int] | None = None,
     ) -> None:
-        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for anything unchecked."""
+        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for anything unchecked. ``bounds``:
+        where the caller knows them, for a device would have to be waited for."""
         if keys.ndim != 1 or keys.dtype != torch.int64:
             raise ValueError(f"keys must be (N,) int64, got {tuple(keys.shape)} {keys.dtype}")
         if stride < 1:
@@ -105,7 +121,7 @@ class Sites:
         # The other set stands in the value: its identity must outlive the cache entry. None = this set itself, which
         # would be a reference cycle.
         self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
-        self._bounds: list[int] | None = None
+        self._bounds = bounds
         self._ended: torch.Tensor | None = None
         self._chain: _Chain | None = None
         # What the engine remembers: of this set, and of all sets derived from one input.
@@ -149,9 +165,9 @@ class Sites:
             return True
         return self.stride == other.stride and len(self) == len(other) and torch.equal(self.keys, other.keys)
 
-    def derive(self, keys: torch.Tensor, stride: int) -> Sites:
+    def derive(self, keys: torch.Tensor, stride: int, bounds: list[int] | None = None) -> Sites:
         """A new set with the batch size and the engine of this one."""
-        return Sites(keys, stride, self.batch_size, self.engine, self.engine_shared)
+        return Sites(keys, stride, self.batch_size, self.engine, self.engine_shared, bounds)
 
     def coarser(self, factor: int) -> Sites:
         """The sites ``unique(floor(c / s) * s)`` with ``s = stride * factor``; this set itself for factor 1."""
@@ -159,7 +175,7 @@ class Sites:
             return self
         if factor not in self._coarser:
             stride = self.stride * factor
-            self._coarser[factor] = self.derive(unique_keys(floor_site_keys(self.keys, stride)), stride)
+            self._coarser[factor] = self.derive_distinct(floor_site_keys(self.keys, stride), stride, self.bounds)
         return self._coarser[factor]
 
     def children(self, kernel_size: int, factor: int) -> Sites:
@@ -172,8 +188,15 @@ class Sites:
         stride = self.stride // factor
         keys = (self.keys[None, :] + constant(_key_steps(kernel_size, stride), self.device)[:, None]).reshape(-1)
         if kernel_size <= factor and not takes_loops(keys):  # no site has two parents
-            return self.derive(keys.sort().values, stride)
-        return self.derive(unique_keys(keys), stride)
+            return self.derive(keys.sort().values, stride, [kernel_size**3 * end for end in self.bounds])
+        return self.derive_distinct(keys, stride, [kernel_size**3 * end for end in self.bounds])
+
+    def derive_distinct(self, keys: torch.Tensor, stride: int, bounds: list[int]) -> Sites:
+        """A new set of (N,) keys in any order, with repetitions; ``bounds``: as the property, of these keys."""
+        if takes_loops(keys) or self.batch_size == 1:
+            return self.derive(unique_keys(keys), stride)
+        found, ends = _distinct(keys.sort().values, torch.tensor(bounds).to(keys.device, non_blocking=True))
+        return self.derive(found, stride, ends)
 
     def derive_coarser(self, factors: Sequence[int]) -> None:
         """Find what a chain of :meth:`coarser` by ``factors`` asks for, at once, where each would wait for its size."""
@@ -185,16 +208,19 @@ class Sites:
         # the sample bits number the pairs of stride and sample
         numbers = constant(tuple(i * self.batch_size << (3 * SITE_BITS) for i in range(len(strides))), self.device)
         ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # those of a stride together
-        place = torch.cat([constant((0,), self.device), (ordered[1:] != ordered[:-1]).cumsum(0)])
-        ends = [0, *(place[len(self) - 1 :: len(self)] + 1).tolist()]
-        together = ordered.new_empty(ends[-1]).scatter_(0, place, ordered)  # equal ones to one place
+        ends: torch.Tensor | slice = slice(None, None, len(self))
+        if self.batch_size > 1:
+            parts = [0] + [i * len(self) + end for i in range(len(strides)) for end in self.bounds[1:]]
+            ends = torch.tensor(parts).to(self.device, non_blocking=True)
+        together, every = _distinct(ordered, ends)
         keys = together & ((1 << (3 * SITE_BITS)) - 1) if self.batch_size == 1 else together
         chain = [self]
         for i, (factor, stride) in enumerate(zip(factors, strides, strict=True)):
-            found = keys[ends[i] : ends[i + 1]]
+            bounds = every[i * self.batch_size : (i + 1) * self.batch_size + 1]
+            found = keys[bounds[0] : bounds[-1]]
             if i and self.batch_size > 1:
                 found = found - (i * self.batch_size << (3 * SITE_BITS))
-            coarse = self.derive(found, stride)
+            coarse = self.derive(found, stride, [end - bounds[0] for end in bounds])
             chain.append(chain[-1]._coarser.setdefault(factor, coarse))
         if (len(strides) + 1) * self.batch_size <= MAX_SAMPLES:
             _Chain(chain, together)
@@ -403,6 +429,9 @@ class KernelMap:
         if self._pairs is not None:
             pairs = tuple((o, i) for i, o in self._pairs)
             return KernelMap(self.n_out, self.n_in, self.identity, pairs)
+        if self.identity is not None and self.sources.shape[1] == 2 * self.identity + 1:
+            # a centred kernel on one set: who is read under an offset reads under the opposite one
+            return KernelMap(self.n_out, self.n_in, self.identity, sources=self.sources.flip(1))
         rows = self.sources.long()  # what has no neighbour is written to a row behind the last, which is then cut off
         out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
         sources = rows.new_full((self.n_in + 1, rows.shape[1]), self.n_out, dtype=torch.int32)

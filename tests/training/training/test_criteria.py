@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -32,7 +34,13 @@ from embodied_perceptron_training.training.losses import (
     semantic_affinity,
     sigmoid_focal,
 )
-from embodied_perceptron_training.training.matching import QueryMatcher, assign_points, objects_reach
+from embodied_perceptron_training.training.matching import (
+    PaddedBoxes,
+    QueryMatcher,
+    ScenePoints,
+    assign_points,
+    objects_reach,
+)
 
 
 def parts(n: int, seed: int) -> BoxParts:
@@ -132,6 +140,28 @@ def scene(seed: int = 0, points: int = 200, classes: int = 4) -> tuple[Detection
     return prediction, BoxTarget(boxes, torch.randint(0, classes, (3,), generator=g))
 
 
+def joined(*scenes: DetectionPrediction) -> DetectionPrediction:
+    """Predictions of single scenes as those of a batch: level by level."""
+    levels = range(len(scenes[0].points))
+    counts = [[len(s.points[i]) for s in scenes] for i in levels]
+
+    def of(values: Callable[[DetectionPrediction], torch.Tensor]) -> torch.Tensor:
+        parts = [values(s).split([len(p) for p in s.points]) for s in scenes]
+        return torch.cat([p[i] for i in levels for p in parts])
+
+    logits = [[s.object_logits[i] for s in scenes] for i in levels if scenes[0].object_logits]
+    return DetectionPrediction(
+        [torch.cat([s.points[i] for s in scenes]) for i in levels],
+        of(lambda s: s.centerness),
+        BoxParts(of(lambda s: s.boxes.center), of(lambda s: s.boxes.size), of(lambda s: s.boxes.rotation)),
+        of(lambda s: s.class_logits),
+        scenes[0].reaches,
+        [None if None in level else torch.cat(level) for level in logits],
+        None,
+        [[0, *itertools.accumulate(c)] for c in counts],
+    )
+
+
 def test_focal_by_hand() -> None:
     logits = torch.tensor([0.0, 0.0, math.log(3.0)])
     targets = torch.tensor([1.0, 0.0, 1.0])
@@ -143,7 +173,7 @@ def test_detection_loss_of_a_perfect_prediction_is_nearly_zero() -> None:
     box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0.3, 0.2, 0.1]])
     points = torch.zeros(1, 3)
     prediction = DetectionPrediction([points], torch.tensor([20.0]), BoxParts.of(box), torch.tensor([[-20.0, 20.0]]))
-    losses = DetectionCriterion(iou_weight=1.0)([prediction], [BoxTarget(box, torch.tensor([1]))])
+    losses = DetectionCriterion(iou_weight=1.0)(prediction, [BoxTarget(box, torch.tensor([1]))])
     assert set(losses) == {"class", "center", "box", "iou"}
     for value in losses.values():
         assert value.item() == pytest.approx(0.0, abs=1e-4)
@@ -152,7 +182,7 @@ def test_detection_loss_of_a_perfect_prediction_is_nearly_zero() -> None:
 def test_detection_scene_without_objects_learns_background_only() -> None:
     prediction, target = scene()
     empty = BoxTarget(target.boxes[:0], target.labels[:0])
-    losses = DetectionCriterion()([prediction], [empty])
+    losses = DetectionCriterion()(prediction, [empty])
     assert losses["center"].item() == losses["box"].item() == 0.0
     expected = sigmoid_focal(prediction.class_logits, torch.zeros_like(prediction.class_logits)).sum()
     torch.testing.assert_close(losses["class"], expected)
@@ -165,31 +195,31 @@ def test_detection_scene_without_objects_learns_background_only() -> None:
 def test_detection_scene_without_points() -> None:
     _, target = scene()
     empty = DetectionPrediction([], torch.zeros(0), BoxParts.of(torch.zeros(0, 9)), torch.zeros(0, 4))
-    for value in DetectionCriterion()([empty], [target]).values():
+    for value in DetectionCriterion()(empty, [target]).values():
         assert value.item() == 0.0
 
 
 def test_detection_batch_normaliser() -> None:
     a, b = scene(0), scene(1)
-    both = DetectionCriterion(min_points=1)([a[0], b[0]], [a[1], b[1]])
-    single = [DetectionCriterion(min_points=1, normalize="scene")([p], [t]) for p, t in (a, b)]
-    mean = DetectionCriterion(min_points=1, normalize="scene")([a[0], b[0]], [a[1], b[1]])
+    both = DetectionCriterion(min_points=1)(joined(a[0], b[0]), [a[1], b[1]])
+    single = [DetectionCriterion(min_points=1, normalize="scene")(p, [t]) for p, t in (a, b)]
+    mean = DetectionCriterion(min_points=1, normalize="scene")(joined(a[0], b[0]), [a[1], b[1]])
     torch.testing.assert_close(mean["class"], (single[0]["class"] + single[1]["class"]) / 2)
     # two processes, each with one scene: the mean of their losses is that of one process with both
     counts = []
     for p, t in (a, b):
         seen: list[torch.Tensor] = []
-        DetectionCriterion(min_points=1, reduce=lambda n, s=seen: (s.append(n), n)[1])([p], [t])  # type: ignore[misc]
+        DetectionCriterion(min_points=1, reduce=lambda n, s=seen: (s.append(n), n)[1])(p, [t])  # type: ignore[misc]
         counts.append(seen[0])
     average = (counts[0] + counts[1]) / 2
-    shared = [DetectionCriterion(min_points=1, reduce=lambda _: average)([p], [t]) for p, t in (a, b)]
+    shared = [DetectionCriterion(min_points=1, reduce=lambda _: average)(p, [t]) for p, t in (a, b)]
     torch.testing.assert_close((shared[0]["box"] + shared[1]["box"]) / 2, both["box"])
     assert both["box"] > 0
 
 
 def test_detection_gradient_reaches_only_positives_of_the_box_loss() -> None:
     prediction, target = scene(3)
-    DetectionCriterion(min_points=1)([prediction], [target])["box"].backward()
+    DetectionCriterion(min_points=1)(prediction, [target])["box"].backward()
     assert prediction.boxes.size.grad is not None
     touched = (prediction.boxes.size.grad.abs().sum(1) > 0).sum()
     assert 0 < touched <= 3 * 18
@@ -199,10 +229,16 @@ def test_object_scores_by_hand() -> None:
     """Cells of 0.4 m around a box that ends at x = 0.5: the one at 0.6 still reaches in, the one at 0.8 does not."""
     points = torch.tensor([[0.0, 0, 0], [0.6, 0, 0], [0.8, 0, 0]])
     box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
-    assert objects_reach(points, box, 0.2).tolist() == [True, True, False]
-    assert objects_reach(points, box, 0.0).tolist() == [True, False, False]
-    assert objects_reach(points, box[:0], 0.2).tolist() == [False] * 3
-    assert objects_reach(points[:0], box, 0.2).tolist() == []
+
+    def reached(points: torch.Tensor, box: torch.Tensor, reach_m: float) -> list[bool]:
+        cells = ScenePoints.of([points[:0], points], [[0, 0], [0, len(points)]])
+        level = torch.zeros(1, len(box), dtype=torch.int64)
+        return objects_reach(cells, PaddedBoxes.of([box]), [0.5 * reach_m, reach_m], level).tolist()
+
+    assert reached(points, box, 0.2) == [True, True, False]
+    assert reached(points, box, 0.0) == [True, False, False]
+    assert reached(points, box[:0], 0.2) == [False] * 3
+    assert reached(points[:0], box, 0.2) == []
     # learned on the finer level, whose sites the scores choose
     logits = torch.tensor([0.0, math.log(3.0), math.log(3.0)], requires_grad=True)
     fine = DetectionPrediction(
@@ -216,29 +252,29 @@ def test_object_scores_by_hand() -> None:
     target = BoxTarget(box, torch.tensor([1]))
     expected = (math.log(2.0) - math.log(0.75) - math.log(0.25)) / 3
     for scenes in (1, 2):  # the mean over all cells
-        losses = DetectionCriterion()([fine] * scenes, [target] * scenes)
+        losses = DetectionCriterion()(joined(*[fine] * scenes), [target] * scenes)
         assert losses["object"].item() == pytest.approx(expected, rel=1e-5)
     # learned here: the finer level needs no site of it
-    nothing = DetectionCriterion(min_points=1)([fine], [target])["object"]
+    nothing = DetectionCriterion(min_points=1)(fine, [target])["object"]
     assert nothing.item() == pytest.approx((math.log(2.0) + 2 * math.log(4.0)) / 3, rel=1e-5)
-    nothing = DetectionCriterion()([fine], [BoxTarget(box[:0], torch.zeros(0).long())])["object"]
+    nothing = DetectionCriterion()(fine, [BoxTarget(box[:0], torch.zeros(0).long())])["object"]
     assert nothing.item() == pytest.approx((math.log(2.0) + 2 * math.log(4.0)) / 3, rel=1e-5)
     nothing.backward()
     assert logits.grad is not None
-    assert "object" not in DetectionCriterion()([dataclasses.replace(fine, object_logits=[])], [target])
+    assert "object" not in DetectionCriterion()(dataclasses.replace(fine, object_logits=[]), [target])
 
 
 def test_detection_names_a_bad_label() -> None:
     prediction, target = scene()
     with pytest.raises(ValueError, match=r"label 5 is not in \[0, 4\]"):
-        DetectionCriterion()([prediction], [BoxTarget(target.boxes, torch.tensor([0, 5, 1]))])
+        DetectionCriterion()(prediction, [BoxTarget(target.boxes, torch.tensor([0, 5, 1]))])
 
 
 def test_a_head_without_presence_learns_where_nameless_things_are() -> None:
     prediction, target = scene()
     nameless = BoxTarget(target.boxes, torch.full_like(target.labels, prediction.class_logits.shape[1]))
     criterion = DetectionCriterion(min_points=1)
-    named, losses = criterion([prediction], [target]), criterion([prediction], [nameless])
+    named, losses = criterion(prediction, [target]), criterion(prediction, [nameless])
     torch.testing.assert_close(losses["box"], named["box"])
     torch.testing.assert_close(losses["center"], named["center"])
     positives = assign_points(prediction.points, target.boxes, 1).positive.sum()
@@ -252,9 +288,9 @@ def test_presence_is_learned_at_things_of_every_name_and_of_none() -> None:
     presence = torch.zeros(len(prediction.class_logits), requires_grad=True)
     known = dataclasses.replace(prediction, presence_logits=presence)
     criterion = DetectionCriterion(min_points=1)
-    before, losses = criterion([prediction], [target]), criterion([known], [target])
+    before, losses = criterion(prediction, [target]), criterion(known, [target])
     torch.testing.assert_close(losses["class"], before["class"])
-    nameless = criterion([known], [BoxTarget(target.boxes, torch.full_like(target.labels, 4))])
+    nameless = criterion(known, [BoxTarget(target.boxes, torch.full_like(target.labels, 4))])
     torch.testing.assert_close(nameless["presence"], losses["presence"])
     torch.testing.assert_close(nameless["box"], losses["box"])
     assigned = assign_points(prediction.points, target.boxes, 1)
@@ -280,7 +316,7 @@ def test_golden_detection_losses() -> None:
     target = BoxTarget(torch.from_numpy(z["gt_boxes"]), torch.from_numpy(z["gt_labels"]))
     for name in ("cfg", "low"):
         min_points, top_points = z[f"{name}_thresholds"].tolist()
-        losses = DetectionCriterion(min_points, top_points, released=True, normalize="scene")([prediction], [target])
+        losses = DetectionCriterion(min_points, top_points, released=True, normalize="scene")(prediction, [target])
         for ours, theirs in (("center", "loss_center"), ("box", "loss_bbox"), ("class", "loss_cls")):
             assert losses[ours].item() == pytest.approx(float(z[f"{name}_{theirs}"]), rel=1e-5)
 

@@ -15,7 +15,9 @@ from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron_training.training.matching import (
+    PaddedBoxes,
     QueryMatcher,
+    ScenePoints,
     assign_points,
     centerness_of,
     coarse_labels,
@@ -93,7 +95,8 @@ def test_the_level_of_a_box_does_not_ask_for_points_on_finer_ones() -> None:
     assigned = assign_points([rich, poor, rich], box, min_points=27)
     assert assigned.level.tolist() == [2]
     assert assigned.positive[130:].sum() == assigned.positive.sum() == 18
-    assert learning_levels([rich, poor, rich], box, min_points=27).tolist() == [2]
+    scene = ScenePoints.of([rich, poor, rich], [[0, 125], [0, 5], [0, 125]])
+    assert learning_levels(scene, PaddedBoxes.of([box]), min_points=27).tolist() == [[2]]
     released = assign_points([rich, poor, rich], box, min_points=27, released=True)
     assert released.level.tolist() == [0]
     assert released.positive[:125].sum() == released.positive.sum()

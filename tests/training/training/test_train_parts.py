@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron_training.training import session, train_command
 from embodied_perceptron_training.training.data_order import Order, sample_stream
+from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.optimization import AveragedModel, parameter_groups
 from embodied_perceptron_training.training.state import torch_seed
-from embodied_perceptron_training.training.task import to_device
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 

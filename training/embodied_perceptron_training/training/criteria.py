@@ -7,6 +7,7 @@ processes in distributed training, so that N processes see the losses of one pro
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,24 +17,34 @@ from torch import Tensor
 from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.nn.detection import DetectionLevel
+from embodied_perceptron.geometry.boxes import paired_iou
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import constant
+from embodied_perceptron.nn.detection import DetectionLevel, faces_to_parts
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
 from embodied_perceptron_training.training.losses import (
     BoxParts,
     Losses,
+    OccupancySums,
     Reduce,
     contrastive_alignment,
     decoupled_corner_loss,
-    geometric_affinity,
+    full_precision,
+    geometric_terms,
     occupancy_cross_entropy,
     rotated_iou_loss,
     same,
-    semantic_affinity,
+    semantic_terms,
     sigmoid_focal,
 )
-from embodied_perceptron_training.training.matching import QueryMatcher, assign_points, objects_reach
+from embodied_perceptron_training.training.matching import (
+    PaddedBoxes,
+    QueryMatcher,
+    ScenePoints,
+    assign_batch,
+    objects_reach,
+)
 
 # weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
@@ -46,7 +57,7 @@ PLAIN = (0.0, 0.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class DetectionPrediction:
-    """The detection head's output for one scene, its levels concatenated, finest first.
+    """The detection head's output for a batch, its levels concatenated, finest first, in each the scenes in order.
 
     Attributes:
         points: per level (N_l, 3) metres.
@@ -56,6 +67,7 @@ class DetectionPrediction:
         reaches: half the edge of a cell of each level, metres; needed where there are object logits.
         object_logits: per level (N_l,), or None where a level has none.
         presence_logits: (P,), or None where the head has none.
+        bounds: per level the B + 1 ends of the scenes' rows; None = one scene.
     """
 
     points: list[Tensor]
@@ -65,35 +77,31 @@ class DetectionPrediction:
     reaches: list[float] = field(default_factory=list)
     object_logits: list[Tensor | None] = field(default_factory=list)
     presence_logits: Tensor | None = None
+    bounds: list[list[int]] | None = None
+
+    def scenes(self) -> ScenePoints:
+        """The points of each scene beside each other."""
+        points = self.points or [self.class_logits.new_zeros(0, 3)]
+        return ScenePoints.of(points, self.bounds or [[0, len(p)] for p in points])
 
 
-def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
-    """Batched levels -> one prediction per scene, levels finest first; ``voxel_size_m`` of an input site."""
-    batch_size = levels[0].sites.batch_size if levels else 0
-    parts = [level.parts() for level in levels]
-    scenes = []
+_parts = full_precision(faces_to_parts)
+
+
+def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
+    """Of batched levels, finest first; ``voxel_size_m`` of an input site."""
+    geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
     presence = [p for level in levels if (p := level.presence_logits) is not None]
-    for sample in range(batch_size):
-        rows = [slice(level.sites.bounds[sample], level.sites.bounds[sample + 1]) for level in levels]
-        scenes.append(
-            DetectionPrediction(
-                points=[level.points_m[r] for level, r in zip(levels, rows, strict=True)],
-                centerness=_rows([level.center_logits for level in levels], rows)[:, 0],
-                boxes=BoxParts(*(_rows([p[i] for p in parts], rows) for i in range(3))),
-                class_logits=_rows([level.class_logits for level in levels], rows),
-                reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
-                object_logits=[
-                    None if level.object_logits is None else level.object_logits[r, 0]
-                    for level, r in zip(levels, rows, strict=True)
-                ],
-                presence_logits=_rows(presence, rows)[:, 0] if presence else None,
-            )
-        )
-    return scenes
-
-
-def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
-    return torch.cat([v[r] for v, r in zip(values, rows, strict=True)])
+    return DetectionPrediction(
+        points=[level.points_m for level in levels],
+        centerness=torch.cat([level.center_logits for level in levels])[:, 0],
+        boxes=BoxParts(*_parts(geometry[:, :3], geometry[:, 3:9], geometry[:, 9:])),
+        class_logits=torch.cat([level.class_logits for level in levels]),
+        reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
+        object_logits=[None if level.object_logits is None else level.object_logits[:, 0] for level in levels],
+        presence_logits=torch.cat(presence)[:, 0] if presence else None,
+        bounds=[level.sites.bounds for level in levels],
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class DetectionCriterion:
     """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes.
 
     Attributes:
-        min_points, top_points, min_size_m: see :func:`assign_points`.
+        min_points, top_points, min_size_m: see :func:`assign_batch`.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
         corner_weights: of the corner distances by centre, size, rotation alone and by the whole box.
         two_sided: corner distances in both directions.
@@ -129,58 +137,59 @@ class DetectionCriterion:
     released: bool = False
     reduce: Reduce = same
 
-    def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
+    @full_precision
+    def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center", "box"[, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
-        and "object" count."""
-        if len(predictions) != len(targets) or not predictions:
-            raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
-        scenes = [self._scene(p, t) for p, t in zip(predictions, targets, strict=True)]
-        sums, positives, learned = zip(*scenes, strict=True)
-        counts = torch.stack(positives)  # (scenes,)
-        total: Losses = {}
-        if self.normalize == "batch":
-            norm = self.reduce(counts.sum()).clamp_min(1.0)
-            for name in sums[0]:
-                total[name] = torch.stack([s[name] for s in sums]).sum() / norm
-        else:
-            for name in sums[0]:
-                terms = [s[name] / self.reduce(n).clamp_min(1.0) for s, n in zip(sums, positives, strict=True)]
-                total[name] = torch.stack(terms).mean()
-        return {**total, **self._object_losses(predictions, targets, learned)}
+        and "object" count. What no box is learned at is computed along on a device, where to know how much there is
+        would be to wait, and does not count.
 
-    def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor, Tensor]:
-        """Sums over the scene, the number of positives, and the level that each box is learned on."""
+        Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
+        """
         logits = prediction.class_logits
-        labels = target.labels
-        count = logits.shape[1]
-        wrong = (labels < 0) | (labels > count)
-        if bool(wrong.any()):
-            raise ValueError(f"label {int(labels[wrong][0])} is not in [0, {count}]")
-        gt = bx.check_boxes(target.boxes, "ground truth boxes")
-        assigned = assign_points(
-            prediction.points, gt, self.min_points, self.top_points, self.min_size_m, self.released
-        )
-        positive = assigned.positive.nonzero()[:, 0]
-        box = assigned.box[positive]
-        onehot = logits.new_zeros(len(logits), logits.shape[1] + 1)
-        onehot[positive, labels[box]] = 1.0
-        onehot = onehot[:, :-1]  # what has no name is of none of the classes
-        predicted, wanted = prediction.boxes.select(positive), BoxParts.of(gt[box].to(logits.dtype))
-        losses = {
-            "class": sigmoid_focal(logits, onehot).sum(),
+        points = prediction.scenes()
+        if len(targets) != len(points.row):
+            raise ValueError(f"need one target per scene, got {len(targets)} for {len(points.row)}")
+        labels = torch.cat([_checked(target, logits.shape[1]) for target in targets])
+        truth = PaddedBoxes.of([target.boxes for target in targets])
+        found = assign_batch(points, truth, self.min_points, self.top_points, self.min_size_m, self.released)
+        if takes_loops(logits):
+            found = found.taken_only()
+        row = found.row.clamp(max=max(points.total - 1, 0))
+        # what is not taken is written to a row behind the last, what has no name to a column behind the last class
+        written = torch.where(found.taken, row, points.total)
+        label = functional.pad(labels, (0, 1))[truth.row.flatten()[found.box]]
+        onehot = logits.new_zeros(points.total + 1, logits.shape[1] + 1)
+        onehot.view(-1).scatter_(0, written * onehot.shape[1] + label, 1.0)
+        predicted = prediction.boxes.select(row)
+        boxes = truth.boxes.flatten(0, 1)[found.box].to(logits.dtype)
+        wanted = BoxParts(boxes[:, :3], boxes[:, 3:6], truth.rotation.flatten(0, 1)[found.box].to(logits.dtype))
+        of_boxes = {
             "center": functional.binary_cross_entropy_with_logits(
-                prediction.centerness[positive], assigned.centerness[positive].to(logits.dtype), reduction="sum"
+                prediction.centerness[row], found.centerness.to(logits.dtype).clamp_min(0.0), reduction="none"
             ),
-            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided).sum(),
+            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided),
         }
         if self.iou_weight:
-            losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
+            of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
+        of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}
         if prediction.presence_logits is not None:
-            losses["presence"] = sigmoid_focal(prediction.presence_logits, assigned.positive).sum()
-        return losses, logits.new_tensor(float(len(positive))), assigned.level
+            positive = logits.new_zeros(points.total + 1).scatter_(0, written, 1.0)[:-1]
+            of_points["presence"] = sigmoid_focal(prediction.presence_logits, positive)
+        counted = {name: torch.where(found.taken, values, 0.0) for name, values in of_boxes.items()}
+        number = found.taken.to(logits.dtype)
+        if self.normalize == "batch":
+            norm = self.reduce(number.sum()).clamp_min(1.0)
+            losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
+        else:
+            own = logits.new_zeros(len(targets))
+            norm = self.reduce(own.index_add(0, found.scene, number)).clamp_min(1.0)
+            sums = {name: own.index_add(0, points.scene_of_points(), values) for name, values in of_points.items()}
+            sums |= {name: own.index_add(0, found.scene, values) for name, values in counted.items()}
+            losses = {name: (values / norm).mean() for name, values in sums.items()}
+        return {**losses, **self._object_losses(prediction, points, truth, found.level)}
 
     def _object_losses(
-        self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget], learned: Sequence[Tensor]
+        self, prediction: DetectionPrediction, points: ScenePoints, truth: PaddedBoxes, level: Tensor
     ) -> Losses:
         """Binary cross entropy of "an object that a finer level learns reaches into this cell", the mean over each
         level's cells, then levels.
@@ -188,20 +197,27 @@ class DetectionCriterion:
         The score says which sites of the next finer level are kept. What is learned here or above does not need them:
         if a bed's thousand sites were kept as well, pictures and plants would be pruned for it.
         """
-        terms = []
-        for level, logits in enumerate(predictions[0].object_logits):
-            if logits is None:
-                continue
-            sums, cells = logits.new_zeros(()), 0
-            for prediction, target, of_boxes in zip(predictions, targets, learned, strict=True):
-                scores = prediction.object_logits[level]
-                assert scores is not None
-                finer = target.boxes[of_boxes < level]
-                wanted = objects_reach(prediction.points[level], finer, prediction.reaches[level])
-                sums = sums + functional.binary_cross_entropy_with_logits(scores, wanted.to(scores), reduction="sum")
-                cells += len(scores)
-            terms.append(sums / self.reduce(sums.new_tensor(float(cells))).clamp_min(1.0))
-        return {"object": torch.stack(terms).mean()} if terms else {}
+        known = [i for i, logits in enumerate(prediction.object_logits) if logits is not None]
+        if not known:
+            return {}
+        reached = objects_reach(points, truth, prediction.reaches, level).to(prediction.class_logits.dtype)
+        wanted = reached.split([len(p) for p in prediction.points])
+        cells = torch.tensor([float(len(wanted[i])) for i in known]).to(reached.device, non_blocking=True)
+        sums = [
+            functional.binary_cross_entropy_with_logits(logits, wanted[i], reduction="sum")
+            for i, logits in enumerate(prediction.object_logits)
+            if logits is not None
+        ]
+        return {"object": (torch.stack(sums) / self.reduce(cells).clamp_min(1.0)).mean()}
+
+
+def _checked(target: BoxTarget, classes: int) -> Tensor:
+    """The labels of a scene. Raises ``ValueError`` for what does not fit."""
+    labels = target.labels
+    bx.check_boxes(target.boxes, "ground truth boxes")
+    if takes_loops(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
+        raise ValueError(f"label {int(labels[wrong][0])} is not in [0, {classes}]")
+    return labels
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -228,23 +244,30 @@ class OccupancyCriterion:
     released: bool = False
     reduce: Reduce = same
 
+    @full_precision
     def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
         """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
         if len(logits) != len(targets):
             raise ValueError(f"need a target per scale, got {len(targets)} for {len(logits)}")
-        losses: Losses = {}
+        sums, entropies = [], []
         for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
             if scores.shape[:1] + scores.shape[2:] != target.shape:
                 raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
-            weight = self.scale_decay**i
-            per_class = None if self.class_weights is None else scores.new_tensor(self.class_weights)
-            terms = {
-                "cross_entropy": occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce),
-                "semantic": self.semantic * semantic_affinity(scores, target, self.reduce),
-                "geometric": self.geometric * geometric_affinity(scores, target, self.released, self.reduce),
-            }
-            losses.update({f"scale{i}/{name}": weight * term for name, term in terms.items()})
-        return losses
+            per_class = None
+            if self.class_weights is not None:
+                per_class = constant(self.class_weights, scores.device, scores.dtype)
+            entropies.append(occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce))
+            sums.append(OccupancySums.of(scores, target))
+        classes, filled = (torch.stack(part) for part in zip(*sums, strict=True))
+        kinds = {
+            "cross_entropy": torch.stack(entropies),
+            "semantic": self.semantic * semantic_terms(classes, self.reduce),
+            "geometric": self.geometric * geometric_terms(filled, self.released, self.reduce),
+        }
+        decay = constant(tuple(self.scale_decay**i for i in range(len(sums))), classes.device, classes.dtype)
+        return {
+            f"scale{i}/{name}": term for name, terms in kinds.items() for i, term in enumerate((decay * terms).unbind())
+        }
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -303,6 +326,7 @@ class GroundingCriterion:
     two_sided: bool = False
     reduce: Reduce = same
 
+    @full_precision
     def __call__(
         self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
     ) -> Losses:
@@ -356,7 +380,7 @@ class GroundingCriterion:
 
 @dataclass(frozen=True, eq=False)
 class PointerOutput:
-    """Answers about one scene, and what is right.
+    """Answers about some scenes, and what is right.
 
     Attributes:
         output: S sentences, boxes in the world.
@@ -385,6 +409,7 @@ class PointerCriterion:
     other_weight: float = 0.2
     reduce: Reduce = same
 
+    @full_precision
     def __call__(self, answers: Sequence[PointerOutput], like: Tensor) -> Losses:
         """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
         number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)
@@ -401,16 +426,24 @@ class PointerCriterion:
 
     def targets(self, answer: PointerOutput) -> Tensor:
         """(S, 1 + Q) how the tokens that name what is meant are shared out: "none of these" first, then the objects."""
-        boxes, valid = answer.output.boxes[-1, 0], answer.output.query_valid[0]
-        right = boxes.new_zeros(len(answer.boxes), 1 + len(boxes))
+        boxes, valid = answer.output.boxes[-1], answer.output.query_valid  # (S, Q, 9), (S, Q)
         counts = [len(b) for b in answer.boxes]
-        overlaps = box_iou(boxes.double(), torch.cat(list(answer.boxes)).double()).to(boxes)  # (Q, all G)
-        for row, iou in enumerate(torch.split(overlaps, counts, dim=1)):
-            if iou.shape[1]:
-                best = iou.amax(1)
-                right[row, 1:] = torch.where((best >= self.min_iou) & valid, best, 0.0)
-        right[:, 0] = (right.sum(1) == 0).to(right)
+        best = boxes.new_zeros(boxes.shape[:2])
+        if sum(counts):
+            # what stands in where a sentence means fewer things than another has no volume, and overlaps nothing
+            rows = [[start + k if k < n else sum(counts) for k in range(max(counts))] for start, n in _runs(counts)]
+            meant = torch.cat([*answer.boxes, boxes.new_zeros(1, 9)])[torch.tensor(rows).to(boxes.device)]  # (S, G, 9)
+            pairs = torch.broadcast_tensors(boxes[:, :, None], meant[:, None])
+            iou = paired_iou(*(p.reshape(-1, 9).detach().double() for p in pairs)).view(pairs[0].shape[:3])
+            best = torch.where(valid, iou.amax(2).to(boxes), 0.0)
+        best = torch.where(best >= self.min_iou, best, 0.0)
+        right = torch.cat([(best.sum(1, keepdim=True) == 0).to(best), best], 1)
         return right / right.sum(1, keepdim=True)
+
+
+def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """The first row and the length of each of several runs, one behind the other."""
+    return list(zip(itertools.accumulate(counts, initial=0), counts, strict=False))
 
 
 def _mean_of(values: Tensor, mask: Tensor) -> Tensor:

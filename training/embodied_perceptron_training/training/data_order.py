@@ -11,13 +11,15 @@ import math
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError
+from embodied_perceptron_training.training.nested import map_tensors
 from embodied_perceptron_training.training.task import SampleError, SampleSource
 
 Place = tuple[int, int]  # (epoch, index)
@@ -40,6 +42,10 @@ class Fetched:
     data: Any
     places: tuple[Place, ...]
     corrupt: tuple[Corrupt, ...]
+
+    def pin_memory(self) -> Fetched:
+        """The same, its tensors in pinned memory: the loader asks for it."""
+        return replace(self, data=map_tensors(self.data, torch.Tensor.pin_memory))
 
 
 # not torch's DistributedSampler: it begins at epochs only, pads their ends, and knows no place to go on from
@@ -122,9 +128,17 @@ def _start_worker(_worker: int) -> None:
 
 @contextlib.contextmanager
 def sample_stream(
-    source: SampleSource, collate: Callable[[Sequence[Any]], Any], order: Order, workers: int
+    source: SampleSource,
+    collate: Callable[[Sequence[Any]], Any],
+    order: Order,
+    workers: int,
+    device: torch.device | None = None,
 ) -> Iterator[Iterator[Fetched]]:
-    """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none), which end with the context."""
+    """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none), which end with the context.
+
+    ``device``: for which they are; those for a CUDA device come in pinned memory, from where they are copied while it
+    computes.
+    """
     loader: DataLoader[Fetched] = DataLoader(
         _Samples(source, order.seed),
         batch_sampler=order,
@@ -132,6 +146,7 @@ def sample_stream(
         num_workers=workers,
         worker_init_fn=_start_worker if workers else None,
         prefetch_factor=3 if workers else None,
+        pin_memory=device is not None and device.type == "cuda",
     )
     batches: Any = iter(loader)
     try:

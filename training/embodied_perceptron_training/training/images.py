@@ -28,7 +28,8 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.losses import Losses, Reduce
-from embodied_perceptron_training.training.task import JoinedSources, SampleError, to_device
+from embodied_perceptron_training.training.nested import to_device
+from embodied_perceptron_training.training.task import JoinedSources, SampleError
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 _PREFIXES = ("image_encoder.", "image_projection.")

@@ -6,19 +6,25 @@ loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry import overlap
+from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.training.nested import map_tensors
 
 Tensor = torch.Tensor
+P = ParamSpec("P")
+R = TypeVar("R")
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
+_FEWEST = 1e-6  # of what is counted: less than one voxel, shared by any number of processes
 Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
 Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
 
@@ -26,6 +32,25 @@ Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without g
 def same(value: Tensor) -> Tensor:
     """``reduce`` of one process: the mean over processes, without gradient."""
     return value.detach()
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Computes in float32 at least, also within autocast: places in a room, and sums over thousands of cells, do not
+    fit into half of the digits."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu")):
+            return function(*args, **kwargs)
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            return function(*_widened(args), **_widened(kwargs))
+
+    return call
+
+
+def _widened(value: Any) -> Any:
+    """Tensors of half precision, in whatever holds them, as float32; all else as it is."""
+    return map_tensors(value, lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
 
 
 def shared(sums: Tensor, reduce: Reduce) -> Tensor:
@@ -97,8 +122,13 @@ def corner_chamfer(predicted: BoxParts, target: BoxParts, two_sided: bool = Fals
     also sees target corners that no predicted corner is near to.
     """
     distance = (predicted.corners()[:, :, None] - target.corners()[:, None, :]).abs().sum(-1)  # (N, 8, 8)
-    forward = distance.amin(2).mean(1)
-    return 0.5 * (forward + distance.amin(1).mean(1)) if two_sided else forward
+    return _chamfer(distance, two_sided)
+
+
+def _chamfer(distance: Tensor, two_sided: bool) -> Tensor:
+    """(..., 8, 8) distances of predicted corners (rows) to those of targets -> (...)."""
+    forward = distance.amin(-1).mean(-1)
+    return 0.5 * (forward + distance.amin(-2).mean(-1)) if two_sided else forward
 
 
 def decoupled_corner_loss(
@@ -109,11 +139,15 @@ def decoupled_corner_loss(
 ) -> Tensor:
     """(N,) weighted sum of corner Chamfer distances: of the centre alone, the size alone, the rotation alone (the two
     other groups taken from the target) and of the whole box."""
-    only_center = BoxParts(predicted.center, target.size, target.rotation)
-    only_size = BoxParts(target.center, predicted.size, target.rotation)
-    only_rotation = BoxParts(target.center, target.size, predicted.rotation)
-    terms = [corner_chamfer(p, target, two_sided) for p in (only_center, only_size, only_rotation, predicted)]
-    return sum((w * t for w, t in zip(weights, terms, strict=True)), torch.zeros_like(terms[0]))
+    # the four, one behind the other
+    mixed = BoxParts(
+        torch.cat([predicted.center, target.center, target.center, predicted.center]),
+        torch.cat([target.size, predicted.size, target.size, predicted.size]),
+        torch.cat([target.rotation, target.rotation, predicted.rotation, predicted.rotation]),
+    )
+    distance = (mixed.corners().view(4, -1, 8, 1, 3) - target.corners()[:, None]).abs().sum(-1)  # (4, N, 8, 8)
+    chamfer = _chamfer(distance, two_sided)
+    return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
 
 
 def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
@@ -147,35 +181,68 @@ def occupancy_cross_entropy(
 ) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
     target = target.long()
-    known = target[target != OCCUPANCY_IGNORED]
-    count = known.numel() if class_weights is None else class_weights[known].sum()
-    norm = reduce(torch.as_tensor(count, dtype=logits.dtype, device=logits.device))
-    if not released and float(norm) == 0:
-        return logits.sum() * 0.0
     total = functional.cross_entropy(
         logits, target, weight=class_weights, ignore_index=OCCUPANCY_IGNORED, reduction="sum"
     )
-    return total / norm
+    known = target != OCCUPANCY_IGNORED
+    counted = known if class_weights is None else class_weights[target.masked_fill(~known, 0)] * known
+    norm = reduce(counted.sum().to(logits.dtype))
+    return total / (norm if released else torch.where(norm > 0, norm, 1.0))
+
+
+class OccupancySums(NamedTuple):
+    """What the affinity terms of a grid are made of, in its unit, voxels that are known.
+
+    Attributes:
+        classes: (4, C) of each class: probability where it is, probability anywhere, voxels, voxels of all classes.
+        filled: (5,) of occupied against free: probability of occupied where it is, and anywhere; voxels that are;
+            probability of free where it is; voxels that are.
+    """
+
+    classes: Tensor
+    filled: Tensor
+
+    @staticmethod
+    def of(logits: Tensor, target: Tensor) -> OccupancySums:
+        """(B, C, ...) logits, (B, ...) labels, 0 = free, 255 = unknown."""
+        known = (target != OCCUPANCY_IGNORED).unsqueeze(1)
+        numbers = constant(tuple(range(logits.shape[1])), target.device).view(-1, *[1] * (target.ndim - 1))
+        y = target.unsqueeze(1) == numbers
+        p = torch.softmax(logits, dim=1) * known  # (B, C, ...)
+        every = [d for d in range(logits.ndim) if d != 1]
+        hit, predicted, there = (p * y).sum(every), p.sum(every), y.sum(every).to(p.dtype)  # (C,) each
+        number = there.sum()
+        filled = known[:, 0].to(p.dtype) - p[:, 0]  # 0 where unknown
+        occupied = (filled * ~y[:, 0]).sum()
+        return OccupancySums(
+            torch.stack([hit, predicted, there, number.expand_as(there)]),
+            torch.stack([occupied, filled.sum(), number - there[0], hit[0], there[0]]),
+        )
 
 
 def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
     and specificity; mean over the classes present. 0 when everything is ignored."""
-    classes = logits.shape[1]
-    known = target != OCCUPANCY_IGNORED
-    p = torch.softmax(logits, dim=1).movedim(1, -1)[known]  # (V, C)
-    y = functional.one_hot(target[known].long(), classes).to(p.dtype)  # (V, C)
-    there = reduce(y.sum(0))
+    return semantic_terms(OccupancySums.of(logits, target).classes, reduce)
+
+
+def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
+    """:func:`semantic_affinity` of (..., 4, C) :attr:`OccupancySums.classes` -> (...)."""
+    hit, predicted, there, number = shared(sums, reduce).unbind(-2)
+    others = number - there
+    rejected = others - predicted + hit
+    terms = _negative_log(
+        torch.stack(
+            [
+                hit / predicted.clamp_min(_PROBABILITY_FLOOR),
+                hit / there.clamp_min(_FEWEST),
+                rejected / others.clamp_min(_FEWEST),
+            ]
+        )
+    )
     present = there > 0  # in any process
-    if not bool(present.any()):
-        return logits.sum() * 0.0
-    p, y, there = p[:, present], y[:, present], there[present]
-    sums = torch.stack([(p * y).sum(0), p.sum(0), ((1 - p) * (1 - y)).sum(0), (1 - y).sum(0)])
-    hit, predicted, rejected, others = shared(sums, reduce)
-    terms = _negative_log(hit / predicted.clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / there)
-    specificity = rejected / others.clamp_min(_PROBABILITY_FLOOR)
-    terms = terms + torch.where(others > 0, _negative_log(specificity), 0.0)
-    return terms.mean()
+    terms = terms[0] + terms[1] + terms[2].masked_fill(others <= 0, 0.0)
+    return terms.masked_fill(~present, 0.0).sum(-1) / present.sum(-1).clamp_min(1)
 
 
 def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
@@ -184,25 +251,29 @@ def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, r
     A term without a single voxel to measure it on is left out. The release instead divides by a small number and takes
     the logarithm of the resulting 0, which adds a constant 100 without gradient: ``released=True``.
     """
-    known = target != OCCUPANCY_IGNORED
-    if logits.ndim == target.ndim + 1:
-        free = torch.softmax(logits, dim=1)[:, 0][known]
-    else:
-        free = torch.sigmoid(-logits)[known]
-    filled = 1 - free
-    y = (target[known] > 0).to(free.dtype)
-    sums = torch.stack([(y * filled).sum(), filled.sum(), y.sum(), ((1 - y) * free).sum(), (1 - y).sum()])
-    hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce)
+    if logits.ndim == target.ndim:
+        logits = torch.stack([torch.zeros_like(logits), logits], 1)
+        target = torch.where(target == OCCUPANCY_IGNORED, target, (target > 0).to(target.dtype))
+    return geometric_terms(OccupancySums.of(logits, target).filled, released, reduce)
+
+
+def geometric_terms(sums: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
+    """:func:`geometric_affinity` of (..., 5) :attr:`OccupancySums.filled` -> (...)."""
+    hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce).unbind(-1)
     if released:
         ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
-        return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum()
-    loss = logits.sum() * 0.0
-    if bool(n_occupied > 0):
-        precision = hit / occupied.clamp_min(_PROBABILITY_FLOOR)
-        loss = loss + _negative_log(precision) + _negative_log(hit / n_occupied)
-    if bool(n_free > 0):
-        loss = loss + _negative_log(true_free / n_free)
-    return loss
+        return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum(0)
+    terms = _negative_log(
+        torch.stack(
+            [
+                hit / occupied.clamp_min(_PROBABILITY_FLOOR),
+                hit / n_occupied.clamp_min(_FEWEST),
+                true_free / n_free.clamp_min(_FEWEST),
+            ]
+        )
+    )
+    missing = torch.stack([n_occupied, n_occupied, n_free]) <= 0
+    return terms.masked_fill(missing, 0.0).sum(0)
 
 
 def _negative_log(p: Tensor) -> Tensor:

@@ -7,20 +7,26 @@ comparison with its checkpoints and recorded outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.neck import SiteMask
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.training.losses import full_precision
 
 Tensor = torch.Tensor
+_PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -47,6 +53,148 @@ class PointAssignment:
         return self.box >= 0
 
 
+@dataclass(frozen=True)
+class PaddedBoxes:
+    """Boxes of B scenes, padded to the same number.
+
+    Attributes:
+        boxes: (B, G, 9); padding is a cube of one metre at the origin.
+        there: (B, G) False at padding.
+        row: (B, G) int64 of each among all boxes, one scene behind the other; their number at padding.
+    """
+
+    boxes: Tensor
+    there: Tensor
+    row: Tensor
+
+    @cached_property
+    def rotation(self) -> Tensor:
+        """(B, G, 3, 3)."""
+        return bx.rotations(self.boxes)
+
+    @cached_property
+    def volume(self) -> Tensor:
+        """(B, G) cubic metres."""
+        return self.boxes[..., 3:6].prod(-1)
+
+    @staticmethod
+    def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
+        """(G_b, 9) of each scene."""
+        counts = [len(boxes) for boxes in scenes]
+        cube = constant((0.0, 0, 0, 1, 1, 1, 0, 0, 0), scenes[0].device, scenes[0].dtype)
+        joined = torch.cat([*scenes, cube[None]])
+        rows = padded_rows(counts).to(joined.device, non_blocking=True)
+        return PaddedBoxes(joined[rows], rows < sum(counts), rows)
+
+
+def padded_rows(counts: Sequence[int]) -> Tensor:
+    """How many rows each of B runs has, one behind the other -> (B, most) int64 the rows of each, their number at
+    padding; on the host."""
+    first = [0, *itertools.accumulate(counts)]
+    most = max(counts, default=0)
+    rows = [[first[b] + i if i < n else first[-1] for i in range(most)] for b, n in enumerate(counts)]
+    return torch.tensor(rows, dtype=torch.int64).view(len(counts), most)
+
+
+@dataclass(frozen=True)
+class ScenePoints:
+    """Points of B scenes: L levels, finest first, and within each the scenes in order; padded, every point of a scene
+    beside the others.
+
+    Attributes:
+        row: (B, M) int64 row of each point among all of them, their number at padding.
+        level: (B, M) int64, L at padding.
+        points: (B, M, 3) metres.
+        levels, total: L, and the number of points.
+    """
+
+    row: Tensor
+    level: Tensor
+    points: Tensor
+    levels: int
+    total: int
+
+    @staticmethod
+    def of(points: Sequence[Tensor], bounds: Sequence[Sequence[int]]) -> ScenePoints:
+        """Per level (N_l, 3) metres and the B + 1 bounds of the scenes' rows."""
+        ends = np.array(bounds, dtype=np.int64).reshape(len(points), -1)
+        counts = np.diff(ends, axis=1)  # (L, B)
+        cells = np.concatenate([np.zeros((1, counts.shape[1]), np.int64), counts.cumsum(0)])  # in each scene, before
+        first = np.concatenate([[0], counts.sum(1).cumsum()[:-1]])[:, None] + ends[:, :-1]
+        aside = np.concatenate([first - cells[:-1], np.zeros((1, counts.shape[1]), np.int64)])  # (L + 1, B)
+        device, total = points[0].device, int(counts.sum())
+        known = torch.from_numpy(np.stack([cells, aside], -1).transpose(1, 0, 2).copy()).to(device, non_blocking=True)
+        place = torch.arange(int(cells[-1].max()), device=device)  # (M,)
+        level = (place[None, :, None] >= known[:, None, 1:, 0]).sum(2)  # (B, M)
+        row = torch.where(level < len(points), place + known[..., 1].gather(1, level), total)
+        flat = torch.cat([*points, points[0].new_zeros(1, 3)])
+        return ScenePoints(row, level, flat[row], len(points), total)
+
+    @full_precision
+    def pairs(self, truth: PaddedBoxes, R: Tensor, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """``function`` of every point and every box of its scene -> (B, M, G), a bounded number of points at a time.
+
+        It is called with (B, m, G, 3) points as seen from the centres of the boxes along the axes ``R`` (B, G, 3, 3),
+        and with which of the M points these are.
+        """
+        (B, G), found = truth.there.shape, []
+        step = max(_PAIRS_AT_A_TIME // max(B * G, 1), 1)
+        for start in range(0, max(self.points.shape[1], 1), step):
+            rows = slice(start, start + step)
+            offset = self.points[:, rows, None].to(R.dtype) - truth.boxes[:, None, :, :3]
+            found.append(function(torch.einsum("bgij,bmgi->bmgj", R, offset), rows))
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def inside(self, truth: PaddedBoxes, margin: Tensor | None = None) -> Tensor:
+        """Boxes, grown on every side by the (B, M) ``margin`` of a point -> (B, M, G) bool; faces count."""
+        half = 0.5 * truth.boxes[:, None, :, 3:6]
+
+        def within(local: Tensor, rows: slice) -> Tensor:
+            reach = half if margin is None else half + margin[:, rows, None, None]
+            return (local.abs() <= reach).all(-1)
+
+        return self.pairs(truth, truth.rotation, within)
+
+    def scene_of_points(self) -> Tensor:
+        """(P,) int64."""
+        return self.scatter(torch.arange(len(self.row), device=self.row.device)[:, None].expand_as(self.row))
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """(B, M) of each scene's points -> (P,) of all points."""
+        return values.new_zeros(self.total + 1).scatter_(0, self.row.flatten(), values.flatten())[: self.total]
+
+    def counts(self, inside: Tensor) -> Tensor:
+        """(B, M, G) bool -> (B, L, G) how many points of each level."""
+        return torch.stack([(inside & (self.level == i)[..., None]).sum(1) for i in range(self.levels)], 1)
+
+
+@dataclass(frozen=True)
+class BatchAssignment:
+    """What the boxes of a batch learn from: T places, of which only those that are ``taken`` count.
+
+    Attributes:
+        row: (T,) int64 the point; box: (T,) int64 the row of its box among (B * G); scene: (T,) int64.
+        centerness: (T,) target in (0, 1].
+        taken: (T,) bool.
+        level: (B, G) int64 the level that each box is learned on.
+    """
+
+    row: Tensor
+    box: Tensor
+    scene: Tensor
+    centerness: Tensor
+    taken: Tensor
+    level: Tensor
+
+    def taken_only(self) -> BatchAssignment:
+        """Without places that do not count: a device would be waited for."""
+        rows = self.taken.nonzero()[:, 0]
+        row, box, scene, centerness, taken = (
+            x[rows] for x in (self.row, self.box, self.scene, self.centerness, self.taken)
+        )
+        return BatchAssignment(row, box, scene, centerness, taken, self.level)
+
+
 def centerness_of(face_distances: Tensor) -> Tensor:
     """(..., 6) distances to the faces -x +x -y +y -z +z, all positive -> (...) 1 at the centre, 0 on a face."""
     low, high = face_distances[..., 0::2], face_distances[..., 1::2]
@@ -62,14 +210,41 @@ def assign_points(
     min_size_m: float = 0.0,
     released: bool = False,
 ) -> PointAssignment:
-    """FCAF3D's assignment for rotated boxes.
+    """:func:`assign_batch` for one scene, point by point.
+
+    Args:
+        points: per level (N_l, 3) metres, finest first; the result runs over their concatenation.
+        boxes: (G, 9).
+        min_points, top_points, min_size_m, released: see there.
+    """
+    P = sum(len(p) for p in points)
+    box, centerness = torch.full((P + 1,), -1, device=boxes.device), boxes.new_zeros(P + 1)
+    if P == 0 or len(boxes) == 0:
+        return PointAssignment(box[:P], centerness[:P], torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device))
+    scene = ScenePoints.of(points, [[0, len(p)] for p in points])
+    found = assign_batch(scene, PaddedBoxes.of([boxes]), min_points, top_points, min_size_m, released)
+    rows = torch.where(found.taken, found.row, P)
+    box.scatter_(0, rows, found.box)
+    centerness.scatter_(0, rows, found.centerness)
+    return PointAssignment(box[:P], centerness[:P], found.level[0])
+
+
+@torch.no_grad()
+def assign_batch(
+    points: ScenePoints,
+    truth: PaddedBoxes,
+    min_points: int = 27,
+    top_points: int = 18,
+    min_size_m: float = 0.0,
+    released: bool = False,
+) -> BatchAssignment:
+    """FCAF3D's assignment for rotated boxes, for the scenes of a batch at once; nothing is read back from a device.
 
     A box takes its points from one level, the coarsest on which it holds ``min_points`` (the finest when there is
     none); of those its ``top_points`` most central ones. A point claimed by several boxes learns the smallest.
 
     Args:
-        points: per level (N_l, 3) metres, finest first; the result runs over their concatenation.
-        boxes: (G, 9).
+        points, truth: of the scenes.
         min_size_m: for finding points, boxes are at least this thick: without it a picture on a wall may lie between
             the points and never be learned. 0 as published.
         released: the inverse rotation is taken to be that of the negated angles (wrong unless only alpha is set), all
@@ -78,56 +253,49 @@ def assign_points(
 
     A box without any point, and a scene without boxes or points, are simply not learned from.
     """
-    flat = torch.cat(points).to(boxes.dtype) if points else boxes.new_zeros(0, 3)
-    P, G = flat.shape[0], boxes.shape[0]
-    assigned = PointAssignment(
-        torch.full((P,), -1, device=flat.device),
-        flat.new_zeros(P),
-        torch.zeros(G, dtype=torch.int64, device=flat.device),
+    B, G = truth.there.shape
+    R = bx.euler_to_matrix(-truth.boxes[..., 6:]).transpose(-1, -2) if released else truth.rotation
+    half = 0.5 * truth.boxes[:, None, :, 3:6].clamp_min(min_size_m)
+
+    def central_inside(local: Tensor, rows: slice) -> Tensor:
+        away = local.abs()
+        near, far = half - away, half + away  # of each pair of faces
+        counts = truth.there[:, None] & (points.level[:, rows, None] < points.levels)
+        return torch.where((near > 0).all(-1) & counts, torch.sqrt((near / far).prod(-1)), -1.0)
+
+    centerness = points.pairs(truth, R, central_inside)  # (B, M, G), -1 outside
+    inside = centerness >= 0
+    level = _learning_level(points.counts(inside), min_points, released)  # (B, G)
+    # the most central ones of each box come first, of equals the first
+    ranked, order = centerness.masked_fill(points.level[..., None] != level[:, None], -1.0).sort(
+        dim=1, descending=True, stable=True
     )
-    if P == 0 or G == 0:
-        return assigned
-    level = torch.cat([torch.full((len(p),), i, device=flat.device) for i, p in enumerate(points)])
-    grown = torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(min_size_m), boxes[:, 6:]], dim=1)
-    if released:
-        grown = bx.make_boxes(grown[:, :3], grown[:, 3:6], bx.euler_to_matrix(-boxes[:, 6:]).transpose(1, 2))
-    # pairs (point, box) with the point inside; everything below is over pairs only
-    point, box = bx.points_in_boxes(flat, grown).nonzero(as_tuple=True)
-    distances = _pair_face_distances(flat[point], grown[box])
-    strictly = distances.amin(-1) > 0
-    point, box, centerness = point[strictly], box[strictly], centerness_of(distances[strictly])
-
-    counts = torch.zeros(len(points), G, dtype=torch.int64, device=flat.device)
-    counts.index_put_((level[point], box), torch.ones_like(point), accumulate=True)
-    assigned.level.copy_(_learning_level(counts, min_points, released))
-    chosen = level[point] == assigned.level[box]
-    point, box, centerness = point[chosen], box[chosen], centerness[chosen]
-    chosen = _most_central(box, centerness, top_points, released)
-    point, box, centerness = point[chosen], box[chosen], centerness[chosen]
-
-    by_volume = torch.argsort(bx.volumes(boxes), stable=True)
-    rank = torch.empty_like(by_volume)
-    rank[by_volume] = torch.arange(G, device=rank.device)
-    smallest = torch.full((P,), G, device=flat.device).scatter_reduce(0, point, rank[box], "amin")
-    wins = smallest[point] == rank[box]
-    assigned.box[point[wins]] = box[wins]
-    assigned.centerness[point[wins]] = centerness[wins]
-    return assigned
+    central, place = ranked[:, :top_points], order[:, :top_points]  # (B, K, G)
+    taken = central >= 0
+    if released and ranked.shape[1] > top_points:
+        taken = taken & (central > ranked[:, top_points : top_points + 1])
+    row = points.row.gather(1, place.flatten(1)).view_as(place)
+    rank = truth.volume.argsort(dim=1, stable=True).argsort(dim=1)[:, None].expand_as(row)
+    claims = torch.where(taken, row, points.total)
+    smallest = torch.full((points.total + 1,), G, device=row.device)
+    smallest = smallest.scatter_reduce_(0, claims.flatten(), rank.flatten(), "amin")
+    taken = taken & (smallest[row] == rank)
+    scene = torch.arange(B, device=row.device)[:, None, None].expand_as(row)
+    box = scene * G + torch.arange(G, device=row.device)
+    return BatchAssignment(row.flatten(), box.flatten(), scene.flatten(), central.flatten(), taken.flatten(), level)
 
 
 def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> Tensor:
-    """(L, G) points of each box on each level, finest first -> (G,) the level that it is learned on."""
-    enough = (counts >= min_points).to(torch.int64)
+    """(..., L, G) points of each box on each level, finest first -> (..., G) the level that it is learned on."""
+    enough = counts >= min_points
     if released:
-        return (torch.cumprod(enough, dim=0).sum(0) - 1).clamp_min(0)
-    return (enough * torch.arange(len(counts), device=counts.device)[:, None]).amax(0)
+        return (torch.cumprod(enough.long(), dim=-2).sum(-2) - 1).clamp_min(0)
+    return (enough * torch.arange(counts.shape[-2], device=counts.device)[:, None]).amax(-2)
 
 
-def learning_levels(points: Sequence[Tensor], boxes: Tensor, min_points: int) -> Tensor:
-    """Per level (N_l, 3) metres, finest first, and (G, 9) boxes -> (G,) the level that :func:`assign_points` will take,
-    or a finer one if more points are still to come."""
-    counts = torch.stack([bx.points_in_boxes(p.to(boxes.dtype), boxes).sum(0) for p in points])
-    return _learning_level(counts, min_points)
+def learning_levels(points: ScenePoints, truth: PaddedBoxes, min_points: int) -> Tensor:
+    """-> (B, G) the level that :func:`assign_batch` will take, or a finer one if more points are still to come."""
+    return _learning_level(points.counts(points.inside(truth)), min_points)
 
 
 def sites_in_boxes(
@@ -136,23 +304,18 @@ def sites_in_boxes(
     """For :meth:`PerceptionNetwork.detect`: sites whose centre lies in one of their scene's (G, 9) boxes, down to
     the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
 
-    ``min_points``: see :func:`assign_points`.
+    ``min_points``: see :func:`assign_batch`.
     """
-    strides = torch.tensor([level.stride for level in levels])
+    truth = PaddedBoxes.of(boxes)
     centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
-    needed = []  # per sample (G,) stride of the level that each box is learned on
-    for sample, scene in enumerate(boxes):
-        rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
-        points = [centers[r] for centers, r in zip(centers_m, rows, strict=True)]
-        needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
+    scenes = ScenePoints.of(centers_m, [level.sites.bounds for level in levels])
+    strides = constant(tuple(level.stride for level in levels), truth.boxes.device)
+    needed = strides[learning_levels(scenes, truth, min_points)]  # (B, G) stride of the level that it is learned on
 
     def mask(sites: Sites) -> Tensor:
-        centers = _centers(sites, voxel_size_m)
-        inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
-        for sample, (scene, stride) in enumerate(zip(boxes, needed, strict=True)):
-            rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
-            inside[rows] = bx.points_in_boxes(centers[rows], scene[stride <= sites.stride].to(centers)).any(dim=1)
-        return inside
+        here = ScenePoints.of([_centers(sites, voxel_size_m)], [sites.bounds])
+        wanted = truth.there & (needed <= sites.stride)
+        return here.scatter((here.inside(truth) & wanted[:, None]).any(2))
 
     return mask
 
@@ -162,30 +325,18 @@ def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
     return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
 
 
-def _pair_face_distances(points: Tensor, boxes: Tensor) -> Tensor:
-    """(K, 3), (K, 9) -> (K, 6) distances of the i-th point to the faces of the i-th box."""
-    local = torch.einsum("kij,ki->kj", bx.rotations(boxes), points - boxes[:, :3])
-    half = 0.5 * boxes[:, 3:6]
-    return torch.stack([half + local, half - local], dim=-1).flatten(-2)
+def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[float], level: Tensor) -> Tensor:
+    """(P,) bool: a cell is reached into by a box that a finer level learns: grown by half an edge of the cell on every
+    side, the box holds its centre.
 
-
-def _most_central(box: Tensor, centerness: Tensor, count: int, released: bool) -> Tensor:
-    """(K,) pairs -> (K,) bool: among the ``count`` most central of their box; of equals the first (released: none)."""
-    order = torch.argsort(centerness, descending=True, stable=True)
-    order = order[torch.argsort(box[order], stable=True)]
-    sorted_box = box[order]
-    starts = torch.searchsorted(sorted_box, sorted_box)  # first row of the own box
-    rank = torch.arange(len(order), device=box.device) - starts
-    chosen = rank < count
-    if released and len(order):
-        value = centerness[order]
-        cut = starts + count
-        last = torch.searchsorted(sorted_box, sorted_box, right=True)
-        limit = torch.where(cut < last, value[cut.clamp_max(len(order) - 1)], -1.0)
-        chosen = value > limit
-    result = torch.zeros_like(chosen)
-    result[order] = chosen
-    return result
+    Args:
+        points: centres of the cells. truth: the boxes.
+        reach_m: half the edge of a cell of each level.
+        level: (B, G) that each box is learned on.
+    """
+    reach = constant((*reach_m, 0.0), points.points.device, points.points.dtype)[points.level]
+    finer = truth.there[:, None] & (level[:, None] < points.level[..., None])
+    return points.scatter((points.inside(truth, reach) & finer).any(2))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -243,13 +394,6 @@ class QueryMatcher:
         return hungarian(sum(self.costs(logits, boxes, gt_boxes, positive)))  # type: ignore[arg-type]
 
 
-def objects_reach(points: Tensor, boxes: Tensor, reach_m: float) -> Tensor:
-    """(N, 3) centres of cells, (G, 9) -> (N,) bool: a box grown by half an edge on every side holds the centre."""
-    grown = boxes.to(points).clone()
-    grown[:, 3:6] += 2 * reach_m
-    return bx.points_in_boxes(points, grown).any(1)
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # occupancy
 
@@ -259,25 +403,26 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
 
     A cell takes the most frequent label of its occupied voxels (of equals the lowest); it is free when something in it
     is known and nothing occupied, unknown when nothing is known. Raises ``ValueError`` for a size that ``ratio`` does
-    not divide or a label that is neither below ``classes`` nor 255.
+    not divide or, on the CPU, a label that is neither below ``classes`` nor 255.
     """
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
         raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
-    known = labels != OCCUPANCY_IGNORED
-    if bool((labels[known] >= classes).any()) or bool((labels < 0).any()):
-        worst = labels[(known & (labels >= classes)) | (labels < 0)][0]
-        raise ValueError(f"label {int(worst)} is not below {classes}")
+    if takes_loops(labels):
+        bad = ((labels >= classes) & (labels != OCCUPANCY_IGNORED)) | (labels < 0)
+        if bool(bad.any()):
+            raise ValueError(f"label {int(labels[bad][0])} is not below {classes}")
     if ratio == 1:
         return labels.clone()
     shape = (B, X // ratio, Y // ratio, Z // ratio)
     cells = labels.reshape(B, shape[1], ratio, shape[2], ratio, shape[3], ratio)
     cells = cells.permute(0, 1, 3, 5, 2, 4, 6).reshape(-1, ratio**3).long()  # (cells, voxels)
-    index = torch.arange(len(cells), device=labels.device)[:, None] * 256 + cells
-    counts = torch.bincount(index.flatten(), minlength=len(cells) * 256).reshape(-1, 256)
+    # what is unknown is counted behind the last class
+    index = cells.clamp(max=classes)
+    counts = cells.new_zeros(len(cells), classes + 1).scatter_add_(1, index, torch.ones_like(index))
     occupied = counts[:, 1:classes]
     best = occupied.argmax(1) + 1
-    unknown = counts[:, OCCUPANCY_IGNORED] == ratio**3
+    unknown = counts[:, classes] == ratio**3
     result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, OCCUPANCY_IGNORED, 0))
     return result.reshape(shape).to(labels.dtype)
 

@@ -83,9 +83,9 @@ class DetectionObjective:
         """``{"class", "center", "box", "iou"[, "object"]}``."""
         detection = passed.features.detection
         assert detection is not None
-        predictions = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
+        prediction = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
         targets = [BoxTarget(s.boxes, s.labels) for s in passed.batch.samples]
-        return dataclasses.replace(self.criterion, reduce=reduce)(predictions, targets)
+        return dataclasses.replace(self.criterion, reduce=reduce)(prediction, targets)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ class OccupancyObjective:
         samples = passed.batch.samples
         rows = [i for i, s in enumerate(samples) if s.occupancy is not None]
         device = passed.features.levels[0].device
-        if float(reduce(torch.tensor(float(len(rows)), device=device))) == 0:
+        everywhere = reduce(torch.tensor(float(len(rows))).to(device, non_blocking=True))
+        if not rows and float(everywhere) == 0:
             return {}
         config = passed.network.config.occupancy
         assert config is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import swa_utils
 
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
 from embodied_perceptron_training.training.losses import Losses
-from embodied_perceptron_training.training.task import TrainingTask, to_device
+from embodied_perceptron_training.training.nested import to_device
+from embodied_perceptron_training.training.task import TrainingTask
 from embodied_perceptron_training.training.training_run import OptimisationConfig, Precision
 
 _WAIT = datetime.timedelta(hours=2)  # the others wait while the first one validates
@@ -108,38 +110,66 @@ class Processes:
 # parameters
 
 
-class AveragedModel(swa_utils.AveragedModel):
+class AveragedModel:
     """An exponential moving average of parameters and of floating-point buffers; other buffers are copied.
 
     The decay rises with the number of updates, ``min(decay, (1 + n) / (10 + n))``, so that the first weights are
-    forgotten soon. ``module`` is the averaged copy, in evaluation mode, without gradients.
+    forgotten soon. Updates are counted here, where nothing has to be asked of a device (torch's own ``AveragedModel``
+    counts there).
 
     Args:
         model: whose weights are averaged, those that it has now being the first.
         decay: the highest; 0 = the average is the current model.
+
+    Attributes:
+        module: the averaged copy, in evaluation mode, without gradients.
+        updates: how many there were.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        def average(mine: Any, theirs: Any, number: Any) -> None:
-            n = self.updates + 1  # ``number`` says the same, on the device
-            weight = 1.0 - min(decay, (1 + n) / (10 + n)) if decay else 1.0
-            if mine[0].is_floating_point() and weight < 1.0:
-                torch._foreach_lerp_(mine, theirs, weight)
-            else:
-                torch._foreach_copy_(mine, theirs)
-
-        super().__init__(model, multi_avg_fn=average, use_buffers=True)
-        self.eval().requires_grad_(False)
+        self.module = copy.deepcopy(model).eval().requires_grad_(False)
         self.updates = 0
+        self._decay = decay
 
-    @property
-    def updates(self) -> int:
-        """How many there were."""
-        return int(self.n_averaged) - 1
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take in the weights that ``model`` has now."""
+        self.updates += 1
+        n = self.updates
+        weight = 1.0 - min(self._decay, (1 + n) / (10 + n)) if self._decay else 1.0
+        theirs = _by_precision(model)
+        for dtype, mine in _by_precision(self.module).items():
+            if dtype.is_floating_point and weight < 1.0:
+                torch._foreach_lerp_(mine, theirs[dtype], weight)
+            else:
+                torch._foreach_copy_(mine, theirs[dtype])
 
-    @updates.setter
-    def updates(self, number: int) -> None:
-        self.n_averaged.fill_(number + 1)  # torch would copy the model instead of averaging where it counts from zero
+
+def _by_precision(model: nn.Module) -> dict[torch.dtype, list[Tensor]]:
+    """Parameters, then buffers."""
+    return grouped(itertools.chain(model.parameters(), model.buffers()))
+
+
+def grouped(tensors: Iterable[Tensor]) -> dict[torch.dtype, list[Tensor]]:
+    """By precision: what many of them need is then asked for at once."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor.detach())
+    return groups
+
+
+class SavedBuffers:
+    """The buffers of a model as they are now, to be put back when a step is left out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._groups = list(grouped(model.buffers()).values())
+        self._saved = [torch.cat([b.reshape(-1) for b in group]) for group in self._groups]
+
+    def restore(self) -> None:
+        """Put them back."""
+        for group, saved in zip(self._groups, self._saved, strict=True):
+            parts = saved.split([b.numel() for b in group])
+            torch._foreach_copy_(group, [p.view_as(b) for p, b in zip(parts, group, strict=True)])
 
 
 def parameter_groups(
@@ -182,14 +212,14 @@ class StepResult:
     """Losses and incidents of one step.
 
     Attributes:
-        terms: losses of this process, means over its passes.
+        terms: losses of this process, means over its passes; scalars on its device.
         places: of its samples.
         corrupt: samples that were skipped.
         waited_s: for data.
         complete: false when no usable sample was found; there is no gradient then.
     """
 
-    terms: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, Tensor] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
     corrupt: list[Corrupt] = field(default_factory=list)
     waited_s: float = 0.0
@@ -233,7 +263,8 @@ class ForwardBackward:
                 total = torch.stack([v.float() for v in found.values()]).sum() / self.accumulate
                 self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
             for name, value in found.items():
-                passed.terms[name] = passed.terms.get(name, 0.0) + float(value.detach()) / self.accumulate
+                share = value.detach().float() / self.accumulate if self.accumulate > 1 else value.detach().float()
+                passed.terms[name] = passed.terms[name] + share if name in passed.terms else share
         return passed
 
     def _share(self, last: bool) -> AbstractContextManager[None]:

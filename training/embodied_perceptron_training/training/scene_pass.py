@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +38,8 @@ class SceneBatch:
         keys = [
             pack_site_keys(torch.full((len(s.coords),), i, device=device), s.coords) for i, s in enumerate(self.samples)
         ]
-        sites = Sites(torch.cat(keys), 1, len(self.samples), get_engine("auto", device.type))
+        bounds = list(itertools.accumulate((len(s.coords) for s in self.samples), initial=0))
+        sites = Sites(torch.cat(keys), 1, len(self.samples), get_engine("auto", device.type), bounds=bounds)
         return SparseTensor(sites, torch.cat([s.feats for s in self.samples]))
 
     def boxes(self) -> list[Tensor]:
@@ -90,20 +93,34 @@ class ScenePass:
         return self.network.occupy_scenes(self.features, origins, self._views, scales)
 
     def pointed(self) -> list[PointerOutput]:
-        """Answers of a decoder over objects to the sentences of each sample that has any."""
-        if all(s.sentences is None for s in self.batch.samples):
+        """Answers of a decoder over objects to the sentences of all samples that have any, all at once."""
+        spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
+        if not spoken:
             return []
         objects = self._candidates()
         assert isinstance(objects, DetectedObjects)
-        answers = []
-        for i, sample in enumerate(self.batch.samples):
-            sentences = sample.sentences
-            if sentences is None:
-                continue
-            out = self.network.ground(objects.scene(i), sentences.tokens, sentences.pad, _viewpoint([sentences]))
-            assert isinstance(out, ObjectGroundingOutput)
-            answers.append(PointerOutput(out, sentences.boxes, sentences.named, sentences.pad))
-        return answers
+        sentences = [s for _, s in spoken]
+        each, length = max(len(s.tokens) for s in sentences), max(s.tokens.shape[1] for s in sentences)
+        tokens, pad, named = (
+            torch.cat([_padded(getattr(s, name), each, length, fill) for s in sentences])
+            for name, fill in (("tokens", 0.0), ("pad", True), ("named", False))
+        )
+        rows = [k * each + n for k, s in enumerate(sentences) for n in range(len(s.tokens))]
+        if len(spoken) < len(objects.boxes):
+            objects = objects.scenes(_brought([i for i, _ in spoken], tokens))
+        heard = pad
+        if len(rows) < len(pad):  # what stands in for sentences that a scene lacks reads its first token, a zero
+            heard = pad & ~_brought([[n == 0 and k not in rows for n in range(length)] for k in range(len(pad))], pad)
+        out = self.network.ground(objects, tokens, heard, _viewpoint(sentences))
+        assert isinstance(out, ObjectGroundingOutput)
+        boxes = [boxes for s in sentences for boxes in s.boxes]
+        if len(rows) == len(pad):
+            return [PointerOutput(out, boxes, named, pad)]
+        real = _brought(rows, tokens)
+        mine = ObjectGroundingOutput(
+            out.boxes[:, real], out.logits[:, real], out.hidden[:, real], out.query_valid[real], out.log_shares[:, real]
+        )
+        return [PointerOutput(mine, boxes, named[real], pad[real])]
 
     def voxel_answers(self) -> VoxelAnswers | None:
         """Answers of a decoder over voxels; None without any sentence about a sample that shows something."""
@@ -160,10 +177,22 @@ def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
     ]
 
 
+def _padded(values: Tensor, rows: int, length: int, fill: float) -> Tensor:
+    """(K, T, ...) -> (rows, length, ...), ``fill`` behind what is there."""
+    missing = rows - values.shape[0], length - values.shape[1]
+    if missing == (0, 0):
+        return values
+    return nn.functional.pad(values, (*[0, 0] * (values.ndim - 2), 0, missing[1], 0, missing[0]), value=fill)
+
+
+def _brought(values: Sequence[Any], like: Tensor) -> Tensor:
+    return torch.tensor(values).to(like.device, non_blocking=True)
+
+
 def _viewpoint(sentences: Sequence[Sentences]) -> Viewpoint:
     """Of the viewer of each."""
     positions = torch.stack([s.viewpoint_m for s in sentences])
-    return Viewpoint(positions, torch.tensor([s.viewpoint_yaw_rad for s in sentences], device=positions.device))
+    return Viewpoint(positions, _brought([s.viewpoint_yaw_rad for s in sentences], positions))
 
 
 def clamp_min_size(boxes: Tensor) -> Tensor:

@@ -8,13 +8,11 @@ randomness has to be stored, and N processes see the samples of one process with
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
 from torch import nn
 
 from embodied_perceptron_training.training.losses import Losses, Reduce
@@ -95,7 +93,7 @@ class TrainingTask(Protocol):
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """A batch from samples, in a worker process. Tensors inside lists, tuples, dicts, dataclasses or anything with
-        ``.to(device)`` are moved to the device by the loop (:func:`to_device`)."""
+        ``.to(device)`` are moved to the device by the loop (:mod:`.nested`)."""
         ...
 
     def losses(self, model: nn.Module, batch: Any, reduce: Reduce) -> Losses:
@@ -116,26 +114,3 @@ class TrainingTask(Protocol):
         """Write the deployable file of ``model`` (averaged weights); ``extra`` holds plain values of the run (seed,
         steps, samples, command, version, figures). Raises ``OSError``."""
         ...
-
-
-T = TypeVar("T")
-
-
-def to_device(value: T, device: torch.device | str) -> T:
-    """``value`` with everything inside that has ``.to`` moved; other leaves stay as they are."""
-    out: Any
-    if hasattr(value, "to"):
-        out = value.to(device)
-    elif isinstance(value, Mapping):
-        out = {k: to_device(v, device) for k, v in value.items()}
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        out = type(value)(*(to_device(v, device) for v in value))
-    elif isinstance(value, (list, tuple)):
-        out = type(value)(to_device(v, device) for v in value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        out = dataclasses.replace(
-            value, **{f.name: to_device(getattr(value, f.name), device) for f in dataclasses.fields(value) if f.init}
-        )
-    else:
-        out = value
-    return cast(T, out)

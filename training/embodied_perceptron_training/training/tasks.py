@@ -37,13 +37,14 @@ from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, check_packaged_images, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
 from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
-from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask, to_device
+from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask
 from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 

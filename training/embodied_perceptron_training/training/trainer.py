@@ -25,6 +25,7 @@ from embodied_perceptron_training.training.optimization import (
     AveragedModel,
     ForwardBackward,
     Processes,
+    SavedBuffers,
     parameter_groups,
 )
 from embodied_perceptron_training.training.run_folder import RunFolder
@@ -222,7 +223,9 @@ class Trainer:
         if self.counters.step == 0 and config.validation.before_start and config.validation.count:
             self._validate()
         self.counters.elapsed_s = self._elapsed_s()
-        with sample_stream(self.task.samples, self.task.collate, order, config.execution.workers) as batches:
+        with sample_stream(
+            self.task.samples, self.task.collate, order, config.execution.workers, self.device
+        ) as batches:
             while self.counters.step < self.total_steps and not self._stop:
                 self._train_mode()
                 self._step(batches)
@@ -262,27 +265,27 @@ class Trainer:
     def _step(self, batches: Iterator[Fetched]) -> None:
         config, counters = self.config, self.counters
         seed_step(config.seed, counters.step, self.processes.rank)
-        buffers = [b.detach().clone() for b in self.model.buffers()]
+        buffers = SavedBuffers(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         passed = self.passes.run(batches)
         counters.waited_s += passed.waited_s
-        terms, places, corrupt = passed.terms, passed.places, passed.corrupt
+        places, corrupt = passed.places, passed.corrupt
         if not passed.complete:
             self._count_corrupt(corrupt)
             raise TrainingError(f"no usable sample was found in place of {corrupt[0].name}: {corrupt[0].reason}")
+        terms, length = self._figures(passed.terms)
         # one agreement per step: everything that makes a process decide has to be the same in all of them
         loss, stops, errors, elapsed = self.processes.total(
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
         loss /= self.processes.world
         rate = self.learning_rate * config.schedule.factor(self._passed(), counters.step)
-        norm = self._update(rate, math.isfinite(loss))
+        norm = self._update(rate, length, math.isfinite(loss))
         counters.elapsed_s = elapsed
         counters.step += 1
         counters.position += self._samples_per_step()
         if norm is None:
-            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
-                buffer.copy_(before)
+            buffers.restore()
             self._count_bad(terms, places)
         else:
             counters.bad_in_a_row = 0
@@ -295,20 +298,29 @@ class Trainer:
             self._stop = self._asked or "another process was asked to stop"
         self.progress.update(counters.step, counters.elapsed_s, loss, rate, counters.best)
 
-    def _update(self, rate: float, finite: bool) -> float | None:
-        """One step of the optimiser; the gradient's norm before clipping, or None when the step was left out."""
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    def _figures(self, terms: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
+        """The losses, and the norm of the gradient before clipping: what the host reads of a step, by one copy behind
+        everything else."""
+        self.scaler.unscale_(self.optimizer)
+        gradients = self._gradients()
+        length = torch.stack(list(torch._foreach_norm(gradients))).norm() if gradients else torch.zeros(())
+        *values, length_read = torch.stack([*terms.values(), length.to(self.device)]).tolist()
+        return dict(zip(terms, values, strict=True)), length_read
+
+    def _update(self, rate: float, length: float, finite: bool) -> float | None:
+        """One step of the optimiser; the norm ``length`` of the gradient, or None when the step was left out."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         clip = self.config.optimisation.clip
-        self.scaler.unscale_(self.optimizer)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        length = float(torch.stack(list(torch._foreach_norm(gradients))).norm()) if gradients else 0.0
         if not finite or (not math.isfinite(length) and not self.scaler.is_enabled()):
             self.optimizer.zero_grad(set_to_none=True)
             self.scaler.update()
             return None
         if clip and length > clip and math.isfinite(length):
-            torch._foreach_mul_(gradients, clip / length)
+            torch._foreach_mul_(self._gradients(), clip / length)
         self.scaler.step(self.optimizer)  # leaves out steps whose scaled gradients overflow
         self.scaler.update()
         return length

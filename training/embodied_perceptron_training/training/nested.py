@@ -1,0 +1,42 @@
+"""Tensors inside of lists, tuples, dicts and dataclasses: moved to a device, pinned, widened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def to_device(value: T, device: torch.device | str) -> T:
+    """``value`` with everything inside that has ``.to`` moved; other leaves stay as they are. From pinned memory
+    nothing waits for it."""
+    return _mapped(value, "to", lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x.to(device))
+
+
+def map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
+    """``value`` with ``function`` of every tensor inside; other leaves stay as they are."""
+    return _mapped(value, "", function)
+
+
+def _mapped(value: T, method: str, function: Callable[[Any], Any]) -> T:
+    """Tensors, and what has ``method``, are handed to ``function``."""
+    out: Any
+    if isinstance(value, Tensor) or (method and hasattr(value, method)):
+        out = function(value)
+    elif isinstance(value, Mapping):
+        out = {k: _mapped(v, method, function) for k, v in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        out = type(value)(*(_mapped(v, method, function) for v in value))
+    elif isinstance(value, (list, tuple)):
+        out = type(value)(_mapped(v, method, function) for v in value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if f.init]
+        out = dataclasses.replace(value, **{f: _mapped(getattr(value, f), method, function) for f in fields})
+    else:
+        out = value
+    return cast(T, out)
