@@ -225,17 +225,16 @@ def test_boxes_in_the_picture_lie_where_the_camera_saw_them(opened, page):
 
 def test_hovering_lights_both_ways(opened):
     lit = "return [...document.querySelectorAll('.lit')].map(e => [e.parentNode.id, e.dataset.number])"
-    opened.execute_script(
-        "document.querySelector('#rows [data-number=\"2\"]').dispatchEvent(new Event('pointerenter'))"
-    )
+
+    def point_at(where, event="pointerenter"):
+        element = opened.find_element("css selector", where)
+        opened.execute_script("arguments[0].dispatchEvent(new Event(arguments[1]))", element, event)
+
+    point_at("#rows [data-number='2']")
     assert ["boxes", "2"] in opened.execute_script(lit)
-    opened.execute_script(
-        "document.querySelector('#rows [data-number=\"2\"]').dispatchEvent(new Event('pointerleave'))"
-    )
+    point_at("#rows [data-number='2']", "pointerleave")
     assert opened.execute_script(lit) == []
-    opened.execute_script(
-        "document.querySelector('#boxes [data-number=\"1\"]').dispatchEvent(new Event('pointerenter'))"
-    )
+    point_at("#boxes [data-number='1']")
     assert ["rows", "1"] in opened.execute_script(lit)
 
 
