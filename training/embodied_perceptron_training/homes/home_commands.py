@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     Poses,
@@ -15,6 +16,10 @@ from embodied_perceptron.apps.reading_options import (
     open_source,
     reading_options,
 )
+
+
+if TYPE_CHECKING:
+    from embodied_perceptron.recordings.recording import Recording
 
 
 def register(app: typer.Typer) -> None:
@@ -70,26 +75,23 @@ def render_recording_command(
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
 ) -> None:
     """Render a simulated robot's drive through a furnished home as a TUM RGB-D folder with exact truth."""
-    from rich.progress import Progress
-
-    from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.noise import NoiseModel
-    from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-
     width, height = parse_size(size)
     try:
-        spec = RecordingSpec(
-            seed,
-            frames,
-            width,
-            height,
-            rate,
-            HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
-            NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
-        )
-        with Progress() as progress:
-            task = progress.add_task(f"Rendering home {seed}", total=frames)
-            home = render_recording(spec, out, workers, lambda done, total: progress.update(task, completed=done))
+        with TaskProgress(f"rendering home {seed}") as progress:
+            from embodied_perceptron_training.homes.building.home import HomeSpec
+            from embodied_perceptron_training.homes.noise import NoiseModel
+            from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
+
+            spec = RecordingSpec(
+                seed,
+                frames,
+                width,
+                height,
+                rate,
+                HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
+                NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
+            )
+            home = render_recording(spec, out, workers, progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {frames} frames of home {seed}, {len(home.objects)} objects, {len(home.rooms)} room(s)")
@@ -122,8 +124,6 @@ def generate_command(
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
     """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from embodied_perceptron_training.homes.building.home import HomeSpec
     from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
     from embodied_perceptron_training.homes.noise import NoiseModel
@@ -149,18 +149,8 @@ def generate_command(
             fine_occupancy=fine_occupancy,
             renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
-        columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns) as progress:
-            task = progress.add_task("homes", total=homes)
-            generate(
-                out,
-                range(seed, seed + homes),
-                spec,
-                split,
-                workers,
-                ray,
-                lambda done, total: progress.update(task, completed=done),
-            )
+        with TaskProgress("generating homes") as progress:
+            generate(out, range(seed, seed + homes), spec, split, workers, ray, progress.update)
     except (ValueError, OSError, GlUnavailableError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")
@@ -179,8 +169,6 @@ def inspect_command(
     ] = None,
 ) -> None:
     """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
-    from embodied_perceptron_training.homes.inspection import inspect
-
     if folder is None:
         if compare is None:
             raise _fail(ValueError("nothing to look at: give the folder of a data set, or --compare RECORDING"))
@@ -188,7 +176,10 @@ def inspect_command(
         return
     target = out or folder / "inspect"
     try:
-        numbers = inspect(folder, target, split, limit)
+        with TaskProgress(f"looking at {folder}") as progress:
+            from embodied_perceptron_training.homes.inspection import inspect
+
+            numbers = inspect(folder, target, split, limit, progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     _print_statistics(numbers)
@@ -203,10 +194,11 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_perceptron_training.homes.comparison import compare
-
     try:
-        columns = compare(folder, split, recording)
+        with TaskProgress(f"comparing with {recording}") as progress:
+            from embodied_perceptron_training.homes.comparison import compare
+
+            columns = compare(folder, split, recording, progress=progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     if target is not None:
@@ -236,9 +228,11 @@ def export_bag_command(
     try:
         if scan is None:
             options = reading_options(poses, pose_scale, depth_scale, tf_topic)
-            count = export_bag(open_source(source, **options), out)
+            recording: Recording = open_source(source, **options)
         else:
-            count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)
+            recording = ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate)
+        with TaskProgress(f"writing {out}") as progress:
+            count = export_bag(recording, out, progress.update)
     except KeyError as error:
         raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
     except (ValueError, OSError) as error:

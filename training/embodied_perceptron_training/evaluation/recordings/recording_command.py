@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from embodied_perceptron.apps.progress import TaskProgress
+
+if TYPE_CHECKING:
+    from embodied_perceptron.apps.replay import ReplayProgress
 
 
 def recording(
@@ -43,22 +48,31 @@ def recording(
     Without --labels it draws what is found, on images and from above, and nothing is scored.
     """
     from embodied_perceptron.apps.errors import CommandError
-    from embodied_perceptron.config import PerceptronConfig, load_config
-    from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
 
-    settings = PerceptronConfig() if config is None else load_config(config)
-    if weights is not None or min_score is not None:
-        named = settings.network.weights if weights is None else weights
-        settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+    if labels is None and objects is not None:
+        raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
+    with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:
+        from embodied_perceptron.config import PerceptronConfig, load_config
+        from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
+        from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
+
+        settings = PerceptronConfig() if config is None else load_config(config)
+        if weights is not None or min_score is not None:
+            named = settings.network.weights if weights is None else weights
+            settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+
+        def on_progress(p: ReplayProgress) -> None:
+            shown.update(p.frames, p.total, f"fused {p.fused}")
+
+        if labels is None:
+            found = draw_recording(recording, out, settings, images, on_progress)
+        else:
+            figures = evaluate_recording(
+                recording, labels, out, settings, objects, max_frames, pictures, on_progress=on_progress
+            )
     if labels is None:
-        if objects is not None:
-            raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
-        found = draw_recording(recording, out, settings, images)
         typer.echo(f"{out}: {len(found)} objects, nothing is scored")
         return
-    from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
-
-    figures = evaluate_recording(recording, labels, out, settings, objects, max_frames, pictures)
     table = Table(title=f"{recording.name} against {labels.name}")
     table.add_column("figure")
     table.add_column("", justify="right")

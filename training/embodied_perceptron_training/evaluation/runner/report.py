@@ -219,7 +219,7 @@ def run_evaluation(
     """
     out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
     console = Console()
-    with scene_progress(title, spec, console) as show:
+    with scene_progress(title, spec) as show:
         found = evaluate(spec, workers, show)
     write_report(found, out, command)
     if "detection" in spec.tasks and pictures > 0:

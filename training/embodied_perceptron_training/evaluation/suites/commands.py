@@ -153,7 +153,7 @@ def _suite(
         if run is None:
             figures, facts = from_files()
         else:
-            with progress_bar(title, console) as show:
+            with progress_bar(title) as show:
                 done = run(spec, common.workers, show)
             figures, skipped = done.figures, done.skipped
             facts = {
