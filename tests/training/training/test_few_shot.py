@@ -366,7 +366,7 @@ def test_a_kind_with_two_examples_does_not_end_the_others(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         fit_classes([room], SimpleNamespace(classes=CLASSES), progress=told.append)
     assert kept == ["chair"]
-    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check it"]
+    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check the fit"]
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from embodied_perceptron.apps.reading_options import (
     reading_options,
 )
 
-
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording
 

@@ -465,9 +465,8 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
         if seen[name] < MIN_THINGS:
             unseen = total[name] - seen[name]
             where = f" ({unseen} of {total[name]} lie where the network sees nothing)" if unseen else ""
-            found[name] = (
-                f"{name!r} has {seen[name]} examples{where}; {MIN_THINGS} are needed, to fit it and to check it"
-            )
+            needed = f"{MIN_THINGS} are needed, to fit it and to check the fit"
+            found[name] = f"{name!r} has {seen[name]} examples{where}; {needed}"
     return found
 
 
