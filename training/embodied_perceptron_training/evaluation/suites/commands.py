@@ -18,6 +18,8 @@ from embodied_perceptron_training.evaluation.runner.parallel import Workers, kno
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
 
+SCREEN_LINES = 40
+
 
 def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
@@ -167,11 +169,30 @@ def _suite(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     write_suite_report(out, title, figures, facts, skipped, command)
-    table = Table("figure", title=title)
-    table.add_column("%", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.2f}")
-    console.print(table)
+    console.print(title, style="bold")
+    for table in _on_one_screen(figures):
+        console.print(table)
     for name, reason in skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
-    console.print(f"tables and figures in {out}", markup=False)
+    console.print(f"all {len(figures)} figures and tables in {out / 'metrics.md'}", markup=False)
+
+
+def _on_one_screen(figures: Mapping[str, float]) -> list[Table]:
+    """The first tables of the figures, as many as a screen has lines; narrow ones have their groups as rows."""
+    from embodied_perceptron_training.evaluation.suites.report import tables_of
+
+    shown, lines = [], 0
+    for groups, rows in tables_of(figures):
+        turned = len(groups) > len(rows)
+        columns = [name for name, _ in rows] if turned else groups
+        body = [(g, [values[k] for _, values in rows]) for k, g in enumerate(groups)] if turned else rows
+        lines += len(body) + 2
+        if shown and lines > SCREEN_LINES:
+            break
+        table = Table("%", box=None)
+        for name in columns:
+            table.add_column(name, justify="right")
+        for name, values in body:
+            table.add_row(name, *(f"{value:.2f}" for value in values))
+        shown.append(table)
+    return shown
