@@ -85,7 +85,7 @@ def suite_markdown(
 
 
 def tables_of(figures: Mapping[str, float]) -> list[tuple[list[str], list[tuple[str, list[float]]]]]:
-    """(names of columns, (name, values) of rows) of each table: a column for each group, groups of other names apart."""
+    """(names of columns, (name, values) of rows) of tables: a column a group, groups of other names apart."""
     tables = []
     for groups in _alike(figures):
         names = [name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == groups[0]]
