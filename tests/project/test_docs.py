@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import inspect
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import typer
 
+import embodied_perceptron
 from embodied_perceptron.apps.cli import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +58,7 @@ RUN_BY_A_TEST = (
     "make demo",
     "embodied-perceptron render-recording --seed 7 --out out/drive",
     "embodied-perceptron doctor out/drive",
-    'embodied-perceptron replay out/drive --out out/map --query "the chair closest to the table"',
+    'embodied-perceptron replay out/drive --out out/map --query "the chair closest to the door"',
 )
 COMMANDS = {parameters.id: parameters for parameters in commands()}
 
@@ -120,6 +126,59 @@ def test_what_needs_more_than_the_project_says_so(page):
         paragraph = before.rstrip().rpartition("\n\n")[2].lstrip()
         if ours and not all(line in RUN_BY_A_TEST for line in ours):
             assert paragraph.startswith("*Needs "), f"{page.name}: nothing says what this needs: {ours[0]}"
+
+
+def python_blocks():
+    """Programs on the pages that show Python; those of the architecture are none."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "reference" / "api.md"):
+        for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)):
+            yield pytest.param(match[1], id=f"{page.name} {number}")
+
+
+@pytest.mark.parametrize("program", list(python_blocks()))
+def test_programs_on_the_pages_run(program, tmp_path, monkeypatch, capsys):
+    """As they stand, on a drive of a few frames where they look for one."""
+    from support.small_recording import write_recording
+
+    (tmp_path / "out").mkdir()
+    write_recording(tmp_path / "out" / "drive", 12)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(program, "page", "exec"), names)
+    if "features" in names:
+        assert len(names["features"]) == len(names["points_m"]) > 1000
+        assert np.isfinite(names["features"]).all(axis=1).mean() > 0.5
+        assert len(names["again"].recall().objects) == len(names["perception"].objects)
+
+
+def test_the_python_page_has_everything_public():
+    """What it documents can be imported, and every public name and member of the perceptron is documented."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    documented = re.findall(r"^::: ([\w.]+)$", page, re.M)
+    for path in documented:
+        module, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(path)
+    for name in embodied_perceptron.__all__:
+        assert re.search(rf"\b{name}\b", page), f"the Python page lacks {name}"
+    assert "inherited_members: true" in page
+    for name, member in inspect.getmembers(embodied_perceptron.Perceptron):
+        if not name.startswith("_"):
+            text = inspect.getdoc(member.fget if isinstance(member, property) else member)
+            assert text, f"Perceptron.{name} is not documented"
+            assert not text.startswith("See "), f"Perceptron.{name} sends its reader away"
+    config = importlib.import_module("embodied_perceptron.config")
+    members = re.findall(r"^        - (\w+)$", page, re.M)
+    assert all(hasattr(config, name) for name in members)
+    sections = {type(getattr(config.PerceptronConfig(), f.name)).__name__ for f in fields(config.PerceptronConfig)}
+    assert sections <= set(members)
+
+
+def test_roles_of_docstrings_are_shown_as_code():
+    shown = reference_pages().without_roles
+    assert shown("see :meth:<code>.LiveMap.save</code>, :class:<code>~a.b.Other</code>") == (
+        "see <code>LiveMap.save</code>, <code>Other</code>"
+    )
+    assert shown("<code>x: int</code>") == "<code>x: int</code>"
 
 
 def scripts():
@@ -301,4 +360,8 @@ def test_the_first_map_page_works_as_typed(tmp_path):
         command = [sys.executable, "-m", "embodied_perceptron.apps.cli", *words_of(line)[1:]]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    assert (tmp_path / "out" / "map" / "groundings.json").is_file()
+    (answer,) = json.loads((tmp_path / "out" / "map" / "groundings.json").read_text())
+    assert answer["status"] == "FOUND", answer  # a tutorial's question has an answer
+    truth = json.loads((tmp_path / "out" / "drive" / "scene.json").read_text())["objects"]
+    words = answer["text"].split()
+    assert {words[1], words[-1]} <= {thing["label"] for thing in truth}
