@@ -61,15 +61,16 @@ def _fail(error: Exception) -> typer.Exit:
 
 
 def render_recording_command(
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    seed: Annotated[int, typer.Option(help="Home, path and noise.")] = 7,
+    out: Annotated[Path, typer.Option(help="Folder to write: the recording.")],
+    seed: Annotated[int, typer.Option(help="Seed: of home, path and noise.")] = 7,
     frames: Annotated[int, typer.Option(help="Number of frames.")] = 250,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rate: Annotated[float, typer.Option(help="Frames per second.")] = 10.0,
+    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
-    rooms: Annotated[int, typer.Option(help="Number of rooms; 1 is a living room.")] = 1,
+    rooms: Annotated[int, typer.Option(help="Number of rooms: 1 is a living room.")] = 1,
     version: Annotated[
-        int, typer.Option(help="Of the generator: 1, for which the shipped weights were trained, or 2.")
+        int,
+        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
     ] = 1,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
 ) -> None:
@@ -97,14 +98,17 @@ def render_recording_command(
 
 
 def generate_command(
-    out: Annotated[Path, typer.Option(help="Folder of the data set.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: the data set.")],
     homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
-    seed: Annotated[int, typer.Option(help="Home i has seed SEED + i.")] = 0,
-    views: Annotated[int, typer.Option(help="Images per home.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed: home i has SEED + i.")] = 0,
+    views: Annotated[int, typer.Option(help="Views of a scene: images of each home.")] = 20,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rooms: Annotated[int, typer.Option(help="Furnished rooms per home; 0 = varies.")] = 0,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
-    version: Annotated[int, typer.Option(help="Of the generator, 1 or 2; old seeds keep their homes under 1.")] = 2,
+    rooms: Annotated[int, typer.Option(help="Number of rooms: furnished ones per home; 0 = varies.")] = 0,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    version: Annotated[
+        int,
+        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
+    ] = 2,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
     motion_blur: Annotated[
         float, typer.Option(help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
@@ -159,8 +163,8 @@ def inspect_command(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; needless with --compare.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
-    out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="Folder to write: pictures; default: FOLDER/inspect.")] = None,
     limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
     compare: Annotated[
         Path | None,
@@ -211,10 +215,10 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
 
 def export_bag_command(
     source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or a data set with --scan.")],
-    out: Annotated[Path, typer.Option(help="Folder of the bag; must not exist.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: the bag; must not exist.")],
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
-    split: Annotated[str, typer.Option(help="Split that the scan is in.")] = "train",
-    rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     depth_scale: DepthScale = None,

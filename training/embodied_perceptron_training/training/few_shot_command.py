@@ -20,14 +20,15 @@ def learn(
         list[Path],
         typer.Option("--from", help="A corrected map, a labelled recording, or a data set; may be repeated."),
     ],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write.")],
-    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights.")],
+    weights: Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")] = "tiny",
     only: Annotated[list[str] | None, typer.Option(help="Fit this kind alone; may be repeated.")] = None,
     val: Annotated[
-        Path | None, typer.Option(file_okay=False, exists=True, help="Data set on which nothing may get worse.")
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="Data set to check on: nothing may get worse there."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of the data set: train, val or test.")] = "val",
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many of it.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "val",
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Points of AP25 that may be lost.")] = 1.0,
 ) -> None:
     """Few-shot classes of what users said that things are, known to the network or new. The rest of it stays as it is.

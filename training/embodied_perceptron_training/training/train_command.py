@@ -16,18 +16,18 @@ from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
-    "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
-    "three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
+    "Task: detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi "
+    "(all three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
 )
 _FOLDER: dict[str, Any] = {"file_okay": False}
 # Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task
 # and preset have a default of their own.
 _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("task", str, "", {"help": _TASKS}),
-    ("data", Path | None, None, {**_FOLDER, "help": "Folder of the training split."}),
-    ("out", Path | None, None, {**_FOLDER, "help": "Folder of the run."}),
+    ("data", Path | None, None, {**_FOLDER, "help": "Data set in EmbodiedScan's layout: its training split."}),
+    ("out", Path | None, None, {**_FOLDER, "help": "Folder to write: the run."}),
     ("preset", str, "tiny", {"help": "tiny, base or paper."}),
-    ("val", Path | None, None, {**_FOLDER, "help": "Folder of the validation split."}),
+    ("val", Path | None, None, {**_FOLDER, "help": "Data set to check on: its validation split."}),
     ("steps", int, 0, {"min": 0, "help": "Length: optimiser steps."}),
     ("epochs", float, 0.0, {"min": 0, "help": "Length: passes over the data. Default: the preset's."}),
     ("minutes", float | None, None, {"min": 0, "help": "Wall clock until it stops, to be resumed; 0 = it does not."}),
@@ -42,16 +42,21 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("ema_decay", float | None, None, {"help": "Of the averaged weights; 0 = none."}),
     ("precision", str | None, None, {"help": "float32, auto, bfloat16 or float16."}),
     ("freeze_norms", bool | None, None, {"help": "Batch norms keep their statistics."}),
-    ("seed", int, 0, {"min": 0, "help": "Of weights, order, augmentation."}),
-    ("workers", int | None, None, {"min": 0, "help": "Processes that load data."}),
+    ("seed", int, 0, {"min": 0, "help": "Seed: of weights, order, augmentation."}),
+    ("workers", int | None, None, {"min": 0, "help": "Processes: that load data."}),
     ("validations", int | None, None, {"min": 0, "help": "Over the whole training."}),
-    ("device", str | None, None, {"help": "auto, cpu, cuda or cuda:N."}),
+    ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
     ("variant", str, "ours", {"help": "ours, fcaf3d or fcaf3d+decoder."}),
     ("box_loss", str, "decoupled", {"help": "decoupled or plain."}),
-    ("views", int, 0, {"min": 0, "help": "Of a sample; 0 = the preset's."}),
-    ("weights", Path | None, None, {"help": "Weights to start from."}),
-    ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task."}),
+    ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
+    (
+        "weights",
+        Path | None,
+        None,
+        {"help": "Network: a shipped name, a weights file (start from it; or, for --task boxes, train what it finds)."},
+    ),
+    ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task; repeatable."}),
     ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
     (
         "print_run",
@@ -173,9 +178,13 @@ def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def ablate(
-    data: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the training split.")],
-    val: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the split that scores.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder: one below it per row, tables, JSON.")],
+    data: Annotated[
+        Path, typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: its training split.")
+    ],
+    val: Annotated[
+        Path, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: one below it per row, tables, JSON.")],
     rows: Annotated[
         str,
         typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
@@ -186,15 +195,22 @@ def ablate(
     steps_per_row: Annotated[int, typer.Option(min=0, help="Of every training; 0 = the preset's length.")] = 0,
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
     weights: Annotated[
-        Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
+        Path | None,
+        typer.Option(
+            dir_okay=False, exists=True, help="Network: a shipped name, a weights file; of the rows that only score."
+        ),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per process and forward pass.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
-    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that load data.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, augmentation.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
+    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights; 0 = none.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes: that load data.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: of weights, order, augmentation.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value: an option of the task; repeatable.")
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.

@@ -22,13 +22,13 @@ def label(
     replayed: Annotated[
         Path | None, typer.Option("--map", file_okay=False, help="Folder that `replay --direct` wrote.")
     ] = None,
-    recording: Annotated[Path | None, typer.Option(help="Its recording, whose frames are shown.")] = None,
+    recording: Annotated[Path | None, typer.Option(help="Recording: TUM folder or bag; its frames are shown.")] = None,
     from_objects: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write this objects.json as a label file, none of it sure.")
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
-    frames: Annotated[int, typer.Option(min=0, help="So many frames of the recording.")] = 40,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 = a free one.")] = 8700,
+    frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, that are shown.")] = 40,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8700,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     depth_scale: DepthScale = None,

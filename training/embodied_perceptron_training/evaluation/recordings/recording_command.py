@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,18 +18,24 @@ if TYPE_CHECKING:
 
 
 def recording(
-    recording: Annotated[Path, typer.Option(help="A recording: TUM folder or bag.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and pictures.")],
+    recording: Annotated[Path, typer.Option(help="Recording: TUM folder or bag.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, table and pictures.")],
     labels: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored.")
     ] = None,
     objects: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="objects.json of an earlier `replay --direct` instead of one.")
+        Path | None,
+        typer.Option(dir_okay=False, help="objects.json of a map: an earlier `replay --direct`, instead of one."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML configuration of the replay.")] = None,
-    weights: Annotated[str | None, typer.Option(help='A shipped name, a weights file, or "" = by shape alone.')] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
+    ] = None,
     min_score: Annotated[float | None, typer.Option(help="Score of an object; default: the weights' own.")] = None,
-    max_frames: Annotated[int | None, typer.Option(min=1, help="Replay no more frames.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
     images: Annotated[int, typer.Option(min=0, help="Camera images to draw on where there are no labels.")] = 4,
     pictures: Annotated[bool, typer.Option(help="A picture of every published object and everything missed.")] = True,
 ) -> None:
@@ -57,6 +64,8 @@ def recording(
         from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
 
         settings = PerceptronConfig() if config is None else load_config(config)
+        if device is not None:
+            settings = replace(settings, network=replace(settings.network, device=device))
         if weights is not None or min_score is not None:
             named = settings.network.weights if weights is None else weights
             settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
@@ -85,7 +94,7 @@ def recording(
 
 def mission_score(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
-    objects: Annotated[Path, typer.Option(help="objects.json of the map.")],
+    objects: Annotated[Path, typer.Option(help="objects.json of a map.")],
     occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
 ) -> None:
     """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""

@@ -38,15 +38,22 @@ def suite_spec(common: Common, seed: int = 0, training: Path | None = None) -> S
 
 def pope(
     common: Common,
-    seed: Annotated[int, typer.Option(help="Of the random negatives.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: of the random negatives.")] = 0,
     training: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Scene list of the training set (JSON).")
+        Path | None,
+        typer.Option(
+            "--training-scenes",
+            "--training",
+            exists=True,
+            dir_okay=False,
+            help="Scene list of the training set (JSON).",
+        ),
     ] = None,
     scene_list: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Ask about these scenes instead (JSON).")
     ] = None,
     answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers, not a model's (JSON).")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): these, not a model's.")
     ] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
@@ -65,12 +72,12 @@ def pope(
 
 def arkitscenerefer(
     common: Common,
-    seed: Annotated[int, typer.Option(help="Of the noisy detector.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: of the noisy detector.")] = 0,
     references: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
     ] = None,
     answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers to them (JSON).")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): to --references.")
     ] = None,
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
@@ -89,7 +96,8 @@ def arkitscenerefer(
 def openlex3d(
     common: Common,
     predictions: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Score these maps: <scene>.npz, prompts.npz.")
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Predictions to score: maps as <scene>.npz, and prompts.npz."),
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
@@ -108,13 +116,17 @@ def openlex3d(
 
 def robustness(
     common: Common,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
-    views: Annotated[int, typer.Option(min=1, help="Targets of each home and factor, each in a view of its own.")] = 4,
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = 6,
+    views: Annotated[
+        int, typer.Option(min=1, help="Views of a scene: one of each of so many targets, for every factor.")
+    ] = 4,
     levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     detector: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: scored too.")
     ] = None,
-    detector_layout: Annotated[str, typer.Option(help="Of its outputs: nanodet, yolov8, yolox, rtdetr ...")] = "",
+    detector_layout: Annotated[
+        str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
+    ] = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
