@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
+from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Workers, known_everywhere
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def openlex3d(
 
 def robustness(
     common: Common,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = 6,
+    scenes: Scenes = 6,
     views: Annotated[
         int, typer.Option(min=1, help="Views of a scene: one of each of so many targets, for every factor.")
     ] = 4,
