@@ -30,5 +30,4 @@ def open_split(spec: EvaluationSpec) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        message = f"{spec.data} holds no split {spec.split!r} in EmbodiedScan's layout: {error}"
-        raise EvaluationError(message) from error
+        raise EvaluationError(str(error)) from error
