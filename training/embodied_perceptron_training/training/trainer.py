@@ -477,8 +477,8 @@ class Trainer:
             self.folder.log(line)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        """Means over those of ``log_every`` steps that have the term, or of what is left at the last; terms are the first
-        process's own."""
+        """Means over those of ``log_every`` steps that have the term, or of what is left at the last; terms are the
+        first process's own."""
         counters = self.counters
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
