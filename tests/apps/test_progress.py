@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,3 +62,50 @@ def test_no_command_has_a_bar_of_its_own() -> None:
             ):
                 found.append(path)
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "replay . --out OUT",
+        "doctor .",
+        "compile",
+        "describe .",
+        "view .",
+        "ground --scene-file FILE --out OUT/a.json",
+        "render-recording --out OUT",
+        "generate --out OUT",
+        "inspect .",
+        "inspect --compare .",
+        "export-bag . --out OUT",
+        "learn --from . --out learned.safetensors",
+        "train --task multi --data . --out OUT",
+        "ablate --data . --val . --out OUT",
+        "label labels.json --map .",
+        "evaluate recording --recording . --out OUT",
+        "evaluate all --data . --out OUT",
+        "evaluate pope --data . --out OUT",
+        "evaluate robustness --data . --out OUT",
+        "evaluate calibrate --data . --weights tiny",
+        "evaluate calibrate-scores --data . --weights tiny",
+    ],
+)
+def test_a_command_says_what_it_does_before_it_loads_what_takes_long(words: str, tmp_path: Path) -> None:
+    """torch and numba take seconds, in which a terminal would be silent."""
+    (tmp_path / "file.json").write_text("{}")
+    words = words.replace("OUT", str(tmp_path / "out")).replace("FILE", str(tmp_path / "file.json"))
+    code = """
+import sys
+from embodied_perceptron.apps import progress
+def enter(self):
+    print([name for name in ("torch", "numba", "cv2", "rosbags") if name in sys.modules])
+    sys.stdout.flush()
+    import os
+    os._exit(0)
+progress.TaskProgress.__enter__ = enter
+from embodied_perceptron.apps.cli import build_app
+build_app()(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", code, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "[]", f"{words}: {done.stdout}{done.stderr}"

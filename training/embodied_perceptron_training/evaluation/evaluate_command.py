@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
@@ -103,10 +104,9 @@ def calibrate_score(
 ) -> None:
     """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
     published with a score is right."""
-    from embodied_perceptron_training.evaluation.calibration.report import (
-        run_calibration,  # torch loads only when needed
-    )
-    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.calibration.report import run_calibration
+        from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
     figures = run_calibration(spec, write, every, workers, precision, out)
@@ -135,10 +135,9 @@ def calibrate_scores(
 ) -> None:
     """Confidence calibration: probabilities that name and box are right, from score, map and context.
     Before ``calibrate``."""
-    from embodied_perceptron_training.evaluation.calibration.report import (
-        run_confidence_fit,  # torch loads only when needed
-    )
-    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.calibration.report import run_confidence_fit
+        from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     folders = [data, *(also or ())]
     specs = [EvaluationSpec(str(folder), split, weights, ("detection",), scenes, views) for folder in folders]
@@ -199,11 +198,9 @@ def _task_command(task: str) -> Callable[..., None]:
             int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
         ] = 2,
     ) -> None:
-        from embodied_perceptron_training.evaluation.runner.evaluate import (  # torch loads only when needed
-            ALL_TASKS,
-            EvaluationSpec,
-        )
-        from embodied_perceptron_training.evaluation.runner.report import run_evaluation
+        with TaskProgress("loading the library"):
+            from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
+            from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
         folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
         tasks = ALL_TASKS if task == "all" else (task,)

@@ -127,10 +127,11 @@ def generate_command(
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
     """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
-    from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-    from embodied_perceptron_training.homes.noise import NoiseModel
-    from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
+    with TaskProgress("loading the generator"):
+        from embodied_perceptron_training.homes.building.home import HomeSpec
+        from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+        from embodied_perceptron_training.homes.noise import NoiseModel
+        from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
 
     width, height = parse_size(size)
     try:
@@ -225,8 +226,9 @@ def export_bag_command(
     tf_topic: TfTopic = None,
 ) -> None:
     """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
-    from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
-    from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+    with TaskProgress(f"reading {source}"):
+        from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
+        from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 
     try:
         if scan is None:

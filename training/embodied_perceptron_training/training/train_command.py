@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
@@ -87,16 +90,22 @@ def _with_options(command: Any) -> Any:
     return command
 
 
+def _loading(quiet: bool) -> AbstractContextManager[object]:
+    """Said by the first of several processes."""
+    silent = quiet or os.environ.get("RANK", "0") != "0"
+    return nullcontext() if silent else TaskProgress("loading the library")
+
+
 @_with_options
 def train(**given: Any) -> None:
     """Train a network. SIGTERM or --minutes stop it (exit code 75), --resume goes on bit by bit the same.
 
     Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
     """
-    from embodied_perceptron_training.training.session import train_run
-
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
     print_run = given.pop("print_run")
+    with _loading(quiet or print_run):
+        from embodied_perceptron_training.training.session import train_run
     try:
         if print_run:
             typer.echo(_described(resume, given))
@@ -217,7 +226,14 @@ def ablate(
 
     Run as often as there are processors, with the same --out: each takes a row that no other works on.
     """
-    from embodied_perceptron_training.training.ablations import Budget, chosen_rows, markdown, run_rows, write_tables
+    with _loading(quiet):
+        from embodied_perceptron_training.training.ablations import (
+            Budget,
+            chosen_rows,
+            markdown,
+            run_rows,
+            write_tables,
+        )
 
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     Poses,
@@ -40,9 +41,16 @@ def label(
     With --from-objects or --list nothing is served.
     """
     from embodied_perceptron.apps.errors import CommandError
-    from embodied_perceptron.recordings.artifacts import read_objects_json
-    from embodied_perceptron_training.evaluation.recordings.labels import labels_from_objects, read_labels, write_labels
 
+    if from_objects is None and not show and replayed is None:
+        raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
+    with TaskProgress(f"reading {labels if from_objects is None else from_objects}"):
+        from embodied_perceptron.recordings.artifacts import read_objects_json
+        from embodied_perceptron_training.evaluation.recordings.labels import (
+            labels_from_objects,
+            read_labels,
+            write_labels,
+        )
     if from_objects is not None:
         if labels.exists():
             raise CommandError(f"{labels} exists; remove it first, or choose another name")
@@ -58,13 +66,14 @@ def label(
         typer.echo(f"{len(found.things)} objects, {len(found.ignore)} regions to ignore")
     if from_objects is not None or show:
         return
-    if replayed is None:
-        raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
-    from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
+    assert replayed is not None
+    with TaskProgress(f"reading {replayed}"):
+        from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
 
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic)
-    source = None if recording is None else open_source(recording, **options)
-    with LabelServer(LabelSession.open(labels, replayed, source, frames), port) as server:
+        options = reading_options(poses, pose_scale, depth_scale, tf_topic)
+        source = None if recording is None else open_source(recording, **options)
+        session = LabelSession.open(labels, replayed, source, frames)
+    with LabelServer(session, port) as server:
         typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")
         try:
             server.serve_forever()

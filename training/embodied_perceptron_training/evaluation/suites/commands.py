@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Workers, known_everywhere
 
@@ -57,7 +58,8 @@ def pope(
     ] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     spec = suite_spec(common, seed, training)
     _suite(
@@ -81,7 +83,8 @@ def arkitscenerefer(
     ] = None,
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     _suite(
         "arkitscenerefer",
@@ -101,7 +104,8 @@ def openlex3d(
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     spec = suite_spec(common)
     _suite(
@@ -129,8 +133,9 @@ def robustness(
     ] = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
-    from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.suites import robustness as sweeps  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron.recordings.files import write_atomically
+        from embodied_perceptron_training.evaluation.suites import robustness as sweeps
 
     suite = suite_spec(common)
 
