@@ -143,10 +143,13 @@ def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
 
 
 def _run_of(given: Mapping[str, Any]) -> Any:
+    from embodied_perceptron.weights import weights_file
     from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
 
     chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
     scales = tuple((k, _factor(k, v)) for k, v in parse_options(chosen.pop("rate_scale", []), "--rate-scale").items())
+    if "weights" in chosen:
+        chosen["weights"] = weights_file(str(chosen["weights"]))
     fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}
     if scales:
         fields["rate_scales"] = scales
@@ -205,9 +208,7 @@ def ablate(
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
     weights: Annotated[
         Path | None,
-        typer.Option(
-            dir_okay=False, exists=True, help="Network: a shipped name, a weights file; of the rows that only score."
-        ),
+        typer.Option(dir_okay=False, help="Network: a shipped name, a weights file; of the rows that only score."),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per process and forward pass.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
@@ -227,6 +228,7 @@ def ablate(
     Run as often as there are processors, with the same --out: each takes a row that no other works on.
     """
     with _loading(quiet):
+        from embodied_perceptron.weights import weights_file
         from embodied_perceptron_training.training.ablations import (
             Budget,
             chosen_rows,
@@ -247,7 +249,7 @@ def ablate(
             seed=seed,
             options=parse_options(set_ or []),
             settings=settings,
-            weights=weights and weights.resolve(),
+            weights=weights and weights_file(str(weights)).resolve(),
         )
         out.mkdir(parents=True, exist_ok=True)
         chosen = chosen_rows([name.strip() for name in rows.split(",")])
