@@ -223,6 +223,21 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def without_roles(html: str) -> str:
+    """Docstrings name things by roles (``:meth:`.LiveMap.save```), which are no Markdown: the names stay, as code."""
+
+    def plain(match: re.Match[str]) -> str:
+        path = match[1].lstrip("~.")
+        return f"<code>{path.rpartition('.')[2] if match[1].startswith('~') else path}</code>"
+
+    return re.sub(r":(?:class|meth|func|attr|data|mod|exc):<code>([\w.~]+)</code>", plain, html)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """MkDocs: roles of docstrings become code."""
+    return without_roles(html)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """MkDocs: links that lead out of docs/ in the repository stay within the site."""
     return markdown.replace(f"../{CARD}", "reference/weights.md")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from embodied_perceptron.geometry import boxes
     from embodied_perceptron.geometry.transforms import Intrinsics
     from embodied_perceptron.perceptron import Perceptron
+    from embodied_perceptron.recordings.open import open_recording
+    from embodied_perceptron.recordings.recording import PosedFrameStream
     from embodied_perceptron.results import Grounding, Perception, SceneObject
     from embodied_perceptron.sensors import frame
     from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -35,11 +37,13 @@ __all__ = [
     "Perceptron",
     "PerceptronConfig",
     "PosedFrame",
+    "PosedFrameStream",
     "RgbdFrame",
     "SceneObject",
     "boxes",
     "frame",
     "load_config",
+    "open_recording",
 ]
 _HOMES = {
     "ConfigError": "config",
@@ -49,9 +53,11 @@ _HOMES = {
     "Perceptron": "perceptron",
     "PerceptronConfig": "config",
     "PosedFrame": "sensors.frame",
+    "PosedFrameStream": "recordings.recording",
     "RgbdFrame": "sensors.frame",
     "SceneObject": "results",
     "load_config": "config",
+    "open_recording": "recordings.open",
 }
 
 

@@ -162,22 +162,48 @@ class Perceptron(MapOwner):
         with self.map.perceiving() as (scene, clock):
             return self._network.predict(scene, window_m, clock)
 
+    def features_at(self, points_m: NDArray[np.float64], level: int = 0) -> NDArray[np.float32]:
+        """What the network's image encoder sees at points: means over the keyframes that see them.
+
+        Args:
+            points_m: (N, 3) in the map, as ``perception.voxels.mean_point_m`` is.
+            level: of the encoder's pyramid, 0 = the finest.
+
+        Returns:
+            (N, C) float32; NaN where no keyframe sees the point.
+
+        Raises ``ValueError`` without a network that sees images, for points of another shape, and a level that is none.
+        """
+        features = self.volume.features
+        if features is None:
+            raise ValueError("features need a network that sees images: config.network.weights")
+        return features.at(points_m, self.map.keyframes(), level)
+
     def approach(
         self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
     ) -> NDArray[np.float64] | None:
-        """See :meth:`.PublishedScene.approach`."""
+        """(4, 4) pose on the floor to be at ``thing``, in the map, by the grid; None = there is none. ``robot_m``: (2,)
+        or (3,) where the robot is now."""
         return self.map.published.approach(thing, robot_m, robot_radius_m)
 
     # ------------------------------------------------------------------------ users, other detectors, accelerators
 
     def name_object(self, number: int, name: str) -> SceneObject:
-        """See :meth:`.LiveMap.name_object`; ``ValueError`` also for words that sentences are made of ("the", "red")."""
+        """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.
+
+        Raises ``ValueError`` for a name that is none, is a class, is another object's, or is a word that sentences are
+        made of ("the", "red"), and ``LookupError`` where there is no such object; nothing has changed then.
+        """
         if name.strip():
             check_no_kind(check_words(name, "name"))
         return self.map.name_object(number, name)
 
     def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
-        """See :meth:`.LiveMap.correct_object`; ``ValueError`` also for words that are never a thing."""
+        """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all; returns it.
+
+        Raises ``ValueError`` for a label that is none or is never a thing, or of what is not there, and ``LookupError``
+        where there is no such object; nothing has changed then.
+        """
         if label.strip():
             check_label(check_words(label, "label"))
         return self.map.correct_object(number, label, not_there)
@@ -190,7 +216,7 @@ class Perceptron(MapOwner):
         self.lift.add(found, self.map.time_in_map(found.camera, found.stamp_ns), drops)
 
     def prepare_language(self) -> None:
-        """See :meth:`.Grounder.prepare`."""
+        """Load what the first question would wait for."""
         self.grounder.prepare()
 
     def release_accelerator(self) -> None:

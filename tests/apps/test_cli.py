@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
@@ -24,7 +23,7 @@ from embodied_perceptron import __version__
 from embodied_perceptron.apps import cli, recording_commands
 from embodied_perceptron.apps.checks import Finding, Severity
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress, first_word
+from embodied_perceptron.apps.progress import first_word
 
 RUN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
 
@@ -133,19 +132,6 @@ def test_whatever_takes_long_to_begin_says_so(
     out, error = capsys.readouterr()
     assert error == told
     assert out == ("well\n" if speaks else "")
-
-
-def test_progress_is_told_line_by_line_where_nobody_looks_at_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter(range(0, 1000, 4))
-    monkeypatch.setattr("embodied_perceptron.apps.progress.time.monotonic", lambda: next(seconds))
-    told = io.StringIO()
-    with TaskProgress("reading x", Console(file=told, width=40)) as progress:
-        assert told.getvalue() == "reading x ...\n", "at once"
-        for i in range(10):
-            progress.update(i, 10, f"fused {i}")
-    lines = told.getvalue().splitlines()[1:]
-    assert 3 <= len(lines) <= 4
-    assert lines[0] == "fused 2: 2 of 10", "ten seconds later"
 
 
 def test_help_does_not_load_the_heavy_parts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable
@@ -158,3 +159,104 @@ def test_damaged_images_and_poses_are_skipped_as_told(tmp_path: Path) -> None:
     assert "12 played, 11 fused" in said
     assert "1 of" in said
     assert "left out" in said
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1 / 1000, "raise"), (1000, "lower")])
+def test_the_unit_of_depth_is_mended_where_it_is_told(tmp_path: Path, factor: float, word: str) -> None:
+    """Images in millimetres that are read as metres, and the reverse: the number in camera.json, as told."""
+    source = folder(tmp_path / "r")
+    right = json.loads((source / "camera.json").read_text())["depth_scale"]
+    edit(source, depth_scale=right * factor)
+    code, said = run("doctor", str(source))
+    assert code == 1
+    assert f"in camera.json, {word} depth_scale" in said
+    edit(source, depth_scale=right)
+    code, said = run("doctor", str(source))
+    assert code == 0, said
+
+
+def test_the_file_that_is_shown_is_one(tmp_path: Path) -> None:
+    """Without camera.json doctor shows one: pasted, it is read."""
+    source = folder(tmp_path / "r")
+    spec = json.loads((source / "camera.json").read_text())
+    (source / "camera.json").unlink()
+    code, said = run("doctor", str(source))
+    assert code == 1
+    shown = json.loads(re.search(r"\{[^}]*\}", said)[0])
+    (source / "camera.json").write_text(json.dumps(shown | {k: spec[k] for k in shown}))  # the camera's own numbers
+    code, said = run("doctor", str(source))
+    assert code == 0, said
+
+
+def test_a_file_of_a_bag_is_named_as_told(tmp_path: Path) -> None:
+    source = bag(tmp_path / "bag")
+    (source / "metadata.yaml").unlink()
+    code, said = run("doctor", str(source))
+    assert code == 1
+    assert "name one of the files" in said
+    (file,) = (f for f in source.iterdir() if f.suffix in (".mcap", ".db3"))
+    code, said = run("doctor", str(file))
+    assert code == 0, said
+
+
+def test_doctor_ends_with_the_one_thing_to_do_first(tmp_path: Path) -> None:
+    """Of several faults the cause before the consequence; where all is well there is nothing to do."""
+    source = folder(tmp_path / "r", lambda T: T @ G)
+    (source / "color" / "000004.png").write_bytes(b"\x89PNG")
+    code, said = run("doctor", str(source))
+    assert code == 1
+    first = said.strip().splitlines()[-1]
+    assert first.startswith("first: ")
+    assert "--skip-damaged" in first
+    assert len(re.findall("^first: ", said, re.M)) == 1
+    well = run("doctor", str(folder(tmp_path / "well")))[1]
+    assert "first: " not in well or "0 errors" in well
+
+
+def spoken() -> list[tuple[str, str]]:
+    """(file, text) of every string of what examines recordings and running systems, and of what reads recordings."""
+    root = Path(__file__).resolve().parents[2]
+    files = [
+        *(root / "models/embodied_perceptron/apps").glob("*.py"),
+        *(root / "models/embodied_perceptron/recordings").glob("*.py"),
+        root / "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/node/live_doctor.py",
+    ]
+    return [
+        (file.name, node.value)
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+    ]
+
+
+def test_what_is_told_to_be_set_exists() -> None:
+    """Options, keys of the configuration and commands that any message names."""
+    import typer
+
+    from embodied_perceptron.config import PerceptronConfig, config_keys
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    def names_of(command: object) -> set[str]:
+        below = getattr(command, "commands", {}).values()
+        own = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}  # type: ignore[attr-defined]
+        return own.union(*(names_of(c) for c in below))
+
+    app = typer.main.get_command(cli.build_app())
+    options = names_of(app) | {"--help", "--clock", "--ros-args", "--packages-select", "--symlink-install", "--no-deps"}
+    config = PerceptronConfig()
+    sections = {s: set(config_keys(type(getattr(config, s)))) for s in config_keys(PerceptronConfig)}
+    parameters = {*DECLARATIONS, *CAMERA_DECLARATIONS}
+    told = 0
+    for file, text in spoken():
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]", text):
+            assert option in options, f"{file}: {option} in {text!r}"
+            told += 1
+        for section, key in re.findall(r"\b(assembler|volume|objects|grid|network|lift)\.([a-z]+_[a-z_]+)", text):
+            assert key in sections[section], f"{file}: {section}.{key} in {text!r}"
+            told += 1
+        for command in re.findall(r"`?embodied-perceptron ([a-z-]+)", text):
+            assert command in app.commands, f"{file}: {command} in {text!r}"  # type: ignore[attr-defined]
+            told += 1
+        for parameter in re.findall(r"\b(use_sim_time|inf_depth|autostart|web_port)\b", text):
+            assert parameter in parameters | {"use_sim_time"}, f"{file}: {parameter}"
+    assert told > 20

@@ -20,7 +20,7 @@ from support.scene_builder import box_surface, room, snapshot_of
 
 from embodied_perceptron.config import GridConfig, SegmentationConfig
 from embodied_perceptron.geometry.boxes import box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.scene.corrections import check_user_name
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
@@ -38,8 +38,11 @@ from embodied_perceptron.visualization.web import (
     class_colors,
     even_share,
     first_hit,
+    free_places,
     shown,
+    view_of,
 )
+from embodied_perceptron.visualization.web import pixels_of as pixels_of_points
 from embodied_perceptron.visualization.web_gate import PortTakenError, WebGate, examine, is_loopback, read_head
 
 EVIL = "<img src=x onerror='window.hacked=1'>"
@@ -172,6 +175,54 @@ def test_a_click_means_the_first_box_that_its_ray_meets():
 
 
 # ---- the door
+
+
+def test_names_never_lie_on_each_other():
+    """Forty-five at one place: the first in order have their places, the rest none."""
+    rng = np.random.default_rng(0)
+    for spread in (60.0, 400.0, 2000.0):
+        middles = rng.uniform(0, spread, (45, 2))
+        places = middles[:, None] + np.array([[0, -30], [0, 0], [0, 30]])
+        sizes = rng.uniform((40, 18), (150, 20), (45, 2))
+        order = rng.permutation(45)
+        chosen = free_places(places, sizes, order)
+        assert chosen[order[0]] == 0
+        rows = np.flatnonzero(chosen >= 0)
+        at = places[rows, chosen[rows]]
+        low, high = at - [1, 1] * sizes[rows] * [0.5, 1], at + [0.5, 0] * sizes[rows]
+        over = (low[:, None] < high[None]) & (high[:, None] > low[None])
+        assert (over.all(axis=2) == np.eye(len(rows), dtype=bool)).all()
+        hidden = np.flatnonzero(chosen < 0)
+        assert len(hidden) or spread == 2000.0
+    gone = np.full((1, 3, 2), np.nan)
+    assert free_places(gone, np.array([[10.0, 10.0]]), np.array([0])).tolist() == [-1]
+
+
+def test_points_come_to_the_pixels_where_a_camera_sees_them():
+    """A camera at (0, -2, 1) that looks along y; a page of 800 x 600 and 90 degrees of height."""
+    R = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
+    wxyz = rotation_to_quaternion(R)[[3, 0, 1, 2]]
+    points = np.array([[[0, 0, 1.0], [1, 0, 1], [0, 0, 2], [0, -3, 1]]])
+    pixels = pixels_of_points(points, np.array([0, -2.0, 1]), wxyz, np.pi / 2, (800, 600))
+    assert pixels.shape == (1, 4, 2)
+    assert np.allclose(pixels[0, :3], [[400, 300], [550, 300], [400, 150]])
+    assert np.isnan(pixels[0, 3]).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1400, 800), (1170, 2532), (390, 844), (2880, 1800)])
+def test_a_room_and_an_answer_are_seen_whole_beside_the_panel(width, height):
+    middle, reach, fov = np.array([2.0, -1.0, 0.5]), 1.5, 1.3
+    eye, look_at = view_of(middle, reach, np.array([-0.3, -0.4, 0.9]), fov, width / height, width)
+    z = (look_at - eye) / np.linalg.norm(look_at - eye)
+    x = np.cross(z, [0.0, 0.0, 1.0])
+    x /= np.linalg.norm(x)
+    wxyz = rotation_to_quaternion(np.stack([x, np.cross(z, x), z], axis=1))[[3, 0, 1, 2]]
+    around = middle + 0.8 * reach * np.array([[0, 0, 0], [1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1]])
+    pixels = pixels_of_points(around, eye, wxyz, fov, (width, height))
+    assert (pixels >= 0).all()
+    panel = 400 * max(1.0, width / 1500)
+    free = (width, 0.63 * height) if width < height else (width - 0.9 * panel, height)
+    assert (pixels <= free).all()
 
 
 def head(target="/", **headers):
@@ -420,6 +471,41 @@ def test_boxes_appear_and_a_question_is_answered(viewer, browser):
     assert asked == ["the crate by the window"]
     assert "FOUND" in page.text()
     page.wait_for(lambda: pixels_of(screenshot(page), green) > before + 100, "the answer highlighted")
+
+
+def test_questions_arrive_whole_however_fast_they_are_typed(viewer, browser):
+    """A page tells what was typed twenty times a second, and forgets a letter when something else comes meanwhile."""
+    asked = []
+
+    def ask(text):
+        asked.append(text)
+        return found(text, CRATE)
+
+    page = Page(browser, viewer(Controls(ask)).url)
+    sentences = [f"the crate closest to the desk number {number}" for number in range(3)]
+    for number, sentence in enumerate(sentences):
+        page.ask(sentence)
+        page.wait_for(lambda n=number: len(asked) > n, "the question")
+        page.wait_for(lambda: page.field("Question").get_attribute("value") == "", "an empty field")
+    assert asked == sentences
+
+
+def test_the_camera_flies_to_the_answer(viewer, browser):
+    one = viewer(Controls(lambda text: found(text, OTHER)))
+    page = Page(browser, one.url)
+    one.show(a_perception((CRATE, OTHER)))
+    (client,) = one._server.get_clients().values()
+    page.wait_for(lambda: one._page._room is not None, "the room")
+    room = client.camera.look_at.copy()
+    page.ask("the bin")
+
+    def off_m():  # the middle of the answer from where the camera looks; the panel stands beside
+        return float(np.linalg.norm(client.camera.look_at - OTHER.box[:3]))
+
+    page.wait_for(lambda: off_m() < 1.0, "the flight")
+    assert np.linalg.norm(room - OTHER.box[:3]) > 1.2
+    assert np.linalg.norm(client.camera.position - OTHER.box[:3]) < 5.0
+    assert client.camera.position[2] > OTHER.box[2]
 
 
 def test_markup_in_names_is_read_and_not_obeyed(viewer, browser):

@@ -71,7 +71,7 @@ def _detectors() -> None:
 
 def install(
     name: Annotated[str, typer.Argument(help=f"One of: {', '.join(DETECTORS)}.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="ONNX file to write.")] = Path("nanodet.onnx"),
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: ONNX.")] = Path("nanodet.onnx"),
     package: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The package's archive, fetched already.")
     ] = None,

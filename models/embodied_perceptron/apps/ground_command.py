@@ -16,8 +16,13 @@ from embodied_perceptron.apps.view_command import map_file
 
 
 def ground(
-    scenes: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON: scenes with detections, queries.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of answers to write.")],
+    scenes: Annotated[
+        Path,
+        typer.Option(
+            "--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes with detections, queries."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
 ) -> None:
     """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers.
 
@@ -45,7 +50,7 @@ def ground(
 def describe(
     path: Annotated[Path, typer.Argument(metavar="MAP", help="A saved map, or a folder with one.")],
     dense: Annotated[bool, typer.Option("--dense", help="<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Text, mentions, relations and boxes as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: text, mentions, relations and boxes.")] = False,
 ) -> None:
     """Describe a saved map in sentences whose every noun carries its objects."""
     with TaskProgress(f"reading {path}"):

@@ -52,8 +52,8 @@ def register(app: typer.Typer) -> None:
 
 def model(
     preset: Annotated[Preset, typer.Argument(help="Which network.")],
-    task: Annotated[Task, typer.Option(help="Which heads.")] = Task.all,
-    classes: Annotated[int, typer.Option(min=1, help="Detection classes.")] = 284,
+    task: Annotated[Task, typer.Option(help="Task: which heads.")] = Task.all,
+    classes: Annotated[int, typer.Option("--class-count", "--classes", min=1, help="Detection classes.")] = 284,
 ) -> None:
     """Print the stages of a network: channels, strides, cells, parameters."""
     from embodied_perceptron.nn.summary import networks_of, stage_rows  # torch loads only when needed
@@ -76,8 +76,8 @@ def model(
 
 def import_official(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Released checkpoint (.pth).")],
-    task: Annotated[OfficialTask, typer.Option(help="What it was trained for.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write (.safetensors).")],
+    task: Annotated[OfficialTask, typer.Option(help="Task: what it was trained for.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights (.safetensors).")],
 ) -> None:
     """Turn a released EmbodiedScan checkpoint into a weights file of the paper preset. Runs nothing from the file."""
     from embodied_perceptron.inference.loading import save_network

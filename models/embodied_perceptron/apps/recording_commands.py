@@ -86,11 +86,11 @@ Source = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="YAML configuration by sections: volume: {voxel_size_m: 0.02}, for example."),
+    typer.Option("--config", "-c", help="YAML configuration: sections, volume: {voxel_size_m: 0.02} for example."),
 ]
 WorldFrame = Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")]
-ColorTopic = Annotated[str | None, typer.Option(help="Colour topic of a bag, where it is not found by itself.")]
-DepthTopic = Annotated[str | None, typer.Option(help="Depth topic of a bag.")]
+ColorTopic = Annotated[str | None, typer.Option(help="Colour topic: of a bag, where it is not found by itself.")]
+DepthTopic = Annotated[str | None, typer.Option(help="Depth topic: of a bag.")]
 InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.")]
 
 
@@ -118,7 +118,7 @@ def _open(
 
 def replay_command(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; made where it is missing.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: the results.")],
     direct: Annotated[
         bool, typer.Option("--direct/--ros", help="Straight through the library, or over real ROS 2 topics.")
     ] = True,
@@ -142,10 +142,14 @@ def replay_command(
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:0, or auto.")] = None,
-    rate: Annotated[float, typer.Option(min=0.01, help="Speed of playing with --ros.")] = 1.0,
+    device: Annotated[
+        str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0.01, help="Seconds of the recording that are played in one; with --ros.")
+    ] = 1.0,
     detector: Annotated[
-        Path | None, typer.Option(help="ONNX file of a 2-D detector whose detections are lifted into the map.")
+        Path | None, typer.Option(help="ONNX file of a 2-D detector: its detections are lifted into the map.")
     ] = None,
     detector_layout: Annotated[
         str | None, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
@@ -311,7 +315,9 @@ def doctor_command(
     source: Annotated[Path | None, typer.Argument(help="Folder or bag to examine; none = the installation.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Examine the running ROS 2 system.")] = False,
     duration: Annotated[float, typer.Option(min=0.1, help="How long to listen with --live, seconds.")] = 5.0,
-    namespace: Annotated[str | None, typer.Option(help="Namespace of the node to examine with --live.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the node: the one to examine with --live.")
+    ] = None,
     config: ConfigOption = None,
     world_frame: WorldFrame = None,
     color_topic: ColorTopic = None,

@@ -61,6 +61,7 @@ class ImageFeatures:
         device: str | torch.device = "cpu",
     ) -> None:
         self._encode = encode
+        self._channels, self._site_size_m, self._sampling = tuple(channels), site_size_m, sampling
         self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
         self._device = device
         self._lock = threading.Lock()  # of the two fields below; never held while an image is encoded
@@ -160,6 +161,27 @@ class ImageFeatures:
         views = self.views(keyframes, manhattan)
         self._sums.views = views
         return self._sums
+
+    def at(self, points_m: NDArray[np.float64], keyframes: Sequence[Keyframe], level: int = 0) -> NDArray[np.float32]:
+        """(N, C) float32 averages over ``keyframes`` at (N, 3) points; NaN where none sees the point. For any thread.
+
+        Raises ``ValueError`` for points of another shape, and a level that the encoder does not have.
+        """
+        points = np.array(points_m, np.float64)
+        if points.ndim != 2 or points.shape[1] != 3:
+            raise ValueError(f"points_m must be (N, 3), got {points.shape}")
+        if not 0 <= level < len(self._channels):
+            raise ValueError(f"level must be in [0, {len(self._channels) - 1}], got {level}")
+        places = torch.from_numpy(points).to(self._device)
+        total = torch.zeros(len(points), self._channels[level], device=self._device)
+        count = torch.zeros(len(points), dtype=torch.int32, device=self._device)
+        radius_m = site_radius(1, self._site_size_m)
+        with torch.no_grad():
+            for keyframe in keyframes:
+                add_view(total, count, None, places, self.view(keyframe), level, self._sampling, radius_m)
+            mean = torch.where(count[:, None] > 0, mean_over_views(total, count), torch.nan)
+        found: NDArray[np.float32] = mean.cpu().numpy()
+        return found
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan

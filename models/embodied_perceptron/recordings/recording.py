@@ -160,7 +160,7 @@ class PosedFrameStream:
     def __init__(
         self,
         recording: Recording,
-        config: SynchronizerConfig,
+        config: SynchronizerConfig | None = None,
         *,
         world_frame: str | None = None,
         on_refused: Callable[[TransformSample, str], None] | None = None,
@@ -168,10 +168,11 @@ class PosedFrameStream:
         """Args:
 
         recording: what is played.
-        config: tolerances.
+        config: tolerances; None = the defaults.
         world_frame: frame of ``T_world_camera``; by default the recording's own.
         on_refused: called with a transform that cannot be one, and why; it is left out. By default that raises.
         """
+        config = SynchronizerConfig() if config is None else config
         self._recording = recording
         self._on_refused = on_refused
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)

@@ -408,6 +408,11 @@ class LiveMap:
         with self._volume_lock:
             return self._frame.time_in_map(camera, stamp_ns)
 
+    def keyframes(self) -> tuple[Keyframe, ...]:
+        """Those that are retained, oldest first, in the map."""
+        with self._volume_lock:
+            return tuple(self.volume.keyframes)
+
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         with self._volume_lock:

@@ -30,42 +30,57 @@ class MapOwner:
 
     @property
     def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
-        """See :attr:`.LiveMap.T_world_map`."""
+        """(4, 4) where the map lies in the world. The identity unless the map began far from the world's origin, or was
+        put elsewhere by :meth:`load`."""
         return self.map.T_world_map
 
     @property
     def newest_frame(self) -> PosedFrame | None:
-        """See :attr:`.LiveMap.newest_frame`."""
+        """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
         return self.map.newest_frame
 
     def save(self, path: str | Path) -> None:
-        """See :meth:`.LiveMap.save`."""
+        """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
+
+        Raises ``OSError`` when it cannot be written, and
+        :class:`~embodied_perceptron.mapping.storage.MapChangedError` where another program wrote the file since.
+        """
         self.map.save(path)
 
     def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
-        """See :meth:`.LiveMap.load`."""
+        """Replace the map by a saved one; images are encoded anew at the next perception.
+
+        ``T_world_saved``: (4, 4) pose of the world of then in that of now, turned about the vertical alone, where the
+        world began elsewhere (odometry does with each start of a robot). Raises ``MapFileError`` for a file that is no
+        map, ``OSError`` for one that cannot be read, and ``ValueError`` for a pose that is none; nothing has changed
+        then.
+        """
         self.map.load(path, T_world_saved)
 
     def reset(self) -> None:
-        """See :meth:`.LiveMap.reset`."""
+        """Forget everything."""
         self.map.reset()
 
     def forget_stamps(self, camera: str | None = None) -> None:
-        """See :meth:`.LiveMap.forget_stamps`."""
+        """Accept frames of any stamp again, of one camera or of all: a clock was set, or a recording loops. Map and
+        objects stay."""
         self.map.forget_stamps(camera)
 
     def statistics(self) -> VolumeStatistics:
-        """See :meth:`.LiveMap.statistics`."""
+        """Size and history of the volume."""
         return self.map.statistics()
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
-        """See :meth:`.LiveMap.keyframe_poses`."""
+        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         return self.map.keyframe_poses()
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
-        """See :meth:`.LiveMap.correct_keyframes`."""
+        """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
+
+        ``poses``: (camera, stamp_ns) -> (4, 4) T_world_camera. Raises ``ValueError`` for a pose that is none.
+        """
         return self.map.correct_keyframes(poses)
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
-        """See :meth:`.LiveMap.clear_box`."""
+        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels."""
         return self.map.clear_box(box)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners, box_rotations
-from embodied_perceptron.geometry.transforms import rotation_to_quaternion
+from embodied_perceptron.geometry.transforms import quaternion_to_rotation, rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.visualization.drawing import (
     PATH_COLOR,
@@ -48,7 +48,10 @@ _PATH_STEP_M, _MAX_PATH = 0.05, 20_000
 _KEPT_ANSWERS = 6
 _UNLABELLED = (120, 124, 130)
 _ANSWER_COLOR, _CHOSEN_COLOR = (60, 220, 90), (255, 230, 40)
-_SETTLED_S, _TYPED_S = 0.3, 3.0  # for letters that are still on their way when a form is sent
+_SETTLED_S, _TYPED_S = 0.3, 3.0  # for letters that are still on their way when a button is pressed
+_FLIGHT_S, _FLIGHT_STEPS = 0.6, 18
+_PANEL_PX, _NARROW = 400, 0.8  # what stands over the room: at the right, or below where width / height is less
+_LETTER_PX, _LINE_PX = (7.0, 19.0)  # of a name in the room, with its margin
 _STATUS_COLORS = {
     GroundingStatus.FOUND: "#1e9e4a",
     GroundingStatus.AMBIGUOUS: "#b7791f",
@@ -149,7 +152,7 @@ class WebViewer:
             raise
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "") else host
         self.url = f"http://{shown}:{self._gate.port}/" + (f"?token={token}" if token else "")
-        self._page = _Page(self._server, controls, self.answer)
+        self._page = _Page(self._server, controls, self.answer, self._something.set)
         self._server.on_client_connect(self._page.greet)
         self._server.on_client_connect(lambda _: self._something.set())
         self._server.on_client_disconnect(self._page.part)
@@ -235,6 +238,7 @@ class WebViewer:
             self._page.show_answers(answers, self._controls.standing())
             if perception is not None and not self._page.show_map(perception, path):
                 self._something.set()  # something was held back
+            self._page.show_names()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -244,8 +248,11 @@ class WebViewer:
 class _Page:
     """Everything that viser shows. Drawing is one thread's at a time: the viewer's, or of a switch on the page."""
 
-    def __init__(self, server: Any, controls: Controls, answered: Callable[[Grounding], None]) -> None:
+    def __init__(
+        self, server: Any, controls: Controls, answered: Callable[[Grounding], None], moved: Callable[[], None]
+    ) -> None:
         self._server = server
+        self._moved = moved
         self._controls = controls
         self._answered = answered
         self._panels: dict[int, _Panel] = {}
@@ -256,17 +263,17 @@ class _Page:
         self._points_of: tuple[object, str] | None = None
         self._cells_of: object = None
         self._points_s = float("-inf")
-        self._labels: list[Any] = []
         self._path: Sequence[NDArray[np.float64]] = ()
         self._shown_html: dict[str, str] = {}
         self._answer_boxes: tuple[object, ...] = ()
-        self._home: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._room: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # its lowest and highest corner
         gui = server.gui
         self._health = gui.add_html("")
         with gui.add_folder("Answers", order=20):
             self._answers = gui.add_html("")
-        with gui.add_folder("Camera", order=30):
-            self._camera = gui.add_image(np.zeros((3, 4, 3), np.uint8), visible=False)
+        self._camera_folder = gui.add_folder("Camera", order=30, visible=False)  # a saved map has no picture
+        with self._camera_folder:
+            self._camera = gui.add_image(np.zeros((3, 4, 3), np.uint8))
         with gui.add_folder("Show", order=40, expand_by_default=False):
             self._points_mode = gui.add_dropdown("Points", (_CAMERA_COLORS, _CLASS_COLORS, _NO_POINTS))
             self._with_boxes = gui.add_checkbox("Objects", True)
@@ -280,17 +287,19 @@ class _Page:
 
     def greet(self, client: Any) -> None:
         """A browser came: its own fields, and a view of the whole."""
-        panel = _Panel(client, self._controls, self._answered, self._by_id)
+        panel = _Panel(client, self._controls, self._answered, self._by_id, self._moved)
         with self._panels_lock:
             self._panels[client.client_id] = panel
         panel.offer(self._objects)
-        if self._home is not None:
-            client.camera.position, client.camera.look_at = self._home
+        if self._room is not None:
+            panel.look_at_room(*self._room)
 
     def part(self, client: Any) -> None:
         """A browser went; what it asked is answered all the same."""
         with self._panels_lock:
-            self._panels.pop(client.client_id, None)
+            panel = self._panels.pop(client.client_id, None)
+        if panel is not None:
+            panel.gone = True
 
     def _everyone(self) -> list[_Panel]:
         with self._panels_lock:
@@ -329,9 +338,7 @@ class _Page:
             rows.append("<div style='margin-top:6px'><b>Standing questions</b></div>")
             rows += [answer_html(answer) for answer in standing]
         self._put("answers", self._answers, _block("".join(rows) or "Nothing was asked yet.", "ep-answers"))
-        chosen = answers[-1].candidates[:1] if answers and answers[-1].status == GroundingStatus.FOUND else ()
-        if answers and answers[-1].status == GroundingStatus.AMBIGUOUS:
-            chosen = answers[-1].candidates
+        chosen = answered_objects(answers[-1]) if answers else ()
         if chosen == self._answer_boxes:
             return
         self._answer_boxes = chosen
@@ -370,14 +377,12 @@ class _Page:
     def _look_at(self, perception: Perception) -> None:
         """Where a browser looks from at first: at an angle from above, at the whole."""
         points = perception.voxels.mean_point_m
-        if self._home is not None or len(points) == 0:
+        if self._room is not None or len(points) == 0:
             return
-        low, high = np.percentile(points, 2, axis=0), np.percentile(points, 98, axis=0)
-        middle, reach = 0.5 * (low + high), float(np.linalg.norm(high - low))
-        eye = middle + reach * np.array([-0.32, -0.46, 0.55])
-        self._home = (eye.astype(np.float64), middle.astype(np.float64))
-        for client in self._server.get_clients().values():
-            client.camera.position, client.camera.look_at = self._home
+        low, high = np.percentile(points, (2, 98), axis=0)
+        self._room = (low.astype(np.float64), high.astype(np.float64))
+        for panel in self._everyone():
+            panel.look_at_room(*self._room)
 
     def _show_points(self, perception: Perception) -> None:
         mode, voxels = self._points_mode.value, perception.voxels
@@ -407,14 +412,13 @@ class _Page:
         colors = [color_of_id(o.id) for o in drawn]
         draw_lines(scene, "/objects", *box_lines(drawn, colors), thickness=2.5)
         self._show_solid(drawn, colors)
-        named = drawn[:_MAX_LABELS] if self._with_names.value else ()
-        while len(self._labels) < len(named):
-            self._labels.append(scene.add_label(f"/names/{len(self._labels)}", "", anchor="bottom-center"))
-        for i, label in enumerate(self._labels):
-            if i < len(named):
-                label.text = f"{label_of(named[i])} ({named[i].score:.2f})"
-                label.position = named[i].box[:3] + np.array([0.0, 0.0, named[i].box[5] / 2 + 0.05])
-            label.visible = i < len(named)
+        self.show_names()
+
+    def show_names(self) -> None:
+        """Of as many objects as have room for theirs, for each browser as it looks now."""
+        shown_objects = self._objects if self._with_boxes.value and self._with_names.value else ()
+        for panel in self._everyone():
+            panel.show_names(shown_objects[:_MAX_LABELS], self._answer_boxes)
 
     def _show_solid(self, objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]) -> None:
         """Faint bodies of the boxes: what can be clicked."""
@@ -451,7 +455,7 @@ class _Page:
         picture = draw_boxes_on_image(frame.color, perception.objects, T, frame.intrinsics)
         step = max(1, -(-picture.shape[1] // 480))
         self._camera.image = np.ascontiguousarray(picture[::step, ::step])
-        self._camera.visible = True
+        self._camera_folder.visible = True
         xyzw = rotation_to_quaternion(T[:3, :3])
         k = frame.intrinsics
         self._server.scene.add_camera_frustum(
@@ -481,17 +485,27 @@ class _Panel:
         controls: Controls,
         answered: Callable[[Grounding], None],
         by_id: Callable[[int], SceneObject | None],
+        moved: Callable[[], None],
     ) -> None:
         self._client = client
         self._controls = controls
         self._answered = answered
         self._by_id = by_id
         self._ids: tuple[int, ...] = ()
+        self._names: list[Any] = []
+        self._named_as: object = None
+        self.gone = False
+        self._room_middle = np.zeros(3)
+        client.camera.on_update(lambda _: moved())
         gui = client.gui
-        with gui.add_form("Ask", order=10) as form:
-            self._question = gui.add_text("Question", "", hint='for example: "the chair by the window"')
-            gui.add_button("Ask").on_click(lambda _: form.submit())
-        form.on_submit(lambda _: self._ask())
+        with gui.add_folder("Ask", order=10):
+            # With several lines, Enter comes with the letters and not beside them: a page drops a letter that is on its
+            # way when it has something else to tell, the end of a form for example.
+            self._question = gui.add_text(
+                "Question", "", multiline=True, hint='for example: "the chair by the window", and Enter'
+            )
+            self._question.on_update(lambda _: self._ask_line())
+            gui.add_button("Ask").on_click(lambda _: self._ask(self._typed(self._question)))
         self._things: Any = None
         if controls.name is None and controls.correct is None:
             return
@@ -538,12 +552,21 @@ class _Panel:
             self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0
         )
 
-    def _ask(self) -> None:
-        self._answered(self._controls.ask(self._typed(self._question)))
+    def _ask_line(self) -> None:
+        if "\n" in self._question.value:
+            self._ask(self._question.value)
+
+    def _ask(self, text: str) -> None:
+        question = " ".join(text.split())
+        self._question.value = ""
+        if question:
+            answer = self._controls.ask(question)
+            self._answered(answer)
+            self.fly_to(answered_objects(answer))
 
     @staticmethod
     def _typed(field: Any) -> str:
-        """What stands in a field: a browser sends the last letters a moment after the form."""
+        """What stands in a field: a browser sends the last letters a moment after a button."""
         end_s, text = time.monotonic() + _TYPED_S, ""
         while time.monotonic() < end_s:
             text = field.value
@@ -551,6 +574,73 @@ class _Panel:
             if field.value == text:
                 break
         return str(field.value)
+
+    # ---- where it looks from, and the names that it has room for
+
+    def look_at_room(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> None:
+        """From so high that no wall stands before it, at the whole of what lies between two corners."""
+        self._room_middle = 0.5 * (low_m + high_m)
+        camera = self._client.camera
+        reach_m = 0.6 * float(np.linalg.norm(high_m - low_m))
+        toward = np.array([-0.3, -0.42, 0.86])
+        eye, look_at = view_of(self._room_middle, reach_m, toward, camera.fov, camera.aspect, camera.image_width)
+        with self._client.atomic():
+            camera.position, camera.look_at = eye, look_at
+
+    def fly_to(self, objects: Sequence[SceneObject]) -> None:
+        """Move the camera to where it sees these, from the middle of the room: walls stand behind them."""
+        if not objects:
+            return
+        corners = box_corners(np.array([o.box for o in objects])).reshape(-1, 3)
+        low, high = corners.min(axis=0), corners.max(axis=0)
+        middle, reach_m = 0.5 * (low + high), max(0.5 * float(np.linalg.norm(high - low)), 0.6)
+        toward = (self._room_middle - middle) * [1.0, 1.0, 0.0]
+        far = float(np.linalg.norm(toward))
+        toward = toward / far if far > 0.3 else np.array([-0.6, -0.8, 0.0])
+        toward[2] = 1.1
+        camera = self._client.camera
+        eye, look_at = view_of(middle, 1.6 * reach_m, toward, camera.fov, camera.aspect, camera.image_width)
+        start, start_at = camera.position.copy(), camera.look_at.copy()
+        for step in range(1, _FLIGHT_STEPS + 1):
+            if self.gone:
+                return
+            share = step / _FLIGHT_STEPS
+            share = share * share * (3.0 - 2.0 * share)  # slow at both ends
+            with self._client.atomic():
+                camera.position = start + share * (eye - start)
+                camera.look_at = start_at + share * (look_at - start_at)
+            time.sleep(_FLIGHT_S / _FLIGHT_STEPS)
+
+    def show_names(self, objects: Sequence[SceneObject], first: Sequence[Any]) -> None:
+        """Names of the objects where they have room, ``first`` those of some, then of the nearest ones."""
+        camera = self._client.camera
+        state = (objects, first, camera.position.tobytes(), camera.wxyz.tobytes(), camera.image_width, camera.fov)
+        if state == self._named_as:
+            return
+        self._named_as = state
+        boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
+        middles = boxes[:, :3]
+        up = np.zeros_like(middles)
+        up[:, 2] = 0.5 * boxes[:, 5] + 0.05
+        places = np.stack([middles + up, middles, middles - up], axis=1)  # (N, 3, 3)
+        pixels = pixels_of(places, camera.position, camera.wxyz, camera.fov, (camera.image_width, camera.image_height))
+        texts = [label_of(o) for o in objects]
+        sizes = np.array([(_LETTER_PX * (len(t) + 1), _LINE_PX) for t in texts]).reshape(-1, 2)
+        sizes *= pixel_ratio(camera.image_width, camera.aspect)
+        ids = {thing.id for thing in first}
+        away = np.linalg.norm(middles - camera.position, axis=1) - 1e6 * np.array([o.id in ids for o in objects], float)
+        chosen = free_places(pixels, sizes, np.argsort(away, kind="stable"))
+        while len(self._names) < len(objects):
+            label = self._client.scene.add_label(f"/names/{len(self._names)}", "", anchor="bottom-center")
+            self._names.append(label)
+        for k, label in enumerate(self._names):
+            visible = k < len(objects) and chosen[k] >= 0
+            if visible:
+                if label.text != texts[k]:
+                    label.text = texts[k]
+                label.position = places[k, chosen[k]]
+            if label.visible != visible:
+                label.visible = visible
 
     def _rename(self) -> None:
         assert self._controls.name is not None
@@ -592,6 +682,83 @@ def answer_html(answer: Grounding) -> str:
         f"<div style='margin-bottom:6px'><i>{shown(answer.text, 200)}</i><br/>"
         f"<b style='color:{_STATUS_COLORS[answer.status]}'>{answer.status.name}</b> {words}{reason}</div>"
     )
+
+
+def answered_objects(answer: Grounding) -> tuple[Any, ...]:
+    """What an answer points at: one thing, or those between which it cannot choose."""
+    if answer.status == GroundingStatus.FOUND:
+        return answer.candidates[:1]
+    return answer.candidates if answer.status == GroundingStatus.AMBIGUOUS else ()
+
+
+def view_of(
+    middle_m: NDArray[np.float64],
+    reach_m: float,
+    toward: NDArray[np.float64],
+    fov_rad: float,
+    aspect: float,
+    width_px: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(eye, look_at) from which a ball is seen whole beside the panel.
+
+    Args:
+        middle_m, reach_m: of the ball, world.
+        toward: direction from the ball to the eye.
+        fov_rad, aspect: vertical field of view; width of the page by its height.
+        width_px: of the page. The panel stands at its right, on narrow pages over its lower part.
+    """
+    back = toward / np.linalg.norm(toward)
+    right = np.cross([0.0, 0.0, 1.0], back)
+    right /= max(float(np.linalg.norm(right)), 1e-9)
+    up = np.cross(back, right)
+    half = float(np.tan(0.5 * fov_rad))
+    narrow = aspect < _NARROW
+    covered = 0.38 if narrow else min(_PANEL_PX * pixel_ratio(width_px, aspect) / max(width_px, 1.0), 0.5)
+    free_x, free_y = (aspect, 1.0 - covered) if narrow else (aspect * (1.0 - covered), 1.0)
+    distance = reach_m / (half * min(free_x, free_y, 1.0))
+    aside = distance * half * covered
+    shift = -aside * up if narrow else aside * aspect * right
+    return middle_m + distance * back + shift, middle_m + shift
+
+
+def pixel_ratio(width_px: float, aspect: float) -> float:
+    """Pixels of the picture by one of the page's, which a browser does not tell: as usual for so many."""
+    return max(1.0, width_px / (430.0 if aspect < _NARROW else 1500.0))
+
+
+def pixels_of(
+    points_m: NDArray[np.float64],
+    position_m: NDArray[np.float64],
+    wxyz: NDArray[np.float64],
+    fov_rad: float,
+    size_px: tuple[int, int],
+) -> NDArray[np.float64]:
+    """(..., 3) points -> (..., 2) pixels of a page of (width, height); NaN behind the camera, whose z looks forward and
+    y down. ``fov_rad``: vertical."""
+    R = quaternion_to_rotation(np.roll(wxyz, -1))
+    p = (points_m - position_m) @ R
+    focal = 0.5 * size_px[1] / np.tan(0.5 * fov_rad)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pixels = focal * p[..., :2] / p[..., 2:] + 0.5 * np.array(size_px)
+    pixels[p[..., 2] < 0.05] = np.nan
+    return np.asarray(pixels)
+
+
+def free_places(
+    places_px: NDArray[np.float64], sizes_px: NDArray[np.float64], order: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Which of its (N, K, 2) places each of N texts of (N, 2) sizes takes, so that none lies on another: the first that
+    is free, in ``order``; -1 = none. A place is the middle of a text's lower edge; NaN is none."""
+    taken = np.zeros((0, 4))
+    chosen = np.full(len(places_px), -1, np.int64)
+    for row in order:
+        width, height = sizes_px[row]
+        for k, (u, v) in enumerate(places_px[row]):
+            box = np.array([u - width / 2, v - height, u + width / 2, v])
+            if np.isfinite(box).all() and not ((box[:2] < taken[:, 2:]) & (box[2:] > taken[:, :2])).all(axis=1).any():
+                chosen[row], taken = k, np.vstack([taken, box])
+                break
+    return chosen
 
 
 def _block(inside: str, name: str) -> str:

@@ -170,8 +170,12 @@ def test_occupancy_masks_and_prompts(root: Path) -> None:
 
 
 def test_broken_sets_are_refused_by_name(root: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"holds no split 'train' .*; it has \w+") as missing:
         EmbodiedScanDataset(root, "train")
+    assert isinstance(missing.value, DatasetError)
+    assert "Errno" not in str(missing.value)
+    with pytest.raises(FileNotFoundError, match="nor any other"):
+        EmbodiedScanDataset(root / "absent", "train")
     path = root / "embodiedscan_infos_train.pkl"
     path.write_bytes(pickle.dumps({"metainfo": {}}))
     with pytest.raises(DatasetError, match="categories"):

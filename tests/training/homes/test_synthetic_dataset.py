@@ -318,7 +318,7 @@ def test_a_recording_is_compared_without_a_data_set_of_ones_own(tmp_path, monkey
     """As the page on one's own rooms has it: versions 1 and 2 beside a recording."""
     asked = []
 
-    def compare(folder, split, recording):
+    def compare(folder, split, recording, progress):
         asked.append((folder, recording))
         return {"version 1": {"holes": "1 %"}, recording.name: {"holes": "9 %"}}
 

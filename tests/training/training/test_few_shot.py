@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -343,6 +344,29 @@ def test_a_corrected_map_tells_its_labels(corrected) -> None:
     assert only.labels == ("robot",)
     with pytest.raises(FewShotError, match=r"has \d examples.*; 3 are needed"):
         fit_classes([room], inference())
+
+
+def test_a_kind_with_two_examples_does_not_end_the_others(monkeypatch) -> None:
+    """It is left out, and said to be; its things are no examples of anything."""
+    levels, told = SimpleNamespace(), []
+    room = few_shot.RoomFeatures("home", ("chair",) * 4 + ("crate",) * 2, np.ones((6, 9)), (), np.zeros((0, 9)))
+    monkeypatch.setattr(
+        few_shot,
+        "examples_of",
+        lambda r: Examples(torch.zeros(8, 2), torch.tensor([*range(len(r.labels)), -1, -1][:8]), torch.zeros(8, 6)),
+    )
+    kept = []
+    monkeypatch.setattr(few_shot, "classifier_rows", lambda _: levels)
+
+    def stop(known, classes, names):
+        kept.extend(names)
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(few_shot, "prior_rows", stop)
+    with pytest.raises(RuntimeError, match="far enough"):
+        fit_classes([room], SimpleNamespace(classes=CLASSES), progress=told.append)
+    assert kept == ["chair"]
+    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check the fit"]
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:

@@ -313,3 +313,14 @@ def test_printed_losses_are_those_of_a_step(task: str) -> None:
     if config.grounding is not None:
         expected |= {"grounding/named", "grounding/others"}
     assert named == expected
+
+
+def test_training_goes_on_from_shipped_weights_by_their_name(tmp_path) -> None:
+    """As every other command takes them."""
+    from embodied_perceptron.weights import weights_file
+    from embodied_perceptron_training.training.train_command import _run_of
+
+    run = _run_of({"task": "multi", "preset": "tiny", "data": tmp_path, "weights": Path("tiny"), "set_": []})
+    assert run.network.weights == weights_file("tiny").resolve()
+    with pytest.raises(ValueError, match="nothing-such"):
+        _run_of({"task": "multi", "preset": "tiny", "data": tmp_path, "weights": Path("nothing-such"), "set_": []})

@@ -449,3 +449,11 @@ def test_accumulated_steps_are_larger_batches(tmp_path: Path) -> None:
     assert a.counters.position == b.counters.position == 24 * 8
     for name, value in a.model.state_dict().items():
         torch.testing.assert_close(b.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_shorter_than_a_log_interval_has_a_line(tmp_path: Path) -> None:
+    """Its curves would be empty. A longer one has what is left of the last interval."""
+    trained(tmp_path / "short", ToyTask(), steps=2, log_every=5)
+    assert [line["step"] for line in lines(tmp_path / "short", "train")] == [2]
+    trained(tmp_path / "longer", ToyTask(), steps=7, log_every=5)
+    assert [line["step"] for line in lines(tmp_path / "longer", "train")] == [5, 7]

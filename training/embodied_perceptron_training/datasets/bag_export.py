@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,12 @@ class ScanRecording:
             yield DepthSample(stamp, "camera", view.depth_m)
 
 
-def export_bag(recording: Recording, path: str | Path) -> int:
+def export_bag(
+    recording: Recording, path: str | Path, progress: Callable[[int, int], None] = lambda done, total: None
+) -> int:
     """Write ``recording`` as an MCAP bag folder ``path``; returns the number of messages.
+
+    ``progress`` is told how many colour images are written, and of how many.
 
     Topics per camera: ``/<camera>/color/image_raw``, ``/<camera>/color/camera_info``, ``/<camera>/depth/image_raw``
     (16UC1, millimetres). Samples that could not be decoded are left out.
@@ -114,7 +118,7 @@ def export_bag(recording: Recording, path: str | Path) -> int:
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} exists already")
-    count = 0
+    count = images = 0
     with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
         connections: dict[str, Any] = {}
         for sample in recording:
@@ -125,6 +129,9 @@ def export_bag(recording: Recording, path: str | Path) -> int:
                     connections[topic] = writer.add_connection(topic, kind, typestore=_STORE, offered_qos_profiles=qos)
                 writer.write(connections[topic], sample.stamp_ns, _STORE.serialize_cdr(message, kind))
                 count += 1
+            if isinstance(sample, ColorSample):
+                images += 1
+                progress(images, len(recording))
     return count
 
 

@@ -29,6 +29,10 @@ class DatasetError(ValueError):
     """A file of the data set that is missing a key or holds what it must not; the message names file and key."""
 
 
+class MissingSplitError(FileNotFoundError, DatasetError):
+    """A data set without the split that is asked for; the message names those that are there."""
+
+
 @dataclass(frozen=True)
 class SourceFacts:
     """Particulars of one source.
@@ -207,7 +211,7 @@ class EmbodiedScanDataset:
         split: train, val or test.
         sources: keep only these sources; None = all.
 
-    Raises ``FileNotFoundError`` when the infos are missing, :class:`DatasetError` when they are malformed, and
+    Raises :class:`MissingSplitError` when the infos are missing, :class:`DatasetError` when they are malformed, and
     :class:`restricted_pickle.UnsafePickleError` when they hold anything but plain data.
     """
 
@@ -215,7 +219,16 @@ class EmbodiedScanDataset:
         self.root = Path(root)
         self.split = split
         path = infos_file(self.root, split)
-        infos = load_plain_pickle(path)
+        try:
+            infos = load_plain_pickle(path)
+        except FileNotFoundError as error:
+            names = [
+                file.stem.removeprefix(infos_file(self.root, "").stem)
+                for file in self.root.glob(infos_file(self.root, "*").name)
+            ]
+            there = f"it has {', '.join(sorted(names))}" if names else "nor any other"
+            message = f"{self.root} holds no split {split!r} in EmbodiedScan's layout ({path.name}); {there}"
+            raise MissingSplitError(message) from error
         try:
             categories = infos["metainfo"]["categories"]
             entries = infos["data_list"]

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
@@ -53,7 +54,7 @@ class MetricName(str, Enum):
 @evaluate_app.command("files")
 def files(
     metric: Annotated[MetricName, typer.Option(help="What the files hold.")],
-    predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of predictions.")],
+    predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Predictions to score: JSON.")],
     ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
     out: MetricsFolder = None,
 ) -> None:
@@ -82,24 +83,30 @@ def calibrate_score(
     data: DataSet,
     weights: FittedWeights,
     split: FittedSplit = "val",
-    write: Annotated[bool, typer.Option("--write", help="Store the best score in the weights file.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Store it in the weights file: the best score.")] = False,
     scenes: Scenes = None,
     views: Views = VIEWS,
     every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
     precision: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
+        float,
+        typer.Option(
+            "--wanted-precision",
+            "--precision",
+            min=0.0,
+            max=1.0,
+            help="Of what is published with a name; 0 = the best F1.",
+        ),
     ] = 0.0,
     workers: Processes = PROCESSES,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
+        Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json, reliability.csv and .png.")
     ] = None,
 ) -> None:
     """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
     published with a score is right."""
-    from embodied_perceptron_training.evaluation.calibration.report import (
-        run_calibration,  # torch loads only when needed
-    )
-    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.calibration.report import run_calibration
+        from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
     figures = run_calibration(spec, write, every, workers, precision, out)
@@ -109,13 +116,18 @@ def calibrate_score(
 
 @evaluate_app.command("calibrate-scores")
 def calibrate_scores(
-    data: Annotated[Path, typer.Option(file_okay=False, help="Homes with harder sensors than those of training.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            file_okay=False, help="Data set in EmbodiedScan's layout: homes with harder sensors than those of training."
+        ),
+    ],
     weights: FittedWeights,
     split: FittedSplit = "val",
     also: Annotated[
         list[Path] | None, typer.Option(file_okay=False, help="Further homes, of the same split; may be repeated.")
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Store the model in the weights file.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Store it in the weights file: the model.")] = False,
     scenes: Scenes = None,
     views: Views = VIEWS,
     workers: Processes = PROCESSES,
@@ -123,10 +135,9 @@ def calibrate_scores(
 ) -> None:
     """Confidence calibration: probabilities that name and box are right, from score, map and context.
     Before ``calibrate``."""
-    from embodied_perceptron_training.evaluation.calibration.report import (
-        run_confidence_fit,  # torch loads only when needed
-    )
-    from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.calibration.report import run_confidence_fit
+        from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     folders = [data, *(also or ())]
     specs = [EvaluationSpec(str(folder), split, weights, ("detection",), scenes, views) for folder in folders]
@@ -138,7 +149,7 @@ def calibrate_scores(
 @evaluate_app.command("card")
 def card(
     weights: Weights,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Markdown file to write.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: Markdown.")],
     results: Annotated[list[Path], typer.Option(exists=True, help="Folder of an evaluation; may be repeated.")],
     training: Annotated[
         list[Path] | None, typer.Option(exists=True, help="run.json of the training; may be repeated.")
@@ -180,16 +191,16 @@ def _task_command(task: str) -> Callable[..., None]:
     def run(
         common: Common,
         data: DataSet,
-        out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, tables and pictures.")],
+        out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, tables and pictures.")],
         turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
-        pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
+        pictures: Annotated[
+            int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
+        ] = 2,
     ) -> None:
-        from embodied_perceptron_training.evaluation.runner.evaluate import (  # torch loads only when needed
-            ALL_TASKS,
-            EvaluationSpec,
-        )
-        from embodied_perceptron_training.evaluation.runner.report import run_evaluation
+        with TaskProgress("loading the library"):
+            from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
+            from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
         folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
         tasks = ALL_TASKS if task == "all" else (task,)

@@ -7,7 +7,7 @@ alone finds in its map (whatever touches is one). Homes have both from their tru
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -161,20 +161,32 @@ def _world_points(depth_m: NDArray[np.float32], intrinsics: Intrinsics, T_world_
     return transform_points(T_world_camera, points[valid][::37])
 
 
-def compare(folder: Path | None, split: str, recording: Path, homes: int = _HOMES) -> dict[str, dict[str, str]]:
+def compare(
+    folder: Path | None,
+    split: str,
+    recording: Path,
+    homes: int = _HOMES,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, dict[str, str]]:
     """Columns of printable figures: versions 1 and 2, the data set in ``folder`` if there is one, and ``recording``.
 
-    Homes of the versions are generated anew in a temporary folder, ``homes`` of each. Raises as
-    :func:`sample_statistics` and :func:`recording_statistics` do.
+    Homes of the versions are generated anew in a temporary folder, ``homes`` of each. ``progress`` is told how much is
+    done (the recording counts as a home), and of how much. Raises as :func:`sample_statistics` and
+    :func:`recording_statistics` do.
     """
+    total = 1 + len(VERSIONS) * homes
     real = recording_statistics(recording)
+    progress(1, total)
     columns = {}
     with tempfile.TemporaryDirectory() as scratch:
         for version in VERSIONS:
             noise = NoiseModel() if version == 1 else NoiseModel(sensor="mixed")
             spec = HomeSampleSpec(views=_VIEWS, home=HomeSpec(0, version=version), noise=noise)
             root = Path(scratch) / str(version)
-            names = [write_sample(_FIRST_SEED + k, root, spec) for k in range(homes)]
+            names = []
+            for k in range(homes):
+                names.append(write_sample(_FIRST_SEED + k, root, spec))
+                progress(2 + k + homes * len(columns), total)
             columns[f"version {version}"] = sample_statistics(root, names).rows()
     if folder is not None:
         names = [sample_idx(seed) for seed in _seeds(folder, split)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -16,6 +17,9 @@ from embodied_perceptron.apps.reading_options import (
     open_source,
     reading_options,
 )
+
+if TYPE_CHECKING:
+    from embodied_perceptron.recordings.recording import Recording
 
 
 def register(app: typer.Typer) -> None:
@@ -58,53 +62,54 @@ def _fail(error: Exception) -> typer.Exit:
 
 
 def render_recording_command(
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
-    seed: Annotated[int, typer.Option(help="Home, path and noise.")] = 7,
+    out: Annotated[Path, typer.Option(help="Folder to write: the recording.")],
+    seed: Annotated[int, typer.Option(help="Seed: of home, path and noise.")] = 7,
     frames: Annotated[int, typer.Option(help="Number of frames.")] = 250,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rate: Annotated[float, typer.Option(help="Frames per second.")] = 10.0,
+    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
-    rooms: Annotated[int, typer.Option(help="Number of rooms; 1 is a living room.")] = 1,
+    rooms: Annotated[int, typer.Option(help="Number of rooms: 1 is a living room.")] = 1,
     version: Annotated[
-        int, typer.Option(help="Of the generator: 1, for which the shipped weights were trained, or 2.")
+        int,
+        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
     ] = 1,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
 ) -> None:
     """Render a simulated robot's drive through a furnished home as a TUM RGB-D folder with exact truth."""
-    from rich.progress import Progress
-
-    from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.noise import NoiseModel
-    from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-
     width, height = parse_size(size)
     try:
-        spec = RecordingSpec(
-            seed,
-            frames,
-            width,
-            height,
-            rate,
-            HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
-            NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
-        )
-        with Progress() as progress:
-            task = progress.add_task(f"Rendering home {seed}", total=frames)
-            home = render_recording(spec, out, workers, lambda done, total: progress.update(task, completed=done))
+        with TaskProgress(f"rendering home {seed}") as progress:
+            from embodied_perceptron_training.homes.building.home import HomeSpec
+            from embodied_perceptron_training.homes.noise import NoiseModel
+            from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
+
+            spec = RecordingSpec(
+                seed,
+                frames,
+                width,
+                height,
+                rate,
+                HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
+                NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
+            )
+            home = render_recording(spec, out, workers, progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {frames} frames of home {seed}, {len(home.objects)} objects, {len(home.rooms)} room(s)")
 
 
 def generate_command(
-    out: Annotated[Path, typer.Option(help="Folder of the data set.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: the data set.")],
     homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
-    seed: Annotated[int, typer.Option(help="Home i has seed SEED + i.")] = 0,
-    views: Annotated[int, typer.Option(help="Images per home.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed: home i has SEED + i.")] = 0,
+    views: Annotated[int, typer.Option(help="Views of a scene: images of each home.")] = 20,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rooms: Annotated[int, typer.Option(help="Furnished rooms per home; 0 = varies.")] = 0,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
-    version: Annotated[int, typer.Option(help="Of the generator, 1 or 2; old seeds keep their homes under 1.")] = 2,
+    rooms: Annotated[int, typer.Option(help="Number of rooms: furnished ones per home; 0 = varies.")] = 0,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    version: Annotated[
+        int,
+        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
+    ] = 2,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
     motion_blur: Annotated[
         float, typer.Option(help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
@@ -123,12 +128,11 @@ def generate_command(
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
     """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-    from embodied_perceptron_training.homes.noise import NoiseModel
-    from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
+    with TaskProgress("loading the generator"):
+        from embodied_perceptron_training.homes.building.home import HomeSpec
+        from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
+        from embodied_perceptron_training.homes.noise import NoiseModel
+        from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
 
     width, height = parse_size(size)
     try:
@@ -150,18 +154,8 @@ def generate_command(
             fine_occupancy=fine_occupancy,
             renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
-        columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns) as progress:
-            task = progress.add_task("homes", total=homes)
-            generate(
-                out,
-                range(seed, seed + homes),
-                spec,
-                split,
-                workers,
-                ray,
-                lambda done, total: progress.update(task, completed=done),
-            )
+        with TaskProgress("generating homes") as progress:
+            generate(out, range(seed, seed + homes), spec, split, workers, ray, progress.update)
     except (ValueError, OSError, GlUnavailableError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")
@@ -171,8 +165,8 @@ def inspect_command(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; needless with --compare.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
-    out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="Folder to write: pictures; default: FOLDER/inspect.")] = None,
     limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
     compare: Annotated[
         Path | None,
@@ -180,8 +174,6 @@ def inspect_command(
     ] = None,
 ) -> None:
     """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
-    from embodied_perceptron_training.homes.inspection import inspect
-
     if folder is None:
         if compare is None:
             raise _fail(ValueError("nothing to look at: give the folder of a data set, or --compare RECORDING"))
@@ -189,7 +181,10 @@ def inspect_command(
         return
     target = out or folder / "inspect"
     try:
-        numbers = inspect(folder, target, split, limit)
+        with TaskProgress(f"looking at {folder}") as progress:
+            from embodied_perceptron_training.homes.inspection import inspect
+
+            numbers = inspect(folder, target, split, limit, progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     _print_statistics(numbers)
@@ -204,10 +199,11 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_perceptron_training.homes.comparison import compare
-
     try:
-        columns = compare(folder, split, recording)
+        with TaskProgress(f"comparing with {recording}") as progress:
+            from embodied_perceptron_training.homes.comparison import compare
+
+            columns = compare(folder, split, recording, progress=progress.update)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     if target is not None:
@@ -221,10 +217,10 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
 
 def export_bag_command(
     source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or a data set with --scan.")],
-    out: Annotated[Path, typer.Option(help="Folder of the bag; must not exist.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: the bag; must not exist.")],
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
-    split: Annotated[str, typer.Option(help="Split that the scan is in.")] = "train",
-    rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
+    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     pose_offset: PoseOffset = None,
@@ -232,15 +228,18 @@ def export_bag_command(
     tf_topic: TfTopic = None,
 ) -> None:
     """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
-    from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
-    from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+    with TaskProgress(f"reading {source}"):
+        from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
+        from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 
     try:
         if scan is None:
             options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-            count = export_bag(open_source(source, **options), out)
+            recording: Recording = open_source(source, **options)
         else:
-            count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)
+            recording = ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate)
+        with TaskProgress(f"writing {out}") as progress:
+            count = export_bag(recording, out, progress.update)
     except KeyError as error:
         raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
     except (ValueError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,20 +172,31 @@ def statistics(dataset: EmbodiedScanDataset) -> dict[str, Any]:
     }
 
 
-def inspect(root: Path, out: Path, split: str = "train", limit: int = 12) -> dict[str, Any]:
-    """Write ``sheet_<seed>.png`` for up to ``limit`` scans and ``statistics.json`` into ``out``; return the numbers."""
+def inspect(
+    root: Path,
+    out: Path,
+    split: str = "train",
+    limit: int = 12,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Write ``sheet_<seed>.png`` for up to ``limit`` scans and ``statistics.json`` into ``out``; return the numbers.
+
+    ``progress`` is told how many sheets are done, and of how many.
+    """
     dataset = EmbodiedScanDataset(root, split)
     out.mkdir(parents=True, exist_ok=True)
     try:
         prompts = dataset.prompts()
     except FileNotFoundError:
         prompts = []
-    for index in range(min(limit, len(dataset))):
+    sheets = min(limit, len(dataset))
+    for index in range(sheets):
         scan = dataset[index]
         texts = [f"-> {p.target_ids[0]}: {p.text}" for p in prompts if p.scan_id == scan.sample_idx]
         name = scan.sample_idx.replace("/", "_")
         picture = contact_sheet(dataset, scan, texts)
         write_png(out / f"sheet_{name}.png", picture)
+        progress(index + 1, sheets)
     numbers = statistics(dataset)
     (out / "statistics.json").write_text(json.dumps(numbers, indent=1))
     return numbers

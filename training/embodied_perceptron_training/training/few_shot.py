@@ -12,7 +12,8 @@ where a kind is labelled in one room alone). The row that is written is fitted t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -332,12 +333,18 @@ def fit_classes(
 ) -> FewShotClasses:
     """Rows for the kinds that are labelled in the rooms, and what they are worth on things that were left out.
 
-    Raises :class:`FewShotError` for a kind with fewer than :data:`MIN_THINGS` things that the network has any site at.
+    Kinds with fewer than :data:`MIN_THINGS` things that the network has any site at are left out, and ``progress`` is
+    told so. Raises :class:`FewShotError` where none is left.
     """
     known = classifier_rows(inference)
+    rare = _too_rare(rooms)
+    rooms = [_without_kinds(room, rare) for room in rooms]
     names = sorted({label for room in rooms for label in room.labels})
+    if not names:
+        raise FewShotError("; ".join(rare.values()))
+    for reason in rare.values():
+        progress(f"left out: {reason}")
     examples = [examples_of(room) for room in rooms]
-    _check_enough(rooms, examples, names)
     prior = prior_rows(known, inference.classes, names)
     folds = folds_of(rooms, names)
     outcome: dict[str, list[tuple[SceneBoxes, SceneBoxes]]] = {"before": [], "after": []}
@@ -447,19 +454,26 @@ def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[i
     return [[fold] * (1 + len(room.labels)) for fold, room in zip(chosen, rooms, strict=True)]
 
 
-def _check_enough(rooms: Sequence[RoomFeatures], examples: Sequence[Examples], names: Sequence[str]) -> None:
-    for name in names:
-        seen = sum(
-            int(label == name and bool((e.thing == k).any()))
-            for room, e in zip(rooms, examples, strict=True)
-            for k, label in enumerate(room.labels)
-        )
-        total = sum(room.labels.count(name) for room in rooms)
-        if seen < MIN_THINGS:
-            unseen = f" ({total - seen} of {total} lie where the network sees nothing)" if seen < total else ""
-            raise FewShotError(
-                f"{name!r} has {seen} examples{unseen}; {MIN_THINGS} are needed, to fit it and to check the fit"
-            )
+def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
+    """Kinds with too few examples -> how many they have, in words."""
+    total, seen = Counter[str](), Counter[str]()
+    for room in rooms:
+        total.update(room.labels)
+        seen.update(room.labels[k] for k in set(examples_of(room).thing.tolist()) if k >= 0)
+    found = {}
+    for name in sorted(total):
+        if seen[name] < MIN_THINGS:
+            unseen = total[name] - seen[name]
+            where = f" ({unseen} of {total[name]} lie where the network sees nothing)" if unseen else ""
+            needed = f"{MIN_THINGS} are needed, to fit it and to check the fit"
+            found[name] = f"{name!r} has {seen[name]} examples{where}; {needed}"
+    return found
+
+
+def _without_kinds(room: RoomFeatures, kinds: Collection[str]) -> RoomFeatures:
+    """Things of these kinds are none of those that are asked for."""
+    kept = [k for k, label in enumerate(room.labels) if label not in kinds]
+    return dataclasses.replace(room, labels=tuple(room.labels[k] for k in kept), boxes=room.boxes[kept])
 
 
 def _labelled(room: RoomFeatures, names: Sequence[str], which: NDArray[np.bool_]) -> SceneBoxes:

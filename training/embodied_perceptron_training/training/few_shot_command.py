@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.progress import TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.training.few_shot import FewShotClasses
@@ -19,14 +20,15 @@ def learn(
         list[Path],
         typer.Option("--from", help="A corrected map, a labelled recording, or a data set; may be repeated."),
     ],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write.")],
-    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights.")],
+    weights: Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")] = "tiny",
     only: Annotated[list[str] | None, typer.Option(help="Fit this kind alone; may be repeated.")] = None,
     val: Annotated[
-        Path | None, typer.Option(file_okay=False, exists=True, help="Data set on which nothing may get worse.")
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="Data set to check on: nothing may get worse there."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of the data set: train, val or test.")] = "val",
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many of it.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "val",
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Points of AP25 that may be lost.")] = 1.0,
 ) -> None:
     """Few-shot classes of what users said that things are, known to the network or new. The rest of it stays as it is.
@@ -34,35 +36,33 @@ def learn(
     Figures are of things that were left out of the fit. Where they are worse than before, nothing is written and
     the exit code is 1.
     """
-    from embodied_perceptron.inference.loading import load_inference
-    from embodied_perceptron.weights import weights_file
-    from embodied_perceptron_training.training.few_shot import (
-        check_network,
-        fit_classes,
-        room_features,
-        validate,
-        write_classes,
-    )
-    from embodied_perceptron_training.training.few_shot_classes import read_labelled_rooms
-
-    def say(words: str) -> None:
-        typer.echo(words, err=True)
-
     if not out.resolve().parent.is_dir():
         raise CommandError(f"{out.parent} is no folder")
     try:
-        file = weights_file(weights)
-        inference = load_inference(file)
-        check_network(inference)
-        labelled = read_labelled_rooms(sources, inference.classes, only or ())
-        rooms = []
-        for number, room in enumerate(labelled, start=1):
-            say(f"predicting {room.source} ({number} of {len(labelled)}): {len(room.labels)} labelled things")
-            rooms.append(room_features(room, inference))
-        fitted = fit_classes(rooms, inference, progress=say)
-        if val is not None:
-            report = validate(fitted, inference, val, split, scenes, progress=say)
-            fitted = dataclasses.replace(fitted, validation=report)
+        with TaskProgress("learning") as shown:
+            from embodied_perceptron.inference.loading import load_inference
+            from embodied_perceptron.weights import weights_file
+            from embodied_perceptron_training.training.few_shot import (
+                check_network,
+                fit_classes,
+                room_features,
+                validate,
+                write_classes,
+            )
+            from embodied_perceptron_training.training.few_shot_classes import read_labelled_rooms
+
+            file = weights_file(weights)
+            inference = load_inference(file)
+            check_network(inference)
+            labelled = read_labelled_rooms(sources, inference.classes, only or ())
+            rooms = []
+            for number, room in enumerate(labelled, start=1):
+                shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {len(room.labels)} labelled things")
+                rooms.append(room_features(room, inference))
+            fitted = fit_classes(rooms, inference, progress=shown.say)
+            if val is not None:
+                report = validate(fitted, inference, val, split, scenes, progress=shown.say)
+                fitted = dataclasses.replace(fitted, validation=report)
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from error
     typer.echo(table(fitted))

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
-    "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
-    "three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
+    "Task: detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi "
+    "(all three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
 )
 _FOLDER: dict[str, Any] = {"file_okay": False}
 # Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task
 # and preset have a default of their own.
 _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("task", str, "", {"help": _TASKS}),
-    ("data", Path | None, None, {**_FOLDER, "help": "Folder of the training split."}),
-    ("out", Path | None, None, {**_FOLDER, "help": "Folder of the run."}),
+    ("data", Path | None, None, {**_FOLDER, "help": "Data set in EmbodiedScan's layout: its training split."}),
+    ("out", Path | None, None, {**_FOLDER, "help": "Folder to write: the run."}),
     ("preset", str, "tiny", {"help": "tiny, base or paper."}),
-    ("val", Path | None, None, {**_FOLDER, "help": "Folder of the validation split."}),
+    ("val", Path | None, None, {**_FOLDER, "help": "Data set to check on: its validation split."}),
     ("steps", int, 0, {"min": 0, "help": "Length: optimiser steps."}),
     ("epochs", float, 0.0, {"min": 0, "help": "Length: passes over the data. Default: the preset's."}),
     ("minutes", float | None, None, {"min": 0, "help": "Wall clock until it stops, to be resumed; 0 = it does not."}),
@@ -42,16 +45,21 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("ema_decay", float | None, None, {"help": "Of the averaged weights; 0 = none."}),
     ("precision", str | None, None, {"help": "float32, auto, bfloat16 or float16."}),
     ("freeze_norms", bool | None, None, {"help": "Batch norms keep their statistics."}),
-    ("seed", int, 0, {"min": 0, "help": "Of weights, order, augmentation."}),
-    ("workers", int | None, None, {"min": 0, "help": "Processes that load data."}),
+    ("seed", int, 0, {"min": 0, "help": "Seed: of weights, order, augmentation."}),
+    ("workers", int | None, None, {"min": 0, "help": "Processes: that load data."}),
     ("validations", int | None, None, {"min": 0, "help": "Over the whole training."}),
-    ("device", str | None, None, {"help": "auto, cpu, cuda or cuda:N."}),
+    ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
     ("variant", str, "ours", {"help": "ours, fcaf3d or fcaf3d+decoder."}),
     ("box_loss", str, "decoupled", {"help": "decoupled or plain."}),
-    ("views", int, 0, {"min": 0, "help": "Of a sample; 0 = the preset's."}),
-    ("weights", Path | None, None, {"help": "Weights to start from."}),
-    ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task."}),
+    ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
+    (
+        "weights",
+        Path | None,
+        None,
+        {"help": "Network: a shipped name, a weights file (start from it; or, for --task boxes, train what it finds)."},
+    ),
+    ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task; repeatable."}),
     ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
     (
         "print_run",
@@ -82,16 +90,22 @@ def _with_options(command: Any) -> Any:
     return command
 
 
+def _loading(quiet: bool) -> AbstractContextManager[object]:
+    """Said by the first of several processes."""
+    silent = quiet or os.environ.get("RANK", "0") != "0"
+    return nullcontext() if silent else TaskProgress("loading the library")
+
+
 @_with_options
 def train(**given: Any) -> None:
     """Train a network. SIGTERM or --minutes stop it (exit code 75), --resume goes on bit by bit the same.
 
     Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
     """
-    from embodied_perceptron_training.training.session import train_run
-
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
     print_run = given.pop("print_run")
+    with _loading(quiet or print_run):
+        from embodied_perceptron_training.training.session import train_run
     try:
         if print_run:
             typer.echo(_described(resume, given))
@@ -129,10 +143,13 @@ def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
 
 
 def _run_of(given: Mapping[str, Any]) -> Any:
+    from embodied_perceptron.weights import weights_file
     from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
 
     chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
     scales = tuple((k, _factor(k, v)) for k, v in parse_options(chosen.pop("rate_scale", []), "--rate-scale").items())
+    if "weights" in chosen:
+        chosen["weights"] = weights_file(str(chosen["weights"]))
     fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}
     if scales:
         fields["rate_scales"] = scales
@@ -173,9 +190,13 @@ def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def ablate(
-    data: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the training split.")],
-    val: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the split that scores.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder: one below it per row, tables, JSON.")],
+    data: Annotated[
+        Path, typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: its training split.")
+    ],
+    val: Annotated[
+        Path, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: one below it per row, tables, JSON.")],
     rows: Annotated[
         str,
         typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
@@ -186,22 +207,35 @@ def ablate(
     steps_per_row: Annotated[int, typer.Option(min=0, help="Of every training; 0 = the preset's length.")] = 0,
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
     weights: Annotated[
-        Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Network: a shipped name, a weights file; of the rows that only score."),
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per process and forward pass.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
-    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that load data.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, augmentation.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
+    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights; 0 = none.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes: that load data.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: of weights, order, augmentation.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value: an option of the task; repeatable.")
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
 
     Run as often as there are processors, with the same --out: each takes a row that no other works on.
     """
-    from embodied_perceptron_training.training.ablations import Budget, chosen_rows, markdown, run_rows, write_tables
+    with _loading(quiet):
+        from embodied_perceptron.weights import weights_file
+        from embodied_perceptron_training.training.ablations import (
+            Budget,
+            chosen_rows,
+            markdown,
+            run_rows,
+            write_tables,
+        )
 
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
@@ -215,7 +249,7 @@ def ablate(
             seed=seed,
             options=parse_options(set_ or []),
             settings=settings,
-            weights=weights and weights.resolve(),
+            weights=weights and weights_file(str(weights)).resolve(),
         )
         out.mkdir(parents=True, exist_ok=True)
         chosen = chosen_rows([name.strip() for name in rows.split(",")])

@@ -489,12 +489,13 @@ class Trainer:
             self.folder.log(line)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        """Means over those of ``log_every`` steps that have the term; terms are the first process's own."""
+        """Means over those of ``log_every`` steps that have the term, or of what is left at the last; terms are the
+        first process's own."""
         counters = self.counters
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
             counters.sums[name] = counters.sums.get(name, 0.0) + value
-        if counters.step % self.config.execution.log_every:
+        if counters.step % self.config.execution.log_every and counters.step < self.total_steps:
             return
         means = {k: v / counters.counts[k] for k, v in counters.sums.items() if k in counters.counts}
         counters.sums, counters.counts, counters.summed = {}, {}, 0

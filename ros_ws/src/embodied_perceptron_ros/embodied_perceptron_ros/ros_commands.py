@@ -13,7 +13,7 @@ import typer
 
 from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
 
-_CONFIG_HELP = "YAML file with the node's parameters; default: the one of the package."
+_CONFIG_HELP = "YAML configuration: a ROS file with the node's parameters; default: the one of the package."
 
 
 def register(app: typer.Typer) -> None:
@@ -42,10 +42,15 @@ def perceive_command(
     config: Annotated[Path | None, typer.Option(help=_CONFIG_HELP)] = None,
     camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
     preset: Annotated[
-        str, typer.Option(help="Topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum.")
+        str,
+        typer.Option(
+            "--camera-preset",
+            "--preset",
+            help="Topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum.",
+        ),
     ] = "",
-    color_topic: Annotated[str, typer.Option(help="Colour images of the one camera.")] = "",
-    depth_topic: Annotated[str, typer.Option(help="Its depth images, registered to colour.")] = "",
+    color_topic: Annotated[str, typer.Option(help="Colour topic: of the one camera.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Depth topic: of the one camera, registered to colour.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
     detections_topic: Annotated[
         str, typer.Option(help="Another program's 2-D detections; {camera} stands for each camera's name.")
@@ -53,16 +58,16 @@ def perceive_command(
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
     weights: Annotated[
-        str | None, typer.Option(help="Network: a shipped name or a file; '' or none = without.")
+        str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
+    device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")] = "",
     map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
     classes: Annotated[
         str, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
     ] = "",
     viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
-    namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the node: of its topics and services too.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
     remap: Annotated[list[str] | None, typer.Option("-r", "--remap", help="from:=to, repeatable.")] = None,
     rviz: Annotated[bool, typer.Option("--rviz", help="Start RViz too, where it is installed.")] = False,
@@ -185,11 +190,11 @@ def _list_parameters() -> None:
 
 def ask_command(
     sentence: Annotated[str, typer.Argument(help='What is meant: "the chair by the window".')],
-    namespace: Annotated[str, typer.Option(help="Namespace of the node, as it was given to perceive.")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the node: as it was given to perceive.")] = "",
     frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
     top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole answer as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the whole answer.")] = False,
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
     require_ros()
@@ -207,9 +212,11 @@ def ask_command(
 
 
 def simulate_command(
-    seed: Annotated[int | None, typer.Option(help="Which home and which drive.")] = None,
-    recording: Annotated[Path | None, typer.Option(help="Where the frames are kept; default: a cache.")] = None,
-    rate: Annotated[float, typer.Option(help="Simulated seconds per second.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Seed: of the home and the drive.")] = None,
+    recording: Annotated[
+        Path | None, typer.Option(help="Recording: where the drive is kept; default: a cache.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
@@ -247,16 +254,17 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
 
 def demo_command(
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Recorded seconds per second.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Which simulated home.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
+    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
     version: Annotated[
-        int, typer.Option(help="Of the generator of homes; the shipped weights were trained for 1.")
+        int,
+        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
     ] = 1,
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
-    query: Annotated[list[str] | None, typer.Option(help="A sentence to ask at the end; repeatable.")] = None,
+    query: Annotated[list[str] | None, typer.Option(help="Ask this about the map at the end; repeatable.")] = None,
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
     poses: Poses = None,
     pose_scale: PoseScale = None,

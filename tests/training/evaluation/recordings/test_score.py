@@ -164,7 +164,10 @@ GOOD = {"names": ["table"], "box": [0, 0, 0, 1, 1, 1, 0, 0, 0]}
         ([], "the file must be an object"),
         ({}, "lacks 'objects'"),
         ({"objects": [], "ignored": []}, "unknown key 'ignored'"),
-        ({"objects": [GOOD | {"names": ["tabel"]}]}, r"objects\[0\].names holds the unknown name 'tabel'; near: table"),
+        (
+            {"objects": [GOOD | {"names": ["tabel"]}]},
+            r"objects\[0\].names .* unknown name 'tabel' \(near: table",
+        ),
         ({"objects": [GOOD, GOOD | {"names": []}]}, r"objects\[1\].names must hold at least one name"),
         ({"objects": [GOOD | {"names": ["table", "table"]}]}, "'table' twice"),
         ({"objects": [GOOD | {"names": [""]}]}, "'', which is no name"),

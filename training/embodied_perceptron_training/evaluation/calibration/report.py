@@ -51,7 +51,7 @@ def run_calibration(
     """
     path = check_writable(spec.weights) if write else None  # known before, not after
     console = Console()
-    with scene_progress("calibrate", spec, console) as show:
+    with scene_progress("calibrate", spec) as show:
         found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
     best = found.best
     of = f"{found.scenes} trajectories of {Path(spec.data).name} ({spec.split})"
@@ -99,7 +99,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     tables: list[SceneBoxTable] = []
     skipped: dict[str, str] = {}
     for spec in specs:
-        with scene_progress(f"calibrate-scores {Path(spec.data).name}", spec, console) as show:
+        with scene_progress(f"calibrate-scores {Path(spec.data).name}", spec) as show:
             more, failed = collect_boxes(spec, workers, show)
         tables += more
         skipped |= failed

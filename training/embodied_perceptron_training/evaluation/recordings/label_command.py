@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -23,13 +24,13 @@ def label(
     replayed: Annotated[
         Path | None, typer.Option("--map", file_okay=False, help="Folder that `replay --direct` wrote.")
     ] = None,
-    recording: Annotated[Path | None, typer.Option(help="Its recording, whose frames are shown.")] = None,
+    recording: Annotated[Path | None, typer.Option(help="Recording: TUM folder or bag; its frames are shown.")] = None,
     from_objects: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write this objects.json as a label file, none of it sure.")
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
-    frames: Annotated[int, typer.Option(min=0, help="So many frames of the recording.")] = 40,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 = a free one.")] = 8700,
+    frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, that are shown.")] = 40,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8700,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     pose_offset: PoseOffset = None,
@@ -42,9 +43,16 @@ def label(
     With --from-objects or --list nothing is served.
     """
     from embodied_perceptron.apps.errors import CommandError
-    from embodied_perceptron.recordings.artifacts import read_objects_json
-    from embodied_perceptron_training.evaluation.recordings.labels import labels_from_objects, read_labels, write_labels
 
+    if from_objects is None and not show and replayed is None:
+        raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
+    with TaskProgress(f"reading {labels if from_objects is None else from_objects}"):
+        from embodied_perceptron.recordings.artifacts import read_objects_json
+        from embodied_perceptron_training.evaluation.recordings.labels import (
+            labels_from_objects,
+            read_labels,
+            write_labels,
+        )
     if from_objects is not None:
         if labels.exists():
             raise CommandError(f"{labels} exists; remove it first, or choose another name")
@@ -60,13 +68,14 @@ def label(
         typer.echo(f"{len(found.things)} objects, {len(found.ignore)} regions to ignore")
     if from_objects is not None or show:
         return
-    if replayed is None:
-        raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
-    from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
+    assert replayed is not None
+    with TaskProgress(f"reading {replayed}"):
+        from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
 
-    options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
-    source = None if recording is None else open_source(recording, **options)
-    with LabelServer(LabelSession.open(labels, replayed, source, frames), port) as server:
+        options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
+        source = None if recording is None else open_source(recording, **options)
+        session = LabelSession.open(labels, replayed, source, frames)
+    with LabelServer(session, port) as server:
         typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")
         try:
             server.serve_forever()

@@ -1,9 +1,10 @@
-"""The page behind ``embodied-perceptron label``: the map from above, frames with boxes drawn on, a form.
+"""The page behind ``embodied-perceptron label``: the map from above, frames with the boxes in them, a form.
 
     GET  /             the page
     GET  /view.json    where the map lies in the picture, number of frames, names that exist
     GET  /top.png      the map from above
-    GET  /frame/3.jpg  a frame with the saved boxes
+    GET  /frame/3.jpg  a frame of the recording
+    GET  /cameras.json where each frame was taken from, and coarsely how far it saw: the page draws boxes into it
     GET  /labels.json  the labels
     PUT  /labels.json  new labels: 200, or 400 and {"error": words}; a file is written only when all of it is right
 
@@ -24,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.recordings.artifacts import read_objects_json, read_ply
 from embodied_perceptron.recordings.image_codec import encode_color_file
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
-from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
+from embodied_perceptron.visualization.drawing import Image
 from embodied_perceptron.visualization.top_view import TopViewFrame, splat_voxels
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.evaluation.recordings.labels import (
@@ -47,9 +48,7 @@ _MAX_PIXELS = 1200
 _CUT_HEIGHT_M = 1.7  # above the lowest voxels: what is higher hides the room
 _VOXEL_M = 0.02  # of the squares in the picture
 _LARGEST_BODY = 4 << 20
-SURE: Color = (94, 210, 110)
-UNSURE: Color = (255, 196, 54)
-IGNORED: Color = (150, 150, 150)
+_PARTS = (24, 32)  # rows and columns of a frame's coarse depth
 
 
 @dataclass(eq=False)
@@ -99,19 +98,30 @@ class LabelSession:
             self.labels = labels
         return labels
 
-    def draw(self, number: int) -> Image:
-        """A frame with the saved boxes: green sure, yellow unsure, grey ignored. Raises ``IndexError``."""
+    def picture(self, number: int) -> Image:
+        """A frame's colours. Raises ``IndexError``."""
         if not 0 <= number < len(self.frames):
             raise IndexError(number)
-        frame, labels = self.frames[number], self.labels
-        things = [SceneObject(i, t.names[0], 1.0, t.box) for i, t in enumerate(labels.things)]
-        colors = {i: SURE if t.sure else UNSURE for i, t in enumerate(labels.things)}
-        for i, region in enumerate(labels.ignore, start=len(things)):
-            things.append(SceneObject(i, "ignore", 1.0, region.box))
-            colors[i] = IGNORED
-        return draw_boxes_on_image(
-            frame.frame.color, things, frame.T_world_camera, frame.frame.intrinsics, width=1, colors=colors
-        )
+        return self.frames[number].frame.color
+
+    def cameras(self) -> list[dict[str, Any]]:
+        """Contents of ``cameras.json``: intrinsics in pixels, pose (4, 4), farthest depth in each of 24 x 32 parts of
+        the picture in metres, 0 = not known."""
+        return [_camera(frame) for frame in self.frames]
+
+
+def _camera(posed: PosedFrame) -> dict[str, Any]:
+    k, depth_m = posed.frame.intrinsics, posed.frame.depth_m
+    rows, columns = (
+        np.linspace(0, size, parts + 1).astype(int) for size, parts in zip(depth_m.shape, _PARTS, strict=True)
+    )
+    known = np.where(np.isfinite(depth_m), depth_m, 0.0)
+    far = np.maximum.reduceat(np.maximum.reduceat(known, rows[:-1], axis=0), columns[:-1], axis=1)
+    return {
+        **{"fx": k.fx, "fy": k.fy, "cx": k.cx, "cy": k.cy, "width": k.width, "height": k.height},
+        "T_camera_world": invert_transform(posed.T_world_camera).tolist(),
+        "depth_m": np.round(far.astype(np.float64), 2).tolist(),
+    }
 
 
 def _some_frames(recording: Recording, wanted: int) -> tuple[PosedFrame, ...]:
@@ -145,11 +155,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(session.describe())
         elif path == "/labels.json":
             self._json(session.labels.as_dict())
+        elif path == "/cameras.json":
+            self._json(session.cameras())
         elif path == "/top.png":
             self._image(session.top, ".png")
         elif path.startswith("/frame/") and path.endswith(".jpg"):
             try:
-                self._image(session.draw(int(path[len("/frame/") : -len(".jpg")])), ".jpg")
+                self._image(session.picture(int(path[len("/frame/") : -len(".jpg")])), ".jpg")
             except (ValueError, IndexError):
                 self._json({"error": f"no such frame: {path}; there are {len(session.frames)}"}, HTTPStatus.NOT_FOUND)
         else:

@@ -115,19 +115,22 @@ def labels_from_objects(objects: Sequence[SceneObject]) -> RecordingLabels:
 def labels_from_dict(data: Any) -> RecordingLabels:
     """Checked contents of a label file. Raises :class:`LabelError` naming the place and the value."""
     data = _mapping(data, "the file", {"objects"}, {"ignore", "extra_names"})
-    extra = _names(data.get("extra_names", []), "extra_names", None)
+    extra = _names(data.get("extra_names", []), "extra_names")
     known = {*ALL_CATEGORIES, *extra}
-    things = []
+    things, unknown = [], []
     for i, row in enumerate(_list(data["objects"], "objects")):
         where = f"objects[{i}]"
         row = _mapping(row, where, {"names", "box"}, {"sure", "note"})
-        names = _names(row["names"], f"{where}.names", known)
+        names = _names(row["names"], f"{where}.names")
+        unknown += [f"{where}.names holds the unknown name {_with_near(n, known)}" for n in names if n not in known]
         if not names:
             raise LabelError(f"{where}.names must hold at least one name, got {row['names']!r}")
         sure = row.get("sure", True)
         if not isinstance(sure, bool):
             raise LabelError(f"{where}.sure must be true or false, got {sure!r}")
         things.append(LabelledThing(names, _box(row["box"], where), sure, _note(row, where)))
+    if unknown:  # all at once
+        raise LabelError(f"{'; '.join(unknown)}; new names belong into extra_names")
     ignore = []
     for i, row in enumerate(_list(data.get("ignore", []), "ignore")):
         row = _mapping(row, f"ignore[{i}]", {"box"}, {"note"})
@@ -159,17 +162,18 @@ def _note(row: Mapping[str, Any], where: str) -> str:
     return note
 
 
-def _names(value: Any, where: str, known: set[str] | None) -> tuple[str, ...]:
+def _with_near(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), 3)
+    return f"{name!r} (near: {', '.join(near)})" if near else repr(name)
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
     names: list[str] = []
     for name in _list(value, where):
         if not isinstance(name, str) or not name.strip():
             raise LabelError(f"{where} holds {name!r}, which is no name")
         if name in names:
             raise LabelError(f"{where} holds {name!r} twice")
-        if known is not None and name not in known:
-            near = difflib.get_close_matches(name, sorted(known), 3)
-            hint = f"; near: {', '.join(near)}" if near else ""
-            raise LabelError(f"{where} holds the unknown name {name!r}{hint}; new names belong into extra_names")
         names.append(name)
     return tuple(names)
 

@@ -3,27 +3,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron.apps.progress import TaskProgress
+
+if TYPE_CHECKING:
+    from embodied_perceptron.apps.replay import ReplayProgress
+
 
 def recording(
-    recording: Annotated[Path, typer.Option(help="A recording: TUM folder or bag.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and pictures.")],
+    recording: Annotated[Path, typer.Option(help="Recording: TUM folder or bag.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, table and pictures.")],
     labels: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored.")
     ] = None,
     objects: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="objects.json of an earlier `replay --direct` instead of one.")
+        Path | None,
+        typer.Option(dir_okay=False, help="objects.json of a map: an earlier `replay --direct`, instead of one."),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML configuration of the replay.")] = None,
-    weights: Annotated[str | None, typer.Option(help='A shipped name, a weights file, or "" = by shape alone.')] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
+    ] = None,
     min_score: Annotated[float | None, typer.Option(help="Score of an object; default: the weights' own.")] = None,
-    max_frames: Annotated[int | None, typer.Option(min=1, help="Replay no more frames.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
     images: Annotated[int, typer.Option(min=0, help="Camera images to draw on where there are no labels.")] = 4,
     pictures: Annotated[bool, typer.Option(help="A picture of every published object and everything missed.")] = True,
 ) -> None:
@@ -43,22 +55,33 @@ def recording(
     Without --labels it draws what is found, on images and from above, and nothing is scored.
     """
     from embodied_perceptron.apps.errors import CommandError
-    from embodied_perceptron.config import PerceptronConfig, load_config
-    from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
 
-    settings = PerceptronConfig() if config is None else load_config(config)
-    if weights is not None or min_score is not None:
-        named = settings.network.weights if weights is None else weights
-        settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+    if labels is None and objects is not None:
+        raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
+    with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:
+        from embodied_perceptron.config import PerceptronConfig, load_config
+        from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
+        from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
+
+        settings = PerceptronConfig() if config is None else load_config(config)
+        if device is not None:
+            settings = replace(settings, network=replace(settings.network, device=device))
+        if weights is not None or min_score is not None:
+            named = settings.network.weights if weights is None else weights
+            settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+
+        def on_progress(p: ReplayProgress) -> None:
+            shown.update(p.frames, p.total, f"fused {p.fused}")
+
+        if labels is None:
+            found = draw_recording(recording, out, settings, images, on_progress)
+        else:
+            figures = evaluate_recording(
+                recording, labels, out, settings, objects, max_frames, pictures, on_progress=on_progress
+            )
     if labels is None:
-        if objects is not None:
-            raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
-        found = draw_recording(recording, out, settings, images)
         typer.echo(f"{out}: {len(found)} objects, nothing is scored")
         return
-    from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
-
-    figures = evaluate_recording(recording, labels, out, settings, objects, max_frames, pictures)
     table = Table(title=f"{recording.name} against {labels.name}")
     table.add_column("figure")
     table.add_column("", justify="right")
@@ -71,7 +94,7 @@ def recording(
 
 def mission_score(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
-    objects: Annotated[Path, typer.Option(help="objects.json of the map.")],
+    objects: Annotated[Path, typer.Option(help="objects.json of a map.")],
     occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
 ) -> None:
     """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.apps.replay import replay
+from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
@@ -53,6 +53,7 @@ def evaluate_recording(
     objects: str | Path | None = None,
     max_frames: int | None = None,
     pictures: bool = True,
+    on_progress: Callable[[ReplayProgress], None] | None = None,
 ) -> dict[str, float | int | None]:
     """Judge what is published about a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
     with ``pictures``, ``pictures/*.jpg`` into ``out``.
@@ -63,6 +64,7 @@ def evaluate_recording(
         config: of the replay.
         objects: ``objects.json`` of an earlier direct replay instead of a new one.
         max_frames: replay no more.
+        on_progress: called after every frame of the replay.
 
     Returns:
         The figures of :meth:`.RecordingScore.metrics`.
@@ -76,7 +78,7 @@ def evaluate_recording(
     wanted = read_labels(labels)  # first: a replay takes longer
     source = open_recording(recording)
     config = PerceptronConfig() if config is None else config
-    published = _replayed(source, config, max_frames) if objects is None else _read(Path(objects))
+    published = _replayed(source, config, max_frames, on_progress) if objects is None else _read(Path(objects))
     score = score_recording(published, wanted)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -88,8 +90,13 @@ def evaluate_recording(
     return figures
 
 
-def _replayed(source: Recording, config: PerceptronConfig, max_frames: int | None) -> tuple[SceneObject, ...]:
-    result = replay(source, config, max_frames=max_frames)
+def _replayed(
+    source: Recording,
+    config: PerceptronConfig,
+    max_frames: int | None,
+    on_progress: Callable[[ReplayProgress], None] | None,
+) -> tuple[SceneObject, ...]:
+    result = replay(source, config, max_frames=max_frames, on_progress=on_progress)
     if result.empty_because:
         raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
     return _moved(result.perception.objects, result.perception.T_world_map)

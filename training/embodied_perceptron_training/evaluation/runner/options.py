@@ -13,16 +13,18 @@ import typer
 from embodied_perceptron_training.evaluation.runner.parallel import Workers, choose_workers
 
 DataSet = Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")]
-Weights = Annotated[str, typer.Option(help="A shipped name, or a weights file.")]
+Weights = Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")]
 Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
-Views = Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")]
+Views = Annotated[int, typer.Option(min=1, help="Views of a scene: so many, spread evenly.")]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
-MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")]
+MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json.")]
 VIEWS, PROCESSES = 20, 2  # where nothing is said
 
 # Of commands that fit something and may store it in the weights
-FittedWeights = Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")]
-FittedSplit = Annotated[str, typer.Option(help="train or val; test is for figures.")]
+FittedWeights = Annotated[
+    str, typer.Option(help="Network: a shipped name, a weights file; with --write a weights file alone.")
+]
+FittedSplit = Annotated[str, typer.Option(help="Split of the data set: train or val; test is for figures.")]
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class Common:
 
 
 def _common(
-    data: Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    data: Annotated[
+        Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, table and picture.")],
+    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test",
     weights: Weights = "tiny",
     scenes: Scenes = None,
     views: Views = VIEWS,

@@ -33,6 +33,7 @@ from embodied_perceptron_training.evaluation.runner.pictures import compare, dra
 from embodied_perceptron_training.evaluation.runner.progress import scene_progress
 from embodied_perceptron_training.evaluation.runner.scene_tasks import is_in_benchmark
 
+SCREEN_ROWS = 24
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 _CLASS_FIGURES = ("AP25", "AR25", "AP50", "AR50")
@@ -153,6 +154,15 @@ def headline(figures: dict[str, float]) -> dict[str, float]:
     return {k: v for k, v in figures.items() if len(k.split("/")) < 2 or k.split("/")[-2] not in kinds}
 
 
+def on_one_screen(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those that are of everything, where there are more than a screen has lines: of parts are those with a slash, and
+    those whose names go on from others' ("AP25_small")."""
+    if len(figures) <= SCREEN_ROWS:
+        return dict(figures)
+    whole = [name for name in figures if "/" not in name]
+    return {n: figures[n] for n in whole if not any(n.startswith(f"{other}_") for other in whole)}
+
+
 def markdown(evaluation: Evaluation, command: str) -> str:
     """The tables that a person reads."""
     run = run_record(evaluation, command)
@@ -219,21 +229,22 @@ def run_evaluation(
     """
     out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
     console = Console()
-    with scene_progress(title, spec, console) as show:
+    with scene_progress(title, spec) as show:
         found = evaluate(spec, workers, show)
     write_report(found, out, command)
     if "detection" in spec.tasks and pictures > 0:
         write_pictures(found, out, pictures)
     table = Table("figure", title=f"{title}: {len(found.results)} scenes of {Path(spec.data).name} ({spec.split})")
     table.add_column("%", justify="right")
-    for name, value in headline(found.figures).items():
+    for name, value in on_one_screen(headline(found.figures)).items():
         table.add_row(name, f"{value:.2f}")
     console.print(table)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     if outside := strangers(found):
-        console.print(outside_in_words(outside), style="yellow", markup=False)
-    console.print(f"{found.seconds:.0f} s; tables and figures in {out}", markup=False)
+        names = f"{len(outside)} classes of the network are none of the benchmark's and left out"
+        console.print(f"{names}: see {out / TABLES}", style="yellow", markup=False)
+    console.print(f"{found.seconds:.0f} s; all {len(found.figures)} figures and tables in {out / TABLES}", markup=False)
     return found
 
 

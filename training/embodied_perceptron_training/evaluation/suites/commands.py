@@ -12,11 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
+from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Workers, known_everywhere
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
+
+SCREEN_LINES = 40
 
 
 def register(app: typer.Typer) -> None:
@@ -36,19 +39,27 @@ def suite_spec(common: Common, seed: int = 0, training: Path | None = None) -> S
 
 def pope(
     common: Common,
-    seed: Annotated[int, typer.Option(help="Of the random negatives.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: of the random negatives.")] = 0,
     training: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Scene list of the training set (JSON).")
+        Path | None,
+        typer.Option(
+            "--training-scenes",
+            "--training",
+            exists=True,
+            dir_okay=False,
+            help="Scene list of the training set (JSON).",
+        ),
     ] = None,
     scene_list: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Ask about these scenes instead (JSON).")
     ] = None,
     answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers, not a model's (JSON).")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): these, not a model's.")
     ] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     spec = suite_spec(common, seed, training)
     _suite(
@@ -63,16 +74,17 @@ def pope(
 
 def arkitscenerefer(
     common: Common,
-    seed: Annotated[int, typer.Option(help="Of the noisy detector.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed: of the noisy detector.")] = 0,
     references: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
     ] = None,
     answers: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers to them (JSON).")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): to --references.")
     ] = None,
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     _suite(
         "arkitscenerefer",
@@ -87,11 +99,13 @@ def arkitscenerefer(
 def openlex3d(
     common: Common,
     predictions: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Score these maps: <scene>.npz, prompts.npz.")
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Predictions to score: maps as <scene>.npz, and prompts.npz."),
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
-    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
     spec = suite_spec(common)
     _suite(
@@ -106,17 +120,22 @@ def openlex3d(
 
 def robustness(
     common: Common,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
-    views: Annotated[int, typer.Option(min=1, help="Targets of each home and factor, each in a view of its own.")] = 4,
+    scenes: Scenes = 6,
+    views: Annotated[
+        int, typer.Option(min=1, help="Views of a scene: one of each of so many targets, for every factor.")
+    ] = 4,
     levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     detector: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: scored too.")
     ] = None,
-    detector_layout: Annotated[str, typer.Option(help="Of its outputs: nanodet, yolov8, yolox, rtdetr ...")] = "",
+    detector_layout: Annotated[
+        str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
+    ] = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
-    from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.suites import robustness as sweeps  # torch loads only when needed
+    with TaskProgress("loading the library"):
+        from embodied_perceptron.recordings.files import write_atomically
+        from embodied_perceptron_training.evaluation.suites import robustness as sweeps
 
     suite = suite_spec(common)
 
@@ -153,7 +172,7 @@ def _suite(
         if run is None:
             figures, facts = from_files()
         else:
-            with progress_bar(title, console) as show:
+            with progress_bar(title) as show:
                 done = run(spec, common.workers, show)
             figures, skipped = done.figures, done.skipped
             facts = {
@@ -167,11 +186,30 @@ def _suite(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     write_suite_report(out, title, figures, facts, skipped, command)
-    table = Table("figure", title=title)
-    table.add_column("%", justify="right")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.2f}")
-    console.print(table)
+    console.print(title, style="bold")
+    for table in _on_one_screen(figures):
+        console.print(table)
     for name, reason in skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
-    console.print(f"tables and figures in {out}", markup=False)
+    console.print(f"all {len(figures)} figures and tables in {out / 'metrics.md'}", markup=False)
+
+
+def _on_one_screen(figures: Mapping[str, float]) -> list[Table]:
+    """The first tables of the figures, as many as a screen has lines; narrow ones have their groups as rows."""
+    from embodied_perceptron_training.evaluation.suites.report import tables_of
+
+    shown, lines = [], 0
+    for groups, rows in tables_of(figures):
+        turned = len(groups) > len(rows)
+        columns = [name for name, _ in rows] if turned else groups
+        body = [(g, [values[k] for _, values in rows]) for k, g in enumerate(groups)] if turned else rows
+        lines += len(body) + 2
+        if shown and lines > SCREEN_LINES:
+            break
+        table = Table("%", box=None)
+        for name in columns:
+            table.add_column(name, justify="right")
+        for name, values in body:
+            table.add_row(name, *(f"{value:.2f}" for value in values))
+        shown.append(table)
+    return shown

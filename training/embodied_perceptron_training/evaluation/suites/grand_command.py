@@ -25,9 +25,13 @@ class TextKind(str, Enum):
 
 
 def grand(
-    scenes: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="3D-GRAND's JSON of scenes.")],
+    scenes: Annotated[
+        Path, typer.Option("--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes of 3D-GRAND.")
+    ],
     texts: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Texts to score, with tagged phrases.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics.json, texts.json, references.json.")],
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder to write: metrics.json, texts.json, references.json.")
+    ],
     truth: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The right texts, by the same ids.")
     ] = None,

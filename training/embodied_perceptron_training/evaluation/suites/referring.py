@@ -84,9 +84,16 @@ def _percent(hits: Iterable[bool]) -> float:
 
 
 def referring(
-    scenes: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON: scenes with objects, queries.")],
-    answers: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON written by `ground`.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics.json and metrics.md.")],
+    scenes: Annotated[
+        Path,
+        typer.Option(
+            "--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes with objects, queries."
+        ),
+    ],
+    answers: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): written by `ground`.")
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics.json and metrics.md.")],
 ) -> None:
     """Score answers to sentences of people: overall and by kind of scene and sentence, beside published figures."""
     try:

@@ -75,16 +75,23 @@ def suite_markdown(
         lines += [f"    {without_folders(command)}", ""]
     lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in {**facts, "version": __version__}.items()]
     lines += [f"- skipped {name}: {reason}" for name, reason in skipped.items()]
-    for groups in _alike(figures):
-        names = [name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == groups[0]]
-        lines += ["", "| % | " + " | ".join(g or "value" for g in groups) + " |", "|---|" + "---:|" * len(groups)]
-        for name in names:
-            values = (figures[f"{g}/{name}" if g else name] for g in groups)
-            lines.append(f"| {name} | " + " | ".join(f"{v:.2f}" for v in values) + " |")
+    for groups, rows in tables_of(figures):
+        lines += ["", "| % | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
+        lines += [f"| {name} | " + " | ".join(f"{v:.2f}" for v in values) + " |" for name, values in rows]
     if title in PUBLISHED:
         source, table = PUBLISHED[title]
         lines += ["", f"For comparison, on other data: {source}: {table}."]
     return "\n".join(lines) + "\n"
+
+
+def tables_of(figures: Mapping[str, float]) -> list[tuple[list[str], list[tuple[str, list[float]]]]]:
+    """(names of columns, (name, values) of rows) of tables: a column a group, groups of other names apart."""
+    tables = []
+    for groups in _alike(figures):
+        names = [name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == groups[0]]
+        rows = [(name, [figures[f"{g}/{name}" if g else name] for g in groups]) for name in names]
+        tables.append(([g or "value" for g in groups], rows))
+    return tables
 
 
 def _alike(figures: Mapping[str, float]) -> list[list[str]]:

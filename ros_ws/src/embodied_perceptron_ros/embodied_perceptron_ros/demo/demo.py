@@ -127,6 +127,9 @@ def summary_table(results: Mapping[str, Any], out: Path) -> Table:
     def rate(name: str) -> str:
         return "none" if results[name] is None else f"{results[name]:.1f}"
 
+    ap25 = percent("AP25")
+    if results["AP25_furniture"] is not None:
+        ap25 += f" (furniture {percent('AP25_furniture')})"
     rows = (
         ("recording", Path(results["source"]).name),
         ("network", results["weights"] or "none: boxes without classes"),
@@ -139,7 +142,7 @@ def summary_table(results: Mapping[str, Any], out: Path) -> Table:
         ("query -> answer", spread("query")),
         ("map", f"{results['voxels']:,} voxels, {results['objects']} objects"),
         ("distance to true surface", "no truth" if error_m is None else f"{error_m * 1e3:.1f} mm mean"),
-        ("AP25 of the objects", f"{percent('AP25')} (furniture {percent('AP25_furniture')})"),
+        ("AP25 of the objects", ap25),
         ("mIoU of the cells", percent("mIoU")),
         ("files in", escape(str(out))),
         ("", "top_view.png camera_view.png room_3d.png demo.rrd results.json ..."),

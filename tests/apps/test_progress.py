@@ -1,0 +1,111 @@
+"""What is shown while something lasts: at once, and on and on where nobody looks at a bar."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from embodied_perceptron.apps import progress
+from embodied_perceptron.apps.progress import TaskProgress
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_line_comes_at_once_and_then_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while nothing is reported: what lasts is silent for long."""
+    monkeypatch.setattr(progress, "_EVERY_S", 0.05)
+    out = io.StringIO()
+    with TaskProgress("looking at [a] map", Console(file=out)) as shown:
+        assert out.getvalue() == "looking at [a] map ...\n"
+        time.sleep(0.3)
+        silent = out.getvalue().splitlines()
+        assert len(silent) >= 3
+        assert re.fullmatch(r"looking at \[a\] map \.\.\., \d+ s", silent[-1])
+        shown.update(3, 7, "fused 2")
+        time.sleep(0.3)
+    assert re.fullmatch(r"fused 2: 3 of 7, \d+ s", out.getvalue().splitlines()[-1])
+    ended = out.getvalue()
+    time.sleep(0.2)
+    assert out.getvalue() == ended
+
+
+def test_a_terminal_has_a_bar_that_goes() -> None:
+    out = io.StringIO()
+    with TaskProgress("reading", Console(file=out, force_terminal=True, width=80)) as shown:
+        shown.update(1, 4)
+        time.sleep(0.3)
+        shown.say("a line that stays")
+    assert "reading" in out.getvalue()
+    assert "1/4" in out.getvalue()
+    assert "a line that stays" in out.getvalue()
+
+
+def test_no_command_has_a_bar_of_its_own() -> None:
+    """It would say nothing where it is piped. A training and the demo print lines by themselves."""
+    by_themselves = {"trainer.py", "demo.py"}
+    found = []
+    for folder in ("models", "training", "ros_ws/src"):
+        for path in (ROOT / folder).rglob("*.py"):
+            imports = {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)}
+            if (
+                "rich.progress" in imports
+                and path.parts[-2:] != ("apps", "progress.py")
+                and path.name not in by_themselves
+            ):
+                found.append(path)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "replay . --out OUT",
+        "doctor .",
+        "compile",
+        "describe .",
+        "view .",
+        "ground --scene-file FILE --out OUT/a.json",
+        "render-recording --out OUT",
+        "generate --out OUT",
+        "inspect .",
+        "inspect --compare .",
+        "export-bag . --out OUT",
+        "learn --from . --out learned.safetensors",
+        "train --task multi --data . --out OUT",
+        "ablate --data . --val . --out OUT",
+        "label labels.json --map .",
+        "evaluate recording --recording . --out OUT",
+        "evaluate all --data . --out OUT",
+        "evaluate pope --data . --out OUT",
+        "evaluate robustness --data . --out OUT",
+        "evaluate calibrate --data . --weights tiny",
+        "evaluate calibrate-scores --data . --weights tiny",
+    ],
+)
+def test_a_command_says_what_it_does_before_it_loads_what_takes_long(words: str, tmp_path: Path) -> None:
+    """torch and numba take seconds, in which a terminal would be silent."""
+    (tmp_path / "file.json").write_text("{}")
+    words = words.replace("OUT", str(tmp_path / "out")).replace("FILE", str(tmp_path / "file.json"))
+    code = """
+import sys
+from embodied_perceptron.apps import progress
+def enter(self):
+    print([name for name in ("torch", "numba", "cv2", "rosbags") if name in sys.modules])
+    sys.stdout.flush()
+    import os
+    os._exit(0)
+progress.TaskProgress.__enter__ = enter
+from embodied_perceptron.apps.cli import build_app
+build_app()(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", code, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "[]", f"{words}: {done.stdout}{done.stderr}"
