@@ -2,11 +2,12 @@
 
 Voxel arithmetic here is that of ``geometry/transforms.py`` in fixed point (see ``voxels.py``); tests hold the two
 together. The kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same
-input gives the same bits, and the torch kernels the same map.
+input gives the same bits, and a device the same map (``device_map.py``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,6 @@ from embodied_perceptron.mapping.voxels import (
     RECORD,
     ClearingRule,
     FrameView,
-    FrameVoxels,
-    MergeCounts,
     VoxelRows,
 )
 
@@ -590,8 +589,43 @@ def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
     return (np.stack([i >> 6, (i >> 3) & 7, i & 7], axis=1) + 0.5) * voxel_size_m
 
 
+@dataclass(frozen=True, eq=False)
+class FrameVoxels:
+    """First half of taking a band of rows in.
+
+    Attributes:
+        block_keys: (B,) int64 distinct keys of the blocks that the points fall into.
+        points: valid pixels.
+        out_of_range: of these, points too far from the world's origin for a voxel key.
+    """
+
+    block_keys: NDArray[np.int64]
+    points: int
+    out_of_range: int
+
+
+@dataclass(frozen=True)
+class MergeCounts:
+    """Second half: what the band changed.
+
+    Attributes:
+        touched: voxels that received points, for the first time in this image.
+        created: of these, voxels that were empty before.
+        refused_points: points of blocks without a slot.
+    """
+
+    touched: int
+    created: int
+    refused_points: int
+
+
 class NumbaVoxels:
-    """:class:`~embodied_perceptron.mapping.voxels.VoxelStore` on the CPU."""
+    """Voxels in numbered blocks, and the compiled kernels over them.
+
+    Attributes:
+        records: (capacity, 512, 8) int32, see the column constants.
+        last_seen_ns: (capacity, 512) int64 stamp of the newest frame with points in the voxel.
+    """
 
     def __init__(self, capacity: int) -> None:
         # zeros from calloc: memory is taken from the system only where a block has been
@@ -618,6 +652,7 @@ class NumbaVoxels:
         self._index = np.zeros((blocks, BLOCK_VOXELS), np.int32)
 
     def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
+        """Accumulate a band's points by voxel, apart from the map."""
         width = view.depth_m.shape[1]
         pixels = (rows[1] - rows[0]) * width
         if len(self._cells) < pixels:
@@ -654,6 +689,10 @@ class NumbaVoxels:
             self._sums[: self._voxels] = 0
 
     def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
+        """Add the accumulated band to the map; ``slots`` belongs to ``FrameVoxels.block_keys``, -1 = refused.
+
+        In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
+        """
         n, self._voxels = self._voxels, 0
         return MergeCounts(
             *merge_rows(
@@ -678,6 +717,10 @@ class NumbaVoxels:
         slots: NDArray[np.int32],
         coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
+        """Lower the evidence of what the view sees through in the given blocks.
+
+        Returns the number of voxels removed and the slots of blocks left empty.
+        """
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)
             self._step = np.empty(view.depth_m.shape, np.int32)
@@ -709,14 +752,17 @@ class NumbaVoxels:
         return removed, emptied
 
     def erase(self, slots: NDArray[np.int32]) -> int:
+        """Empty whole blocks; returns how many voxels they held."""
         return int(erase_blocks(slots, self._records, self._last_seen, self._occupied, self._count))
 
     def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
         empty = remove_voxels(slots, local, self._records, self._last_seen, self._occupied, self._count, self._emptied)
         slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
         return slots_left
 
     def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
+        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
         n = int(self._count[slots].sum())
         out_coords = np.empty((n, 3), np.int32)
         records = np.empty((n, RECORD), np.int32)
@@ -735,6 +781,7 @@ class NumbaVoxels:
         return VoxelRows(*(torch.from_numpy(a[:n]) for a in (out_coords, records, last_seen)))
 
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
+        """Write voxels (distinct) into empty places."""
         put_voxels(
             slots,
             local,

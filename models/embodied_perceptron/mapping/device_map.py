@@ -1,0 +1,710 @@
+"""The map on a device: plain tensor operations of sizes that the host knows, so that nothing waits for the device.
+
+The table of blocks lives there too. A frame's points lie in a box of blocks that the host works out from the pose and
+the largest depth; within it a block's place in a dense grid is its hash, which never collides, and the grid tells
+stored blocks from new ones. A voxel's place is then that of its block's slot, and points are added up where they fall:
+nothing is sorted. Lists whose length only the device knows (what the camera may see through) are padded to a bound that
+the host knows; what is beyond their end points at one more slot, which nobody reads. Bounds come from the counts of
+earlier frames, which arrive when they arrive. Only where the budget of blocks may be used up does the host ask, and
+decide by the rule of :class:`~.blocks.BlockTable` who stays.
+
+What a frame changes is computed first and then written by one operation for its points and one for what it clears: when
+the device fails in between, the host goes on from there (:class:`~.voxels.FusionProgress`).
+
+Everything summed is an integer, and floating-point expressions of points and pixels are those of ``numba_voxels.py`` in
+float64 and in the same order, so the map is the same; sums over windows and matrix products may differ in the last bit,
+which decides nothing unless a comparison is that close.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import VolumeConfig
+from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, Intrinsics, constant, pack_keys
+from embodied_perceptron.mapping.blocks import (
+    BLOCK_BITS,
+    BLOCK_EDGE,
+    BLOCK_VOXELS,
+    block_coords,
+    nearest,
+    split_coords,
+    squared_distance,
+)
+from embodied_perceptron.mapping.numba_voxels import local_centers
+from embodied_perceptron.mapping.voxels import (
+    BAND_PIXELS,
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_HIT,
+    EVIDENCE_MAX,
+    HITS,
+    HITS_CAP,
+    OFFSET_BITS,
+    OFFSET_UNITS,
+    RECORD,
+    ClearingRule,
+    FrameView,
+    FusionProgress,
+    MapSize,
+    VoxelRows,
+    evidence_step,
+)
+
+_COLUMNS = RECORD + 2  # of a stored voxel: its record, and its stamp as two int32
+_SUMS = COLOR + 3  # of these columns, the first are sums
+_LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))
+_BLOCK_UNITS = OFFSET_UNITS * BLOCK_EDGE
+_FREE = 1 << 40  # x of a slot without a block
+_ERASE = _FREE + 1  # x of a slot whose voxels must be erased before it is free
+_USED = 1 << 30  # x of a block is less
+_ERASED_AT_ONCE = 1024  # slots
+_MAX_CELLS = 1 << 24  # of a frame's box of blocks
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Blocks that a band's points may fall into, with a border of others: ``lower`` block and ``dims``, (3,) each;
+    ``is_cut``: some points may lie out of the reach of voxel keys."""
+
+    lower: NDArray[np.int64]
+    dims: tuple[int, int, int]
+    is_cut: bool
+
+    @staticmethod
+    def around(view: FrameView, rows: tuple[int, int], reach_m: float) -> _Box:
+        """Of the pixels of ``rows`` with depths up to ``reach_m``, as far as voxel keys reach."""
+        width = view.depth_m.shape[1]
+        rays = view.ray_x[:, [0, 0, width - 1, width - 1]] + view.ray_y[:, [rows[0], rows[1] - 1] * 2]  # (3, 4)
+        corners = np.concatenate([view.origin[:, None], view.origin[:, None] + reach_m * rays], axis=1)
+        low, high = np.clip([corners.min(1), corners.max(1)], -_LIMIT, _LIMIT - 1)
+        is_cut = bool((low != corners.min(1)).any() or (high != corners.max(1)).any())
+        lower = np.floor(low / _BLOCK_UNITS).astype(np.int64) - 1
+        upper = np.floor(high / _BLOCK_UNITS).astype(np.int64) + 2
+        x, y, z = (int(n) for n in -(lower - upper) // 4 * 4 + 4)  # in steps, so that its tables serve many frames
+        return _Box(lower, (x, y, z), is_cut)
+
+    @property
+    def cells(self) -> int:
+        """Blocks, the border included."""
+        x, y, z = self.dims
+        return x * y * z
+
+    def within(self, center: NDArray[np.float64], radius: float) -> NDArray[np.bool_] | None:
+        """(cells,) which blocks lie within ``radius`` of ``center``, in block edges; None = all."""
+        x, y, z = ((np.arange(n) + low + 0.5 - c) ** 2 for n, low, c in zip(self.dims, self.lower, center, strict=True))
+        if max(x) + max(y) + max(z) <= radius * radius:
+            return None
+        inside: NDArray[np.bool_] = ((x[:, None, None] + y[:, None]) + z <= radius * radius).reshape(-1)
+        return inside
+
+    def coords(self) -> NDArray[np.int64]:
+        """(cells, 3) of the blocks."""
+        return np.stack(np.unravel_index(np.arange(self.cells), self.dims), axis=1) + self.lower
+
+
+class _Counts:
+    """:class:`~embodied_perceptron.results.Arriving` of one frame: sent to the host together, read there when they have arrived."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[torch.Tensor | None, Callable[..., dict[str, int]]]] = []
+        self._arriving: torch.Tensor | None = None
+        self._event: torch.cuda.Event | None = None
+        self._result: dict[str, int] | None = None
+
+    def add(self, told: torch.Tensor | None, read: Callable[..., dict[str, int]]) -> None:
+        """Numbers on the device, (N,) int64, and what N whole numbers say."""
+        self._parts.append((told, read))
+
+    def send(self) -> None:
+        """No more is added: to the host, without waiting."""
+        told = [t for t, _ in self._parts if t is not None]
+        if not told:
+            return
+        together = torch.cat(told)
+        on_gpu = together.device.type == "cuda"
+        self._arriving = torch.empty(len(together), dtype=torch.int64, pin_memory=on_gpu)
+        self._arriving.copy_(together, non_blocking=True)
+        if on_gpu:
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(together.device))
+
+    def ready(self) -> bool:
+        return self._result is not None or self._event is None or self._event.query()
+
+    def result(self) -> Mapping[str, int]:
+        if self._result is None:
+            if self._event is not None:
+                self._event.synchronize()
+            if self._arriving is None:  # the frame was not finished
+                numbers = [n for told, _ in self._parts if told is not None for n in told.tolist()]
+            else:
+                numbers = self._arriving.numpy().tolist()
+            total = Counter[str]()
+            for told, read in self._parts:
+                count = 0 if told is None else len(told)
+                for name, value in read(*numbers[:count]).items():
+                    total[name] += value
+                numbers = numbers[count:]
+            self._result, self._parts, self._arriving = total, [], None
+        return self._result
+
+
+class _Frame:
+    depth: torch.Tensor
+    """One frame on the device, brought there by a single copy.
+
+    Attributes:
+        bands, boxes: of rows, and the blocks that their points may fall into.
+        points_of: how many points each band has.
+        depth, color: (H, W) and (H, W, 3) as they came.
+        nothing: (H, W) bool, pixels without a point that can be stored.
+        ray_x, ray_y, origin: (W, 3), (H, 1, 3) and (3,), see :class:`~.voxels.FrameView`.
+        lowers, corners: (bands, 3) int64, the boxes' lowest block, and their lower corner as a point.
+        camera_of_block, camera_offset: (3, 9) and (9,): block coordinates to the corner's place in the camera, metres,
+            and to its distances inside of the six sides of the frustum, widened by a block's diagonal.
+        local_camera: (512, 3) voxel centres from their block's corner, in the camera's axes, metres.
+        normal_of_plane: (3, 3) a plane in inverse depth over the image to n in the world's axes, n x = 1 from the
+            camera.
+        focal, middle, border: fx and fy; cx and cy; lowest and highest (column, row) that a window may be asked for.
+    """
+
+    def __init__(self, view: FrameView, config: VolumeConfig, rule: ClearingRule, device: torch.device) -> None:
+        self.bands, self.intrinsics, self.stamp_ns = view.bands(), view.intrinsics, view.stamp_ns
+        height, self.width = view.depth_m.shape
+        r, k, T = rule.window_px(view.intrinsics), view.intrinsics, view.T_camera_world
+        self.windows_fit = min(height, self.width) > 2 * r
+        edge_m = BLOCK_EDGE * config.voxel_size_m
+        self._reach_m, self._edge_m = rule.max_range_m, edge_m
+        valid = (view.depth_m >= rule.min_range_m) & (view.depth_m <= rule.max_range_m)
+        self.points_of = [int(np.count_nonzero(valid[a:b])) for a, b in self.bands]
+        self.points = sum(self.points_of)
+        deepest = float(view.depth_m.max(where=valid, initial=0.0))
+        self.boxes = [_Box.around(view, rows, deepest) for rows in self.bands]
+        if any(box.is_cut for box in self.boxes):
+            valid &= _within_keys(view)
+        cells = max(box.cells for box in self.boxes)
+        if cells > _MAX_CELLS:
+            raise ValueError(
+                f"a view {deepest:.1f} m deep spans {cells} blocks of {edge_m:.3f} m, more than {_MAX_CELLS}: "
+                "lower max_range_m or use the CPU"
+            )
+        arrays = {
+            "ray_x": view.ray_x.T, "ray_y": view.ray_y.T[:, None], "origin": view.origin,
+            "lowers": np.stack([box.lower for box in self.boxes]),
+            "corners": np.stack([box.lower for box in self.boxes]) * _BLOCK_UNITS,
+            "local_camera": local_centers(config.voxel_size_m) @ T[:3, :3].T,
+            "normal_of_plane": np.array([[0.0, 0.0, 1.0], [k.fx, 0.0, k.cx], [0.0, k.fy, k.cy]]) @ T[:3, :3],
+            "focal": np.array([k.fx, k.fy]), "middle": np.array([k.cx, k.cy]),
+            "border": np.array([[r - 1.0, r - 1.0], [self.width - r, height - r]]),
+            "depth": view.depth_m, "color": view.color, "nothing": ~valid,
+        }  # fmt: skip
+        # distances inside of the frustum are n (x, y, z) + d
+        sides = view.side_planes()
+        planes = np.zeros((6, 4))
+        planes[:2, [0, 2]], planes[2:4, [1, 2]] = sides[:2], sides[2:]
+        planes[4:] = [0, 0, 1, -rule.min_range_m], [0, 0, -1, rule.max_range_m]
+        planes[:, 3] += 0.5 * np.sqrt(3.0) * edge_m
+        to_camera, to_planes = T[:3, :3] * edge_m, planes[:, :3] @ T[:3, :3] * edge_m
+        arrays["camera_of_block"] = np.concatenate([to_camera, to_planes]).T
+        arrays["camera_offset"] = np.concatenate(
+            [T[:3, 3], planes[:, :3] @ T[:3, 3] + planes[:, 3] + 0.5 * to_planes.sum(1)]
+        )
+        for name, tensor in upload(arrays, device).items():
+            setattr(self, name, tensor)
+
+    def blocks_in_frustum(self) -> int:
+        """How many blocks may meet the frustum at most: its volume, widened on all sides, in blocks."""
+        k, edge_m = self.intrinsics, self._edge_m
+        wider = 2.0 * np.sqrt(3.0) * edge_m  # two diagonals: of the block at its centre, and of the lattice
+        deep = self._reach_m + 2 * wider
+        a, b = k.width / k.fx, k.height / k.fy
+        c, d = 2 * wider * np.hypot(1.0, a), 2 * wider * np.hypot(1.0, b)
+        return int((a * b * deep**3 / 3 + (a * d + b * c) * deep**2 / 2 + c * d * deep) / edge_m**3) + 1
+
+
+def _within_keys(view: FrameView) -> NDArray[np.bool_]:
+    """(H, W) pixels whose points lie within the reach of voxel keys; others are far away, or not finite."""
+    inside = np.ones(view.depth_m.shape, bool)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for axis in range(3):
+            ray = view.ray_x[axis][None, :] + view.ray_y[axis][:, None]
+            fixed = np.floor(view.depth_m.astype(np.float64) * ray + view.origin[axis])
+            inside &= (fixed >= -_LIMIT) & (fixed < _LIMIT)
+    return inside
+
+
+def upload(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Arrays as tensors on a device, brought there in one copy that nothing waits for."""
+    starts, end = [], 0
+    for array in arrays.values():
+        starts.append(end)
+        end += -(-array.nbytes // 16) * 16
+    host = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    packed = host.numpy()
+    for start, array in zip(starts, arrays.values(), strict=True):
+        packed[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+    there = torch.from_numpy(packed).to(device, non_blocking=True)
+    dtypes = {name: torch.from_numpy(np.empty(0, array.dtype)).dtype for name, array in arrays.items()}
+    return {
+        name: there[start : start + array.nbytes].view(dtypes[name]).view(array.shape)
+        for start, (name, array) in zip(starts, arrays.items(), strict=True)
+    }
+
+
+def _padded(count: int, step: int) -> int:
+    """To a multiple of ``step``."""
+    return -(-count // step) * step
+
+
+@lru_cache(8)
+def _box_tables(dims: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a box: (3, 8 * longest) what a voxel's coordinate adds to block * 512 + local, by axis, and (cells, 3)
+    coordinates of its blocks from the lowest."""
+    v = np.arange(max(dims) * BLOCK_EDGE)
+    strides = np.array([dims[1] * dims[2], dims[2], 1])[:, None] * BLOCK_VOXELS
+    axes = (v >> BLOCK_BITS) * strides + (v & (BLOCK_EDGE - 1)) * np.array([[64], [8], [1]])
+    blocks = np.stack(np.unravel_index(np.arange(dims[0] * dims[1] * dims[2]), dims), axis=1)
+    tables = upload({"axes": axes, "blocks": blocks}, device)
+    return tables["axes"], tables["blocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """Constants of windows of ``size``^2 pixels in an image, float64 but for ``steps``."""
+
+    slopes: torch.Tensor
+    squares: torch.Tensor
+    all_squares: torch.Tensor
+    plane: torch.Tensor
+    pixels: torch.Tensor
+    steps: torch.Tensor
+    nowhere: torch.Tensor
+
+    @staticmethod
+    @lru_cache(4)
+    def of(intrinsics: Intrinsics, r: int, device: torch.device) -> _Windows:
+        """Windows of ``2 r + 1`` pixels."""
+        dv, du = (a.reshape(-1).astype(np.float64) for a in np.mgrid[-r : r + 1, -r : r + 1])
+        one = np.ones_like(du)
+        squares = np.stack([dv * dv, du * du, du * dv, du * dv, one], axis=1)
+        v, u = np.mgrid[r : intrinsics.height - r, r : intrinsics.width - r]
+        arrays = {
+            "slopes": np.stack([du, dv, dv, du, one], axis=1),
+            "squares": -squares,
+            "all_squares": squares.sum(0),
+            "plane": np.stack([one, du, dv]),
+            "pixels": np.stack([u.reshape(-1), v.reshape(-1)], axis=1).astype(np.float64),
+            "steps": np.array([evidence_step(n, len(du)) for n in range(len(du) + 1)]),
+            "nowhere": np.array(-np.inf),
+        }
+        return _Windows(**upload(arrays, device))
+
+
+class DeviceMap:
+    """:class:`~.voxels.VoxelMap` on any torch device; see the module docstring."""
+
+    def __init__(self, config: VolumeConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self._capacity = config.max_blocks
+        # one slot more than there are blocks, for what is refused or only padding
+        shape = (self._capacity + 1, BLOCK_VOXELS, _COLUMNS)
+        self._voxels = torch.zeros(shape, dtype=torch.int32, device=device)
+        self._rows = self._voxels.view(-1, _COLUMNS)
+        self._coords = torch.full((self._capacity + 1, 3), _FREE, dtype=torch.int64, device=device)  # of the slots
+        self._owner = torch.empty(len(self._rows), dtype=torch.int32, device=device)  # scratch
+        self._counting = torch.zeros(0, dtype=torch.int32, device=device)
+        self._one = torch.zeros((0, 1), dtype=torch.int64, device=device)
+        self._slots = torch.arange(self._capacity + 1, device=device)
+        self._nowhere = torch.tensor(self._capacity, device=device)
+        self._nowhere_voxel = torch.tensor(self._capacity * BLOCK_VOXELS, device=device)
+        self._infinity = torch.tensor(torch.inf, device=device)
+        self._axes = torch.arange(3, device=device)
+        # sums of more points than the first of them are halved once, than the second twice: more than a band can need
+        halvings = BAND_PIXELS.bit_length() - HITS_CAP.bit_length() + 2
+        self._caps = torch.tensor([(HITS_CAP + 1) << n for n in range(halvings)], device=device)
+        self._block_m = BLOCK_EDGE * config.voxel_size_m
+        self._restart(0, 0)
+
+    def _restart(self, blocks: int, voxels: int) -> None:
+        """Nothing is under way: there are so many."""
+        self._known = blocks, voxels
+        self._pending: deque[tuple[_Counts, int, int]] = deque()  # frames, with what they added at most
+        self._reach = np.full(3, np.inf), np.full(3, -np.inf)  # of blocks ever stored: lowest and highest
+        self._to_erase = 0  # slots at most
+
+    # ----------------------------------------------------------------------------------------- what the host knows
+
+    def _bounds(self) -> tuple[int, int]:
+        """Blocks and voxels that there are at most, without asking the device."""
+        while self._pending and self._pending[0][0].ready():
+            self._take(self._pending.popleft()[0])
+        blocks, voxels = self._known
+        for _, more_blocks, more_voxels in self._pending:
+            blocks, voxels = blocks + more_blocks, voxels + more_voxels
+        blocks = min(blocks, self._capacity)
+        return blocks, min(voxels, blocks * BLOCK_VOXELS)
+
+    def _take(self, counts: _Counts) -> None:
+        told, (blocks, voxels) = counts.result(), self._known
+        self._known = blocks + told.get("blocks", 0), voxels + told.get("voxels", 0)
+
+    def size(self) -> MapSize:
+        used = self._coords[:-1, 0] < _USED
+        slots = used.nonzero()[:, 0]
+        voxels = int((self._voxels[slots, :, HITS] > 0).sum())
+        return MapSize(len(slots), voxels, int(slots.max()) + 1 if len(slots) else 0)
+
+    @property
+    def is_empty(self) -> bool:
+        self._bounds()
+        return self._known[0] == 0 and not self._pending
+
+    # ------------------------------------------------------------------------------------------------------ one frame
+
+    def fuse(
+        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress, clock: Any
+    ) -> None:
+        blocks, voxels = self._bounds()
+        frame = _Frame(view, self.config, rule, self.device)
+        counts = _Counts()
+        done.counts.append(counts)
+        center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
+        self._pending.append((counts, self._capacity, self._capacity * BLOCK_VOXELS))  # until the frame is through
+        if not done.evicted:
+            self._evict(center, radius, counts)
+            done.evicted = True
+        clock.lap("evict")
+        for band in range(done.bands, len(frame.boxes)):
+            box = frame.boxes[band]
+            room = blocks + min(frame.points, box.cells) > self._capacity
+            self._add_points(frame, band, box.within(center, radius), (center, radius) if room else None, counts)
+            blocks = min(blocks + min(frame.points, box.cells), self._capacity)
+            done.bands = band + 1
+            clock.lap("points")
+        voxels = min(voxels + frame.points, blocks * BLOCK_VOXELS)
+        if not done.cleared and self.config.clearing and frame.windows_fit:
+            self._clear_seen_through(frame, rule, blocks, voxels, counts)
+        done.cleared = True
+        counts.send()
+        self._pending[-1] = counts, min(frame.points, sum(box.cells for box in frame.boxes)), frame.points
+        clock.lap("clear")
+
+    def _evict(self, center: NDArray[np.float64], radius: float, counts: _Counts) -> None:
+        """Blocks out of the radius; erased by and by."""
+        low, high = self._reach
+        furthest = np.maximum(np.abs(low - center), np.abs(high + 1 - center))
+        if (low <= high).all() and (furthest**2).sum() > radius * radius:
+            at = self._coords[:-1] + 0.5 - self._tensor(center)
+            square = at * at
+            beyond = (square[:, 0] + square[:, 1]) + square[:, 2] > radius * radius
+            beyond &= self._coords[:-1, 0] < _USED
+            self._coords[:-1].masked_fill_(beyond[:, None], _ERASE)
+            counts.add(beyond.sum()[None], lambda evicted: {"evicted_radius": evicted, "blocks": -evicted})
+            self._reach = np.maximum(low, np.floor(center - radius)), np.minimum(high, np.ceil(center + radius))
+            self._to_erase = self._capacity
+        if self._to_erase > 0:
+            dirty = (self._coords[:-1, 0] == _ERASE).cumsum(0, dtype=torch.int32)
+            slots = torch.searchsorted(dirty, self._numbers(_ERASED_AT_ONCE + 1)[1:])
+            removed = (self._voxels[:, :, HITS][slots] > 0).sum()
+            self._voxels.index_fill_(0, slots, 0)
+            self._coords.index_fill_(0, slots, _FREE)
+            counts.add(removed[None], lambda removed: {"voxels": -removed})
+            self._to_erase -= _ERASED_AT_ONCE
+
+    def _add_points(
+        self,
+        frame: _Frame,
+        band: int,
+        inside: NDArray[np.bool_] | None,
+        room_within: tuple[NDArray[np.float64], float] | None,
+        counts: _Counts,
+    ) -> None:
+        """One band's points, summed up by voxel.
+
+        ``inside``: blocks of the box that may be stored, None = all; ``room_within``: centre and radius by which to
+        make room, where it may be short.
+        """
+        box, rows = frame.boxes[band], slice(*frame.bands[band])
+        # (H, W, 3) fixed point from the box's lower corner; pixels without a point lie in its first, unused block
+        z = frame.depth[rows].double()[..., None]
+        fixed = torch.floor(z * (frame.ray_x + frame.ray_y[rows]) + frame.origin).long()
+        place = (fixed - frame.corners[band]).masked_fill_(frame.nothing[rows][..., None], 0)
+        axes, blocks = _box_tables(box.dims, self.device)
+        voxel = axes[self._axes, place >> OFFSET_BITS].sum(-1).view(-1)  # block * 512 + local
+        cell = voxel >> (3 * BLOCK_BITS)
+
+        slot_of = self._slots_of(box, frame.lowers[band])
+        unwanted = torch.ones(box.cells, dtype=torch.bool, device=self.device)
+        unwanted.scatter_(0, cell, frame.nothing[rows].view(-1))
+        fresh = (slot_of == self._capacity) > unwanted
+        if inside is not None:
+            fresh &= self._tensor(inside)
+        if room_within is not None:
+            fresh, slot_of = self._make_room(box, fresh, slot_of, room_within, counts)
+        rank = fresh.cumsum(0)
+        free = (self._coords[:-1, 0] == _FREE).cumsum(0)
+        new = torch.searchsorted(free, rank)  # the slots that are free, one after the other; then the unused one
+        slot_of = torch.where(fresh, new, slot_of)
+        self._coords.index_copy_(0, torch.where(fresh, new, self._nowhere), blocks + frame.lowers[band])
+        self._coords[-1:].fill_(_FREE)
+        self._reach = np.minimum(self._reach[0], box.lower), np.maximum(self._reach[1], box.lower + box.dims)
+
+        at = torch.add(voxel & (BLOCK_VOXELS - 1), slot_of[cell], alpha=BLOCK_VOXELS)  # (N,) of all voxels
+        pixels = len(at)
+        numbers = self._numbers(pixels)
+        ones = self._ones(pixels)
+        values = torch.cat([ones, (place & (OFFSET_UNITS - 1)).view(-1, 3), frame.color[rows].view(-1, 3)], 1)
+        self._owner.scatter_(0, at, numbers)  # of the pixels of a voxel, one
+        owner = self._owner[at]
+        sums = torch.zeros((pixels, _SUMS), dtype=torch.int64, device=self.device).index_add_(0, owner, values)
+        old = self._rows[at]
+        stored = at < self._capacity * BLOCK_VOXELS
+        mine = stored & (owner == numbers)
+        born = mine & (old[:, HITS] == 0)
+        sums += old[:, :_SUMS]
+        sums >>= torch.bucketize(sums[:, :1].contiguous(), self._caps, right=True)
+        stamps = old[:, RECORD:].view(torch.int64)
+        evidence = old[:, EVIDENCE : EVIDENCE + 1]
+        touched = mine
+        if band == 0:
+            evidence = (evidence + EVIDENCE_HIT).clamp_(max=EVIDENCE_MAX)
+        else:
+            again = stamps == frame.stamp_ns
+            touched = mine & (born | ~again[:, 0])
+            evidence = torch.clamp(evidence + EVIDENCE_HIT * touched[:, None], max=EVIDENCE_MAX)
+        stamps = stamps.clamp(min=frame.stamp_ns).view(torch.int32)
+        changed = torch.cat([sums, evidence, stamps], 1).int()
+        points = frame.points_of[band]
+        told = torch.cat([torch.stack([stored, touched, born]).sum(1), rank[-1:], free[-1:]])
+        # nothing of the frame is in the map before, and all of the band's points are after this
+        self._rows.index_copy_(0, torch.where(mine, at, self._nowhere_voxel), changed)
+        counts.add(
+            told,
+            lambda stored, touched, born, wanted, free: {
+                "points": points, "points_refused": points - stored, "voxels_touched": touched, "voxels": born,
+                "blocks": min(wanted, free),
+            },
+        )  # fmt: skip
+        self._voxels[-1].zero_()
+
+    def _slots_of(self, box: _Box, lower: torch.Tensor) -> torch.Tensor:
+        """(cells,) slot of each block of the box; the unused one where none is stored, and for the first cell."""
+        low, high, strides = self._corners(box.dims)
+        cell = (torch.clamp(self._coords - lower, low, high) * strides).sum(1)  # others lie in the border
+        slot_of = torch.full((box.cells,), self._capacity, dtype=torch.int64, device=self.device)
+        slot_of.scatter_(0, cell, self._slots)
+        slot_of[:1].fill_(self._capacity)
+        return slot_of
+
+    def _make_room(
+        self,
+        box: _Box,
+        fresh: torch.Tensor,
+        slot_of: torch.Tensor,
+        within: tuple[NDArray[np.float64], float],
+        counts: _Counts,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Evict the blocks that must make room for nearer ones; ``fresh`` and ``slot_of`` after that.
+
+        The host asks how many there are, and where they are too many it decides as :class:`~.blocks.BlockTable`.
+        """
+        coords = self._coords[:-1].cpu().numpy()
+        missing = fresh.cpu().numpy().nonzero()[0]
+        stored = np.flatnonzero(coords[:, 0] < _USED)
+        free = int((coords[:, 0] == _FREE).sum())
+        if len(missing) <= free:
+            return fresh, slot_of
+        if free + len(stored) < self._capacity:  # some wait to be erased
+            self._erase(np.flatnonzero(coords[:, 0] == _ERASE))
+        candidates = np.concatenate([coords[stored], box.coords()[missing]])
+        keep = np.ones(len(candidates), bool)
+        if len(candidates) > self._capacity:
+            keys = pack_keys(torch.from_numpy(candidates)).numpy()
+            keep = nearest(squared_distance(candidates, within[0]), keys, self._capacity)
+        lost, refused = stored[~keep[: len(stored)]], missing[~keep[len(stored) :]]
+        removed = self._erase(lost)
+        counts.add(None, lambda: {"evicted_budget": len(lost), "blocks": -len(lost), "voxels": -removed})
+        gone = torch.isin(slot_of, self._tensor(lost))
+        return fresh.index_fill(0, self._tensor(refused), False), slot_of.masked_fill(gone, self._capacity)
+
+    def _erase(self, slots: NDArray[np.int64]) -> int:
+        """Empty whole blocks, and forget them; returns how many voxels they held."""
+        at = self._tensor(slots)
+        removed = int((self._voxels[:, :, HITS][at] > 0).sum())
+        self._voxels.index_fill_(0, at, 0)
+        self._coords.index_fill_(0, at, _FREE)
+        return removed
+
+    # ------------------------------------------------------------------------------------------------------- clearing
+
+    def _clear_seen_through(self, frame: _Frame, rule: ClearingRule, blocks: int, voxels: int, counts: _Counts) -> None:
+        """By ``rule``; ``blocks`` and ``voxels``: how many there are at most."""
+        # (C + 1, 9) corners of the blocks in the camera, and whether they meet the frustum
+        placed = torch.addmm(frame.camera_offset, self._coords.double(), frame.camera_of_block)
+        visible = (placed[:-1, 3:] >= 0).all(1)
+        most = _padded(min(blocks, frame.blocks_in_frustum()), 256)
+        slots = torch.searchsorted(visible.cumsum(0, dtype=torch.int32), self._numbers(most + 2)[1:])
+        occupied = self._voxels[:, :, HITS][slots[:-1]] > 0  # (most, 512)
+        most_voxels = _padded(min(voxels, most * BLOCK_VOXELS), 4096)
+        place = torch.searchsorted(occupied.view(-1).cumsum(0, dtype=torch.int32), self._numbers(most_voxels + 1)[1:])
+        slot, local = slots[place >> (3 * BLOCK_BITS)], place & (BLOCK_VOXELS - 1)
+        at = torch.add(local, slot, alpha=BLOCK_VOXELS)
+        rows = self._rows[at]  # (V, 10), of the unused slot behind the last one
+
+        xyz = placed[:, :3][slot] + frame.local_camera[local]
+        z = xyz[:, 2:]
+        safe = z.clamp(rule.min_range_m, rule.max_range_m)
+        image_at = (xyz[:, :2] * safe.reciprocal()) * frame.focal + frame.middle  # (V, 2) column, row
+        low, high = frame.border
+        uv = torch.clamp(torch.floor(image_at + 0.5), low, high)
+        pixel = torch.add(uv[:, 0], uv[:, 1], alpha=frame.width).long()
+        # (V, 7) plane in inverse depth, nearness from which a voxel is not clear of it, depth, nearest depth, evidence
+        seen = self._window_maps(frame, rule)[pixel]
+        limit = safe + (rule.margin_per_m2 * (safe * safe) + (rule.margin_m + rule.half_diagonal_m))
+        beyond = seen[:, 4:6] > limit  # (V, 2)
+        inverse = torch.add(seen[:, 0], (seen[:, 1:3] * image_at).sum(1))
+        inverse = inverse[:, None]
+        before = (inverse > 0) & (inverse * limit < 1) & (inverse * safe < seen[:, 3:4])
+        through = (beyond[:, 1:] | before) & beyond[:, :1] & (z == safe)
+        through &= rows[:, RECORD:].view(torch.int64) != frame.stamp_ns
+        evidence = rows[:, EVIDENCE : EVIDENCE + 1]
+        evidence -= (seen[:, 6:] * through).int()
+        gone = evidence < 0
+        rows.masked_fill_(gone, 0)
+        left = torch.zeros(self._capacity + 1, dtype=torch.int64, device=self.device)
+        left.index_add_(0, slot, rows[:, HITS].long())
+        emptied = (left[:-1] == 0) & visible
+        told = torch.stack([gone.sum(), emptied.sum()])
+        self._rows.index_copy_(0, at, rows)  # all of it at once
+        counts.add(told, lambda cleared, blocks: {"voxels_cleared": cleared, "voxels": -cleared, "blocks": -blocks})
+        self._coords[:-1].masked_fill_(emptied[:, None], _FREE)
+
+    def _window_maps(self, frame: _Frame, rule: ClearingRule) -> torch.Tensor:
+        """(H * W, 7) float64 of the window around each pixel, 0 where it leaves the image.
+
+        Columns 0..2: its plane's inverse depth as a linear function of 1, column and row; 3: what inverse depth times
+        the voxel's depth must stay below, so that the voxel lies clear of the plane, -inf where there is no plane (see
+        ``numba_voxels.before_plane``); 4, 5: the pixel's own and the nearest known depth, 6: loss of evidence of what
+        is seen through.
+        """
+        r = rule.window_px(frame.intrinsics)
+        w = _Windows.of(frame.intrinsics, r, self.device)
+        inner = slice(r, -r), slice(r, -r)
+        size = 2 * r + 1
+
+        def windows(image: torch.Tensor) -> torch.Tensor:
+            return image.unfold(0, size, 1).unfold(1, size, 1)  # (H', W', size, size), a view
+
+        def listed(image: torch.Tensor) -> torch.Tensor:
+            return windows(image).reshape(-1, size * size)
+
+        unknown = frame.depth == 0
+        far = torch.where(unknown, self._infinity, frame.depth)
+        missing = listed(unknown)
+        nearest_m = windows(far).amin((-2, -1))
+        step = w.steps[missing.sum(1)]
+        inverse = far.double().reciprocal()  # 0 where unknown
+        inverses = listed(inverse)
+        lone = missing | missing.flip(1)  # pixels without an opposite
+        pairs = inverses.masked_fill(lone, 0.0)
+        squares = torch.addmm(w.all_squares, lone.double(), w.squares)  # vv, uu, uv, uv, count
+        slopes = pairs @ w.slopes  # wu, wv, wv, wu, sum
+        products = slopes[:, :4] * squares[:, :4]
+        determinant = squares[:, 0] * squares[:, 1] - squares[:, 2] * squares[:, 3]
+        g = (products[:, :2] - products[:, 2:]) / determinant[:, None]  # (N, 2); no number where there is no plane
+        w0 = slopes[:, 4:] / squares[:, 4:]
+        middle = inverse[inner].reshape(-1, 1)
+        tolerance = torch.add(middle * middle * rule.margin_m, rule.margin_per_m2)
+        fitted = torch.cat([w0, g], 1) @ w.plane
+        off = inverses - fitted
+        off.abs_().masked_fill_(missing, 0.0)
+        flat = (off <= tolerance).all(1, keepdim=True)
+        c0 = w0 - (g * w.pixels).sum(1, keepdim=True)
+        plane = torch.cat([c0, g], 1)
+        normal = plane @ frame.normal_of_plane  # in the world's axes
+        clear = normal.abs().sum(1, keepdim=True) * (-0.5 * self.config.voxel_size_m)
+        clear = clear - torch.linalg.vector_norm(normal, dim=1, keepdim=True) * rule.margin_m + 1.0
+        clear = torch.where(flat, clear, w.nowhere)
+        height, width = nearest_m.shape
+        maps = torch.cat(
+            [plane, clear, frame.depth[inner].reshape(-1, 1), nearest_m.view(-1, 1), step.view(-1, 1)], 1
+        ).view(height, width, 7)
+        return torch.nn.functional.pad(maps, (0, 0, r, r, r, r)).view(-1, 7)
+
+    # ------------------------------------------------------------------------------------------------------ the whole
+
+    def gather(
+        self, min_hits: int, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
+    ) -> VoxelRows:
+        most = _padded(self._bounds()[0], 256)
+        used = self._coords[:-1, 0] < _USED
+        if lower is not None and upper is not None and not np.isinf([lower, upper]).all():
+            used &= ((self._coords[:-1] + 1 > self._tensor(lower)) & (self._coords[:-1] < self._tensor(upper))).all(1)
+        slots = torch.searchsorted(used.cumsum(0, dtype=torch.int32), self._numbers(most + 1)[1:])
+        block, local = torch.nonzero(self._voxels[:, :, HITS][slots] >= min_hits, as_tuple=True)
+        slot = slots[block]
+        low = (local[:, None] >> constant((2 * BLOCK_BITS, BLOCK_BITS, 0), self.device)) & (BLOCK_EDGE - 1)
+        voxel = torch.add(low, self._coords[slot], alpha=BLOCK_EDGE)
+        order = torch.argsort(pack_keys(voxel))
+        rows = self._rows[torch.add(local, slot, alpha=BLOCK_VOXELS)[order]]
+        return VoxelRows(voxel[order].int(), rows[:, :RECORD], rows[:, RECORD:].view(torch.int64)[:, 0])
+
+    def put(self, rows: VoxelRows) -> None:
+        block_keys, local = split_coords(rows.coords.cpu().numpy())
+        distinct, slot = np.unique(block_keys, return_inverse=True)
+        coords = block_coords(distinct)
+        self._coords[: len(distinct)] = self._tensor(coords)
+        stamps = rows.last_seen_ns.to(self.device)[:, None].view(torch.int32)
+        self._rows[self._tensor(slot * BLOCK_VOXELS + local)] = torch.cat([rows.records.to(self.device), stamps], 1)
+        self._restart(len(distinct), len(rows))
+        if len(coords):
+            self._reach = coords.min(0), coords.max(0) + 1
+
+    def remove(self, coords: NDArray[np.int32]) -> None:
+        there = pack_keys(self._coords[:-1].clamp(max=MAX_COORDINATE)).cpu().numpy()  # of no block, for free slots
+        order = np.argsort(there)
+        keys, local = split_coords(coords)
+        slot = order[np.searchsorted(there, keys, sorter=order)]
+        self._rows[self._tensor(slot * BLOCK_VOXELS + local)] = 0
+        touched = self._tensor(np.unique(slot))
+        emptied = touched[(self._voxels[:, :, HITS][touched] == 0).all(1)]
+        self._coords[emptied] = _FREE
+        self._known = self._bounds()
+        self._pending.clear()
+
+    def clear(self) -> None:
+        self._voxels.zero_()
+        self._coords.fill_(_FREE)
+        self._restart(0, 0)
+
+    # ------------------------------------------------------------------------------- constants, brought there once
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _numbers(self, count: int) -> torch.Tensor:
+        """(count,) int32 from 0 on."""
+        if len(self._counting) < count:
+            self._counting = torch.arange(count, dtype=torch.int32, device=self.device)
+        return self._counting[:count]
+
+    def _ones(self, count: int) -> torch.Tensor:
+        """(count, 1) int64."""
+        if len(self._one) < count:
+            self._one = torch.ones((count, 1), dtype=torch.int64, device=self.device)
+        return self._one[:count]
+
+    def _corners(self, dims: tuple[int, int, int]) -> tuple[torch.Tensor, ...]:
+        """Of a box, (3,) each: its lowest block, its highest, and how far blocks lie apart in the dense grid."""
+        x, y, z = dims
+        return tuple(constant(n, self.device) for n in ((0, 0, 0), (x - 1, y - 1, z - 1), (y * z, z, 1)))
