@@ -18,6 +18,7 @@ which decides nothing unless a comparison is that close.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import VolumeConfig
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, Intrinsics, constant, pack_keys
 from embodied_perceptron.mapping.blocks import (
     BLOCK_BITS,
@@ -72,61 +74,60 @@ _MAX_CELLS = 1 << 24  # of a frame's box of blocks
 
 @dataclass(frozen=True)
 class _Box:
-    """Blocks that a band's points may fall into, with a border of others: ``lower`` block and ``dims``, (3,) each;
-    ``is_cut``: some points may lie out of the reach of voxel keys."""
+    """Blocks that a band's points may fall into, those from ``first`` to ``last``, within a border of others: ``lower``
+    and ``dims``; (3,) each."""
 
     lower: NDArray[np.int64]
     dims: tuple[int, int, int]
-    is_cut: bool
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
 
     @staticmethod
-    def around(view: FrameView, rows: tuple[int, int], reach_m: float) -> _Box:
-        """Of the pixels of ``rows`` with depths up to ``reach_m``, as far as voxel keys reach."""
-        width = view.depth_m.shape[1]
-        rays = view.ray_x[:, [0, 0, width - 1, width - 1]] + view.ray_y[:, [rows[0], rows[1] - 1] * 2]  # (3, 4)
-        corners = np.concatenate([view.origin[:, None], view.origin[:, None] + reach_m * rays], axis=1)
-        low, high = np.clip([corners.min(1), corners.max(1)], -_LIMIT, _LIMIT - 1)
-        is_cut = bool((low != corners.min(1)).any() or (high != corners.max(1)).any())
-        lower = np.floor(low / _BLOCK_UNITS).astype(np.int64) - 1
-        upper = np.floor(high / _BLOCK_UNITS).astype(np.int64) + 2
-        x, y, z = (int(n) for n in -(lower - upper) // 4 * 4 + 4)  # in steps, so that its tables serve many frames
-        return _Box(lower, (x, y, z), is_cut)
+    def around(low: NDArray[np.float64], high: NDArray[np.float64]) -> _Box:
+        """Of points between two corners, fixed point numbers."""
+        first, last = (np.floor(corner / _BLOCK_UNITS).astype(np.int64) for corner in (low, high))
+        x, y, z = (_padded(n, 8) for n in (last - first + 3).tolist())  # in steps, so that tables serve many frames
+        return _Box(first - 1, (x, y, z), first, last)
 
     @property
     def cells(self) -> int:
-        """Blocks, the border included."""
+        """One that is no block, for pixels without a point, and the blocks, the border included."""
         x, y, z = self.dims
-        return x * y * z
+        return x * y * z + 1
 
     def within(self, center: NDArray[np.float64], radius: float) -> NDArray[np.bool_] | None:
         """(cells,) which blocks lie within ``radius`` of ``center``, in block edges; None = all."""
-        x, y, z = ((np.arange(n) + low + 0.5 - c) ** 2 for n, low, c in zip(self.dims, self.lower, center, strict=True))
+        squares = []
+        with np.errstate(over="ignore"):  # of a camera that is nowhere near: infinite is right
+            for n, low, c in zip(self.dims, self.lower, center, strict=True):
+                squares.append((np.arange(n) + low + 0.5 - c) ** 2)
+        x, y, z = squares
         if max(x) + max(y) + max(z) <= radius * radius:
             return None
-        inside: NDArray[np.bool_] = ((x[:, None, None] + y[:, None]) + z <= radius * radius).reshape(-1)
-        return inside
+        inside = ((x[:, None, None] + y[:, None]) + z <= radius * radius).reshape(-1)
+        return np.concatenate([[False], inside])
 
     def coords(self) -> NDArray[np.int64]:
         """(cells, 3) of the blocks."""
-        return np.stack(np.unravel_index(np.arange(self.cells), self.dims), axis=1) + self.lower
+        return _cell_coords(self.dims) + self.lower
 
 
 class _Counts:
-    """:class:`~embodied_perceptron.results.Arriving` of one frame: sent to the host together, read there when they have arrived."""
+    """:class:`~embodied_perceptron.results.Arriving` of one frame: sent to the host together."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[torch.Tensor | None, Callable[..., dict[str, int]]]] = []
+        self._parts: list[tuple[tuple[torch.Tensor, ...], Callable[..., dict[str, int]]]] = []
         self._arriving: torch.Tensor | None = None
         self._event: torch.cuda.Event | None = None
         self._result: dict[str, int] | None = None
 
-    def add(self, told: torch.Tensor | None, read: Callable[..., dict[str, int]]) -> None:
-        """Numbers on the device, (N,) int64, and what N whole numbers say."""
+    def add(self, told: tuple[torch.Tensor, ...], read: Callable[..., dict[str, int]]) -> None:
+        """Numbers on the device, (N,) int64 each, and what all of them say."""
         self._parts.append((told, read))
 
     def send(self) -> None:
         """No more is added: to the host, without waiting."""
-        told = [t for t, _ in self._parts if t is not None]
+        told = [tensor for part, _ in self._parts for tensor in part]
         if not told:
             return
         together = torch.cat(told)
@@ -134,23 +135,25 @@ class _Counts:
         self._arriving = torch.empty(len(together), dtype=torch.int64, pin_memory=on_gpu)
         self._arriving.copy_(together, non_blocking=True)
         if on_gpu:
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(together.device))
 
     def ready(self) -> bool:
-        return self._result is not None or self._event is None or self._event.query()
+        if self._result is not None or self._event is None:
+            return True
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def result(self) -> Mapping[str, int]:
         if self._result is None:
             if self._event is not None:
                 self._event.synchronize()
             if self._arriving is None:  # the frame was not finished
-                numbers = [n for told, _ in self._parts if told is not None for n in told.tolist()]
+                numbers = [n for part, _ in self._parts for told in part for n in told.tolist()]
             else:
                 numbers = self._arriving.numpy().tolist()
             total = Counter[str]()
             for told, read in self._parts:
-                count = 0 if told is None else len(told)
+                count = sum(map(len, told))
                 for name, value in read(*numbers[:count]).items():
                     total[name] += value
                 numbers = numbers[count:]
@@ -159,7 +162,6 @@ class _Counts:
 
 
 class _Frame:
-    depth: torch.Tensor
     """One frame on the device, brought there by a single copy.
 
     Attributes:
@@ -169,13 +171,27 @@ class _Frame:
         nothing: (H, W) bool, pixels without a point that can be stored.
         ray_x, ray_y, origin: (W, 3), (H, 1, 3) and (3,), see :class:`~.voxels.FrameView`.
         lowers, corners: (bands, 3) int64, the boxes' lowest block, and their lower corner as a point.
-        camera_of_block, camera_offset: (3, 9) and (9,): block coordinates to the corner's place in the camera, metres,
-            and to its distances inside of the six sides of the frustum, widened by a block's diagonal.
-        local_camera: (512, 3) voxel centres from their block's corner, in the camera's axes, metres.
-        normal_of_plane: (3, 3) a plane in inverse depth over the image to n in the world's axes, n x = 1 from the
-            camera.
-        focal, middle, border: fx and fy; cx and cy; lowest and highest (column, row) that a window may be asked for.
+        of_block, offset, local: (3, 9), (9,) and (512, 3): block coordinates to its corner's place in the image and to
+            its distances inside of the six sides of the frustum, widened by a block's diagonal; and the voxel centres
+            from there. A place in the image is (column + 1/2, row + 1/2, 1) times depth in metres.
+        normal: (3, 3) a plane's inverse depth, linear in (column, row, 1), to its n with n x = 1 from the camera, in
+            the world's axes, times half a voxel.
+        border: (2, 2) lowest and highest (column, row) that a window may be asked for.
     """
+
+    depth: torch.Tensor
+    color: torch.Tensor
+    nothing: torch.Tensor
+    ray_x: torch.Tensor
+    ray_y: torch.Tensor
+    origin: torch.Tensor
+    lowers: torch.Tensor
+    corners: torch.Tensor
+    of_block: torch.Tensor
+    offset: torch.Tensor
+    local: torch.Tensor
+    normal: torch.Tensor
+    border: torch.Tensor
 
     def __init__(self, view: FrameView, config: VolumeConfig, rule: ClearingRule, device: torch.device) -> None:
         self.bands, self.intrinsics, self.stamp_ns = view.bands(), view.intrinsics, view.stamp_ns
@@ -184,28 +200,27 @@ class _Frame:
         self.windows_fit = min(height, self.width) > 2 * r
         edge_m = BLOCK_EDGE * config.voxel_size_m
         self._reach_m, self._edge_m = rule.max_range_m, edge_m
-        valid = (view.depth_m >= rule.min_range_m) & (view.depth_m <= rule.max_range_m)
-        self.points_of = [int(np.count_nonzero(valid[a:b])) for a, b in self.bands]
+        nothing = np.empty(view.depth_m.shape, bool)
+        bounds = np.empty((2, 3))
+        self.points_of, self.boxes = list[int](), list[_Box]()
+        for band in self.bands:
+            limits = rule.min_range_m, rule.max_range_m
+            args = view.depth_m, view.ray_x, view.ray_y, view.origin, *limits, *band, nothing, bounds
+            self.points_of.append(int(point_bounds(*args)))
+            self.boxes.append(_Box.around(*bounds))
         self.points = sum(self.points_of)
-        deepest = float(view.depth_m.max(where=valid, initial=0.0))
-        self.boxes = [_Box.around(view, rows, deepest) for rows in self.bands]
-        if any(box.is_cut for box in self.boxes):
-            valid &= _within_keys(view)
         cells = max(box.cells for box in self.boxes)
         if cells > _MAX_CELLS:
             raise ValueError(
-                f"a view {deepest:.1f} m deep spans {cells} blocks of {edge_m:.3f} m, more than {_MAX_CELLS}: "
-                "lower max_range_m or use the CPU"
+                f"a frame's points span {cells} blocks of {edge_m:.3f} m, more than {_MAX_CELLS} for a volume on a device: "
+                f"max_range_m={rule.max_range_m} is too much for it"
             )
         arrays = {
             "ray_x": view.ray_x.T, "ray_y": view.ray_y.T[:, None], "origin": view.origin,
-            "lowers": np.stack([box.lower for box in self.boxes]),
+            "lowers": np.stack([box.lower for box in self.boxes]).astype(np.float64),
             "corners": np.stack([box.lower for box in self.boxes]) * _BLOCK_UNITS,
-            "local_camera": local_centers(config.voxel_size_m) @ T[:3, :3].T,
-            "normal_of_plane": np.array([[0.0, 0.0, 1.0], [k.fx, 0.0, k.cx], [0.0, k.fy, k.cy]]) @ T[:3, :3],
-            "focal": np.array([k.fx, k.fy]), "middle": np.array([k.cx, k.cy]),
             "border": np.array([[r - 1.0, r - 1.0], [self.width - r, height - r]]),
-            "depth": view.depth_m, "color": view.color, "nothing": ~valid,
+            "depth": view.depth_m, "color": view.color, "nothing": nothing,
         }  # fmt: skip
         # distances inside of the frustum are n (x, y, z) + d
         sides = view.side_planes()
@@ -213,11 +228,17 @@ class _Frame:
         planes[:2, [0, 2]], planes[2:4, [1, 2]] = sides[:2], sides[2:]
         planes[4:] = [0, 0, 1, -rule.min_range_m], [0, 0, -1, rule.max_range_m]
         planes[:, 3] += 0.5 * np.sqrt(3.0) * edge_m
-        to_camera, to_planes = T[:3, :3] * edge_m, planes[:, :3] @ T[:3, :3] * edge_m
-        arrays["camera_of_block"] = np.concatenate([to_camera, to_planes]).T
-        arrays["camera_offset"] = np.concatenate(
-            [T[:3, 3], planes[:, :3] @ T[:3, 3] + planes[:, 3] + 0.5 * to_planes.sum(1)]
-        )
+        image = np.array([[k.fx, 0.0, k.cx + 0.5], [0.0, k.fy, k.cy + 0.5], [0.0, 0.0, 1.0]])
+        to_image, to_planes = image @ T[:3, :3], planes[:, :3] @ T[:3, :3]
+        offset_planes = planes[:, :3] @ T[:3, 3] + planes[:, 3] + 0.5 * edge_m * to_planes.sum(1)
+        # a plane in inverse depth over the image -> n (x, y, z) = 1 in the world's axes, scaled by half a voxel
+        normal = np.array([[k.fx, 0.0, k.cx], [0.0, k.fy, k.cy], [0.0, 0.0, 1.0]]) @ T[:3, :3]
+        arrays |= {
+            "of_block": np.concatenate([to_image, to_planes]).T * edge_m,
+            "offset": np.concatenate([image @ T[:3, 3], offset_planes]),
+            "local": local_centers(config.voxel_size_m) @ to_image.T,
+            "normal": normal * (0.5 * config.voxel_size_m),
+        }
         for name, tensor in upload(arrays, device).items():
             setattr(self, name, tensor)
 
@@ -231,15 +252,49 @@ class _Frame:
         return int((a * b * deep**3 / 3 + (a * d + b * c) * deep**2 / 2 + c * d * deep) / edge_m**3) + 1
 
 
-def _within_keys(view: FrameView) -> NDArray[np.bool_]:
-    """(H, W) pixels whose points lie within the reach of voxel keys; others are far away, or not finite."""
-    inside = np.ones(view.depth_m.shape, bool)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for axis in range(3):
-            ray = view.ray_x[axis][None, :] + view.ray_y[axis][:, None]
-            fixed = np.floor(view.depth_m.astype(np.float64) * ray + view.origin[axis])
-            inside &= (fixed >= -_LIMIT) & (fixed < _LIMIT)
-    return inside
+@njit(cache=True, nogil=True)
+def point_bounds(
+    depth: NDArray[np.float32],
+    ray_x: NDArray[np.float64],
+    ray_y: NDArray[np.float64],
+    origin: NDArray[np.float64],
+    z_min: float,
+    z_max: float,
+    first: int,
+    last: int,
+    nothing: NDArray[np.bool_],
+    bounds: NDArray[np.float64],
+) -> int:
+    """Where the points of the rows from ``first`` up to ``last`` lie; how many there are, out of keys' reach or not.
+
+    ``nothing`` (H, W) out: pixels without a point within the reach of voxel keys; ``bounds`` (2, 3) out: lowest and
+    highest of the others, fixed point numbers, the camera's where there are none.
+    """
+    points = 0
+    empty = True
+    for c in range(3):
+        bounds[0, c] = min(max(origin[c], -_LIMIT), _LIMIT - 1)
+        bounds[1, c] = bounds[0, c]
+    for v in range(first, last):
+        for u in range(depth.shape[1]):
+            z = np.float64(depth[v, u])
+            nothing[v, u] = True
+            if not (z >= z_min and z <= z_max):
+                continue
+            points += 1
+            x = z * (ray_x[0, u] + ray_y[0, v]) + origin[0]
+            y = z * (ray_x[1, u] + ray_y[1, v]) + origin[1]
+            w = z * (ray_x[2, u] + ray_y[2, v]) + origin[2]
+            if not (-_LIMIT <= x < _LIMIT and -_LIMIT <= y < _LIMIT and -_LIMIT <= w < _LIMIT):
+                continue
+            nothing[v, u] = False
+            if empty:
+                bounds[:, 0], bounds[:, 1], bounds[:, 2] = x, y, w
+                empty = False
+            bounds[0, 0], bounds[1, 0] = min(bounds[0, 0], x), max(bounds[1, 0], x)
+            bounds[0, 1], bounds[1, 1] = min(bounds[0, 1], y), max(bounds[1, 1], y)
+            bounds[0, 2], bounds[1, 2] = min(bounds[0, 2], w), max(bounds[1, 2], w)
+    return points
 
 
 def upload(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, torch.Tensor]:
@@ -265,6 +320,12 @@ def _padded(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
+def _cell_coords(dims: tuple[int, int, int]) -> NDArray[np.int64]:
+    """(1 + blocks, 3) of a box's cells, from its lowest block; of the first, which is none, anything."""
+    blocks = np.stack(np.unravel_index(np.arange(dims[0] * dims[1] * dims[2]), dims), axis=1)
+    return np.concatenate([blocks[:1], blocks])
+
+
 @lru_cache(8)
 def _box_tables(dims: tuple[int, int, int], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Of a box: (3, 8 * longest) what a voxel's coordinate adds to block * 512 + local, by axis, and (cells, 3)
@@ -272,41 +333,65 @@ def _box_tables(dims: tuple[int, int, int], device: torch.device) -> tuple[torch
     v = np.arange(max(dims) * BLOCK_EDGE)
     strides = np.array([dims[1] * dims[2], dims[2], 1])[:, None] * BLOCK_VOXELS
     axes = (v >> BLOCK_BITS) * strides + (v & (BLOCK_EDGE - 1)) * np.array([[64], [8], [1]])
-    blocks = np.stack(np.unravel_index(np.arange(dims[0] * dims[1] * dims[2]), dims), axis=1)
-    tables = upload({"axes": axes, "blocks": blocks}, device)
+    axes[0, BLOCK_EDGE:] += BLOCK_VOXELS  # points lie behind the border, and blocks behind the cell that is none
+    tables = upload({"axes": axes, "blocks": _cell_coords(dims).astype(np.float64)}, device)
     return tables["axes"], tables["blocks"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """Constants of windows of ``size``^2 pixels in an image, float64 but for ``steps``."""
+    """Constants of windows of ``size``^2 = n pixels in an image, float64 but for ``steps``.
 
-    slopes: torch.Tensor
-    squares: torch.Tensor
-    all_squares: torch.Tensor
-    plane: torch.Tensor
-    pixels: torch.Tensor
+    Attributes:
+        of_pixels, offset: (2 n, 24) and (24,): inverse depths of paired pixels (0 elsewhere), and which pixels have no
+            opposite, to factors: the first twelve columns times the last, the first six of these minus the last, are
+            what slopes and middle of the least-squares plane are to be divided from, and by.
+        minus_plane: (3, n) of slopes and middle to their plane at the pixels, negative.
+        at_pixel: (H' * W', 3, 3) the same to inverse depth in (column + 1/2, row + 1/2, 1).
+        steps: (n + 1,) loss of evidence by how many pixels are unknown.
+    """
+
+    of_pixels: torch.Tensor
+    offset: torch.Tensor
+    minus_plane: torch.Tensor
+    at_pixel: torch.Tensor
     steps: torch.Tensor
-    nowhere: torch.Tensor
 
     @staticmethod
     @lru_cache(4)
     def of(intrinsics: Intrinsics, r: int, device: torch.device) -> _Windows:
         """Windows of ``2 r + 1`` pixels."""
         dv, du = (a.reshape(-1).astype(np.float64) for a in np.mgrid[-r : r + 1, -r : r + 1])
-        one = np.ones_like(du)
-        squares = np.stack([dv * dv, du * du, du * dv, du * dv, one], axis=1)
+        n = len(du)
+        one, zero = np.ones(n), np.zeros(n)
+
+        def of_depth(weights: NDArray[np.float64]) -> NDArray[np.float64]:  # a sum over paired pixels
+            return np.concatenate([weights, zero, [0.0]])
+
+        def of_pairs(weights: NDArray[np.float64]) -> NDArray[np.float64]:  # of all, less those that are alone
+            return np.concatenate([zero, -weights, [weights.sum()]])
+
+        wu, wv, total = of_depth(du), of_depth(dv), of_depth(one)
+        uu, vv, uv, count = of_pairs(du * du), of_pairs(dv * dv), of_pairs(du * dv), of_pairs(one)
+        unit, none = np.concatenate([zero, zero, [1.0]]), np.concatenate([zero, zero, [0.0]])
+        ones = [wu, wv, total, vv, vv, count, wv, wu, none, uv, uv, none]
+        others = [vv, uu, unit, uu, uu, unit, uv, uv, none, uv, uv, none]
+        factors = np.stack([*ones, *others], axis=1)
         v, u = np.mgrid[r : intrinsics.height - r, r : intrinsics.width - r]
+        at_pixel = np.broadcast_to(np.eye(3), (u.size, 3, 3)).copy()
+        at_pixel[:, 0, 2], at_pixel[:, 1, 2] = -0.5 - u.reshape(-1), -0.5 - v.reshape(-1)
         arrays = {
-            "slopes": np.stack([du, dv, dv, du, one], axis=1),
-            "squares": -squares,
-            "all_squares": squares.sum(0),
-            "plane": np.stack([one, du, dv]),
-            "pixels": np.stack([u.reshape(-1), v.reshape(-1)], axis=1).astype(np.float64),
-            "steps": np.array([evidence_step(n, len(du)) for n in range(len(du) + 1)]),
-            "nowhere": np.array(-np.inf),
+            "of_pixels": factors[:-1],
+            "offset": factors[-1],
+            "minus_plane": -np.stack([du, dv, one]),
+            "at_pixel": at_pixel,
+            "steps": np.array([evidence_step(unknown, n) for unknown in range(n + 1)]),
         }
         return _Windows(**upload(arrays, device))
+
+    def number(self, value: float) -> torch.Tensor:
+        """() float64."""
+        return constant((value,), self.steps.device, torch.float64)[0]
 
 
 class DeviceMap:
@@ -316,17 +401,19 @@ class DeviceMap:
         self.config = config
         self.device = device
         self._capacity = config.max_blocks
-        # one slot more than there are blocks, for what is refused or only padding
-        shape = (self._capacity + 1, BLOCK_VOXELS, _COLUMNS)
+        # two slots more than there are blocks: one is read for what is refused or only padding, and stays empty; the
+        # other is written to instead
+        shape = (self._capacity + 2, BLOCK_VOXELS, _COLUMNS)
         self._voxels = torch.zeros(shape, dtype=torch.int32, device=device)
         self._rows = self._voxels.view(-1, _COLUMNS)
-        self._coords = torch.full((self._capacity + 1, 3), _FREE, dtype=torch.int64, device=device)  # of the slots
+        self._all_coords = torch.full((self._capacity + 2, 3), float(_FREE), dtype=torch.float64, device=device)
+        self._coords = self._all_coords[:-1]  # whole numbers: of the blocks in the slots
         self._owner = torch.empty(len(self._rows), dtype=torch.int32, device=device)  # scratch
         self._counting = torch.zeros(0, dtype=torch.int32, device=device)
         self._one = torch.zeros((0, 1), dtype=torch.int64, device=device)
         self._slots = torch.arange(self._capacity + 1, device=device)
-        self._nowhere = torch.tensor(self._capacity, device=device)
-        self._nowhere_voxel = torch.tensor(self._capacity * BLOCK_VOXELS, device=device)
+        self._nowhere = torch.tensor(self._capacity + 1, device=device)
+        self._nowhere_voxel = torch.tensor((self._capacity + 1) * BLOCK_VOXELS, device=device)
         self._infinity = torch.tensor(torch.inf, device=device)
         self._axes = torch.arange(3, device=device)
         # sums of more points than the first of them are halved once, than the second twice: more than a band can need
@@ -384,11 +471,13 @@ class DeviceMap:
             self._evict(center, radius, counts)
             done.evicted = True
         clock.lap("evict")
+        added = 0
         for band in range(done.bands, len(frame.boxes)):
             box = frame.boxes[band]
-            room = blocks + min(frame.points, box.cells) > self._capacity
+            more = min(frame.points_of[band], box.cells, frame.blocks_in_frustum())
+            room = blocks + more > self._capacity
             self._add_points(frame, band, box.within(center, radius), (center, radius) if room else None, counts)
-            blocks = min(blocks + min(frame.points, box.cells), self._capacity)
+            blocks, added = min(blocks + more, self._capacity), added + more
             done.bands = band + 1
             clock.lap("points")
         voxels = min(voxels + frame.points, blocks * BLOCK_VOXELS)
@@ -396,20 +485,20 @@ class DeviceMap:
             self._clear_seen_through(frame, rule, blocks, voxels, counts)
         done.cleared = True
         counts.send()
-        self._pending[-1] = counts, min(frame.points, sum(box.cells for box in frame.boxes)), frame.points
+        self._pending[-1] = counts, min(added, self._capacity), frame.points
         clock.lap("clear")
 
     def _evict(self, center: NDArray[np.float64], radius: float, counts: _Counts) -> None:
         """Blocks out of the radius; erased by and by."""
         low, high = self._reach
-        furthest = np.maximum(np.abs(low - center), np.abs(high + 1 - center))
-        if (low <= high).all() and (furthest**2).sum() > radius * radius:
+        furthest = np.maximum(np.abs(low + 0.5 - center), np.abs(high + 0.5 - center))
+        if (low <= high).all() and math.hypot(*furthest) > radius:
             at = self._coords[:-1] + 0.5 - self._tensor(center)
             square = at * at
             beyond = (square[:, 0] + square[:, 1]) + square[:, 2] > radius * radius
             beyond &= self._coords[:-1, 0] < _USED
             self._coords[:-1].masked_fill_(beyond[:, None], _ERASE)
-            counts.add(beyond.sum()[None], lambda evicted: {"evicted_radius": evicted, "blocks": -evicted})
+            counts.add((beyond.sum()[None],), lambda evicted: {"evicted_radius": evicted, "blocks": -evicted})
             self._reach = np.maximum(low, np.floor(center - radius)), np.minimum(high, np.ceil(center + radius))
             self._to_erase = self._capacity
         if self._to_erase > 0:
@@ -418,7 +507,7 @@ class DeviceMap:
             removed = (self._voxels[:, :, HITS][slots] > 0).sum()
             self._voxels.index_fill_(0, slots, 0)
             self._coords.index_fill_(0, slots, _FREE)
-            counts.add(removed[None], lambda removed: {"voxels": -removed})
+            counts.add((removed[None],), lambda removed: {"voxels": -removed})
             self._to_erase -= _ERASED_AT_ONCE
 
     def _add_points(
@@ -455,9 +544,8 @@ class DeviceMap:
         free = (self._coords[:-1, 0] == _FREE).cumsum(0)
         new = torch.searchsorted(free, rank)  # the slots that are free, one after the other; then the unused one
         slot_of = torch.where(fresh, new, slot_of)
-        self._coords.index_copy_(0, torch.where(fresh, new, self._nowhere), blocks + frame.lowers[band])
-        self._coords[-1:].fill_(_FREE)
-        self._reach = np.minimum(self._reach[0], box.lower), np.maximum(self._reach[1], box.lower + box.dims)
+        self._all_coords.index_copy_(0, torch.where(fresh, new, self._nowhere), blocks + frame.lowers[band])
+        self._reach = np.minimum(self._reach[0], box.first), np.maximum(self._reach[1], box.last)
 
         at = torch.add(voxel & (BLOCK_VOXELS - 1), slot_of[cell], alpha=BLOCK_VOXELS)  # (N,) of all voxels
         pixels = len(at)
@@ -485,7 +573,7 @@ class DeviceMap:
         stamps = stamps.clamp(min=frame.stamp_ns).view(torch.int32)
         changed = torch.cat([sums, evidence, stamps], 1).int()
         points = frame.points_of[band]
-        told = torch.cat([torch.stack([stored, touched, born]).sum(1), rank[-1:], free[-1:]])
+        told = torch.stack([stored, touched, born]).sum(1), rank[-1:], free[-1:]
         # nothing of the frame is in the map before, and all of the band's points are after this
         self._rows.index_copy_(0, torch.where(mine, at, self._nowhere_voxel), changed)
         counts.add(
@@ -495,15 +583,14 @@ class DeviceMap:
                 "blocks": min(wanted, free),
             },
         )  # fmt: skip
-        self._voxels[-1].zero_()
 
     def _slots_of(self, box: _Box, lower: torch.Tensor) -> torch.Tensor:
-        """(cells,) slot of each block of the box; the unused one where none is stored, and for the first cell."""
-        low, high, strides = self._corners(box.dims)
-        cell = (torch.clamp(self._coords - lower, low, high) * strides).sum(1)  # others lie in the border
+        """(cells,) slot of each block of the box; the unused one where none is stored. The first cell
+        is no block."""
+        low, high, strides, one = self._corners(box.dims)
+        cell = torch.addmv(one, torch.clamp(self._coords - lower, low, high), strides).long()  # others in the border
         slot_of = torch.full((box.cells,), self._capacity, dtype=torch.int64, device=self.device)
         slot_of.scatter_(0, cell, self._slots)
-        slot_of[:1].fill_(self._capacity)
         return slot_of
 
     def _make_room(
@@ -518,7 +605,7 @@ class DeviceMap:
 
         The host asks how many there are, and where they are too many it decides as :class:`~.blocks.BlockTable`.
         """
-        coords = self._coords[:-1].cpu().numpy()
+        coords = self._coords[:-1].cpu().numpy().astype(np.int64)
         missing = fresh.cpu().numpy().nonzero()[0]
         stored = np.flatnonzero(coords[:, 0] < _USED)
         free = int((coords[:, 0] == _FREE).sum())
@@ -533,7 +620,7 @@ class DeviceMap:
             keep = nearest(squared_distance(candidates, within[0]), keys, self._capacity)
         lost, refused = stored[~keep[: len(stored)]], missing[~keep[len(stored) :]]
         removed = self._erase(lost)
-        counts.add(None, lambda: {"evicted_budget": len(lost), "blocks": -len(lost), "voxels": -removed})
+        counts.add((), lambda: {"evicted_budget": len(lost), "blocks": -len(lost), "voxels": -removed})
         gone = torch.isin(slot_of, self._tensor(lost))
         return fresh.index_fill(0, self._tensor(refused), False), slot_of.masked_fill(gone, self._capacity)
 
@@ -549,8 +636,8 @@ class DeviceMap:
 
     def _clear_seen_through(self, frame: _Frame, rule: ClearingRule, blocks: int, voxels: int, counts: _Counts) -> None:
         """By ``rule``; ``blocks`` and ``voxels``: how many there are at most."""
-        # (C + 1, 9) corners of the blocks in the camera, and whether they meet the frustum
-        placed = torch.addmm(frame.camera_offset, self._coords.double(), frame.camera_of_block)
+        # (C + 1, 9) corners of the blocks in the image, and whether they meet the frustum
+        placed = torch.addmm(frame.offset, self._coords, frame.of_block)
         visible = (placed[:-1, 3:] >= 0).all(1)
         most = _padded(min(blocks, frame.blocks_in_frustum()), 256)
         slots = torch.searchsorted(visible.cumsum(0, dtype=torch.int32), self._numbers(most + 2)[1:])
@@ -561,30 +648,25 @@ class DeviceMap:
         at = torch.add(local, slot, alpha=BLOCK_VOXELS)
         rows = self._rows[at]  # (V, 10), of the unused slot behind the last one
 
-        xyz = placed[:, :3][slot] + frame.local_camera[local]
-        z = xyz[:, 2:]
+        image_at = placed[:, :3][slot] + frame.local[local]
+        z = image_at[:, 2:]
         safe = z.clamp(rule.min_range_m, rule.max_range_m)
-        image_at = (xyz[:, :2] * safe.reciprocal()) * frame.focal + frame.middle  # (V, 2) column, row
-        low, high = frame.border
-        uv = torch.clamp(torch.floor(image_at + 0.5), low, high)
+        uv = torch.clamp(torch.floor(image_at[:, :2] / safe), *frame.border)
         pixel = torch.add(uv[:, 0], uv[:, 1], alpha=frame.width).long()
-        # (V, 7) plane in inverse depth, nearness from which a voxel is not clear of it, depth, nearest depth, evidence
-        seen = self._window_maps(frame, rule)[pixel]
-        limit = safe + (rule.margin_per_m2 * (safe * safe) + (rule.margin_m + rule.half_diagonal_m))
-        beyond = seen[:, 4:6] > limit  # (V, 2)
-        inverse = torch.add(seen[:, 0], (seen[:, 1:3] * image_at).sum(1))
-        inverse = inverse[:, None]
-        before = (inverse > 0) & (inverse * limit < 1) & (inverse * safe < seen[:, 3:4])
+        seen = self._window_maps(frame, rule)[pixel]  # (V, 7)
+        limit = torch.addcmul(safe, safe, safe, value=rule.margin_per_m2) + (rule.margin_m + rule.half_diagonal_m)
+        beyond = seen[:, 4:6] > limit  # (V, 2) the pixel's own depth, and the nearest
+        along = (seen[:, :3] * image_at).sum(1, keepdim=True)  # the voxel's depth, as a share of the plane's there
+        before = (along > 0) & (along * limit < safe) & (along < seen[:, 3:4])
         through = (beyond[:, 1:] | before) & beyond[:, :1] & (z == safe)
         through &= rows[:, RECORD:].view(torch.int64) != frame.stamp_ns
         evidence = rows[:, EVIDENCE : EVIDENCE + 1]
         evidence -= (seen[:, 6:] * through).int()
         gone = evidence < 0
         rows.masked_fill_(gone, 0)
-        left = torch.zeros(self._capacity + 1, dtype=torch.int64, device=self.device)
-        left.index_add_(0, slot, rows[:, HITS].long())
+        left = torch.zeros(self._capacity + 1, dtype=torch.int32, device=self.device).index_add_(0, slot, rows[:, HITS])
         emptied = (left[:-1] == 0) & visible
-        told = torch.stack([gone.sum(), emptied.sum()])
+        told = gone.sum()[None], emptied.sum()[None]
         self._rows.index_copy_(0, at, rows)  # all of it at once
         counts.add(told, lambda cleared, blocks: {"voxels_cleared": cleared, "voxels": -cleared, "blocks": -blocks})
         self._coords[:-1].masked_fill_(emptied[:, None], _FREE)
@@ -592,54 +674,47 @@ class DeviceMap:
     def _window_maps(self, frame: _Frame, rule: ClearingRule) -> torch.Tensor:
         """(H * W, 7) float64 of the window around each pixel, 0 where it leaves the image.
 
-        Columns 0..2: its plane's inverse depth as a linear function of 1, column and row; 3: what inverse depth times
-        the voxel's depth must stay below, so that the voxel lies clear of the plane, -inf where there is no plane (see
+        Columns 0..2: its plane's inverse depth, linear in (column + 1/2, row + 1/2, 1); 3: what the share of the
+        plane's depth must stay below, so that a voxel lies clear of it, -inf where there is no plane (see
         ``numba_voxels.before_plane``); 4, 5: the pixel's own and the nearest known depth, 6: loss of evidence of what
         is seen through.
         """
         r = rule.window_px(frame.intrinsics)
         w = _Windows.of(frame.intrinsics, r, self.device)
-        inner = slice(r, -r), slice(r, -r)
         size = 2 * r + 1
 
         def windows(image: torch.Tensor) -> torch.Tensor:
             return image.unfold(0, size, 1).unfold(1, size, 1)  # (H', W', size, size), a view
 
-        def listed(image: torch.Tensor) -> torch.Tensor:
-            return windows(image).reshape(-1, size * size)
-
         unknown = frame.depth == 0
         far = torch.where(unknown, self._infinity, frame.depth)
-        missing = listed(unknown)
         nearest_m = windows(far).amin((-2, -1))
+        missing = windows(unknown).reshape(-1, size * size)
         step = w.steps[missing.sum(1)]
-        inverse = far.double().reciprocal()  # 0 where unknown
-        inverses = listed(inverse)
+        inverses = windows(far.double().reciprocal_()).reshape(-1, size * size)  # 0 where unknown
         lone = missing | missing.flip(1)  # pixels without an opposite
-        pairs = inverses.masked_fill(lone, 0.0)
-        squares = torch.addmm(w.all_squares, lone.double(), w.squares)  # vv, uu, uv, uv, count
-        slopes = pairs @ w.slopes  # wu, wv, wv, wu, sum
-        products = slopes[:, :4] * squares[:, :4]
-        determinant = squares[:, 0] * squares[:, 1] - squares[:, 2] * squares[:, 3]
-        g = (products[:, :2] - products[:, 2:]) / determinant[:, None]  # (N, 2); no number where there is no plane
-        w0 = slopes[:, 4:] / squares[:, 4:]
-        middle = inverse[inner].reshape(-1, 1)
-        tolerance = torch.add(middle * middle * rule.margin_m, rule.margin_per_m2)
-        fitted = torch.cat([w0, g], 1) @ w.plane
-        off = inverses - fitted
-        off.abs_().masked_fill_(missing, 0.0)
-        flat = (off <= tolerance).all(1, keepdim=True)
-        c0 = w0 - (g * w.pixels).sum(1, keepdim=True)
-        plane = torch.cat([c0, g], 1)
-        normal = plane @ frame.normal_of_plane  # in the world's axes
-        clear = normal.abs().sum(1, keepdim=True) * (-0.5 * self.config.voxel_size_m)
-        clear = clear - torch.linalg.vector_norm(normal, dim=1, keepdim=True) * rule.margin_m + 1.0
-        clear = torch.where(flat, clear, w.nowhere)
-        height, width = nearest_m.shape
-        maps = torch.cat(
-            [plane, clear, frame.depth[inner].reshape(-1, 1), nearest_m.view(-1, 1), step.view(-1, 1)], 1
-        ).view(height, width, 7)
-        return torch.nn.functional.pad(maps, (0, 0, r, r, r, r)).view(-1, 7)
+        sums = torch.addmm(w.offset, torch.cat([inverses.masked_fill(lone, 0.0), lone], 1), w.of_pixels)
+        products = sums[:, :12] * sums[:, 12:]
+        minors = products[:, :6] - products[:, 6:]
+        fit = (
+            minors[:, :3] / minors[:, 3:]
+        )  # slopes, and inverse depth in the middle; no numbers where there is no plane
+        off = torch.addmm(inverses, fit, w.minus_plane).masked_fill_(missing, 0.0)
+        middle = inverses[:, 2 * r * (r + 1) :][:, :1]
+        tolerance = torch.addcmul(w.number(rule.margin_per_m2), middle, middle, value=rule.margin_m)
+        flat = torch.linalg.vector_norm(off, torch.inf, dim=1, keepdim=True) <= tolerance
+        plane = (fit[..., None] * w.at_pixel).sum(1)
+        normal = plane @ frame.normal  # in the world's axes, times half a voxel
+        # a voxel's corner reaches this far across the plane, and the margin further
+        reach = torch.add(
+            torch.linalg.vector_norm(normal, 1, dim=1, keepdim=True),
+            torch.linalg.vector_norm(normal, dim=1, keepdim=True),
+            alpha=2.0 * rule.margin_m / self.config.voxel_size_m,
+        )
+        clear = torch.where(flat, 1.0 - reach, w.number(-torch.inf))
+        own = frame.depth[r:-r, r:-r].reshape(-1, 1)
+        maps = torch.cat([plane, clear, own, nearest_m.view(-1, 1), step.view(-1, 1)], 1)
+        return torch.nn.functional.pad(maps.view(*nearest_m.shape, 7), (0, 0, r, r, r, r)).view(-1, 7)
 
     # ------------------------------------------------------------------------------------------------------ the whole
 
@@ -654,7 +729,7 @@ class DeviceMap:
         block, local = torch.nonzero(self._voxels[:, :, HITS][slots] >= min_hits, as_tuple=True)
         slot = slots[block]
         low = (local[:, None] >> constant((2 * BLOCK_BITS, BLOCK_BITS, 0), self.device)) & (BLOCK_EDGE - 1)
-        voxel = torch.add(low, self._coords[slot], alpha=BLOCK_EDGE)
+        voxel = torch.add(low, self._coords[slot].long(), alpha=BLOCK_EDGE)
         order = torch.argsort(pack_keys(voxel))
         rows = self._rows[torch.add(local, slot, alpha=BLOCK_VOXELS)[order]]
         return VoxelRows(voxel[order].int(), rows[:, :RECORD], rows[:, RECORD:].view(torch.int64)[:, 0])
@@ -668,10 +743,12 @@ class DeviceMap:
         self._rows[self._tensor(slot * BLOCK_VOXELS + local)] = torch.cat([rows.records.to(self.device), stamps], 1)
         self._restart(len(distinct), len(rows))
         if len(coords):
-            self._reach = coords.min(0), coords.max(0) + 1
+            self._reach = coords.min(0), coords.max(0)
 
     def remove(self, coords: NDArray[np.int32]) -> None:
-        there = pack_keys(self._coords[:-1].clamp(max=MAX_COORDINATE)).cpu().numpy()  # of no block, for free slots
+        there = (
+            pack_keys(self._coords[:-1].clamp(max=MAX_COORDINATE).long()).cpu().numpy()
+        )  # of no block, for free ones
         order = np.argsort(there)
         keys, local = split_coords(coords)
         slot = order[np.searchsorted(there, keys, sorter=order)]
@@ -695,7 +772,7 @@ class DeviceMap:
     def _numbers(self, count: int) -> torch.Tensor:
         """(count,) int32 from 0 on."""
         if len(self._counting) < count:
-            self._counting = torch.arange(count, dtype=torch.int32, device=self.device)
+            self._counting = torch.arange(2 * count, dtype=torch.int32, device=self.device)
         return self._counting[:count]
 
     def _ones(self, count: int) -> torch.Tensor:
@@ -705,6 +782,7 @@ class DeviceMap:
         return self._one[:count]
 
     def _corners(self, dims: tuple[int, int, int]) -> tuple[torch.Tensor, ...]:
-        """Of a box, (3,) each: its lowest block, its highest, and how far blocks lie apart in the dense grid."""
+        """Of a box: its lowest block, its last, how far blocks lie apart in the dense grid."""
         x, y, z = dims
-        return tuple(constant(n, self.device) for n in ((0, 0, 0), (x - 1, y - 1, z - 1), (y * z, z, 1)))
+        corners = (0, 0, 0), (x - 1, y - 1, z - 1), (y * z, z, 1), (1,)
+        return tuple(constant(n, self.device, torch.float64) for n in corners)
