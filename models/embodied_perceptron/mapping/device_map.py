@@ -212,8 +212,8 @@ class _Frame:
         cells = max(box.cells for box in self.boxes)
         if cells > _MAX_CELLS:
             raise ValueError(
-                f"a frame's points span {cells} blocks of {edge_m:.3f} m, more than {_MAX_CELLS} for a volume on a device: "
-                f"max_range_m={rule.max_range_m} is too much for it"
+                f"a frame's points span {cells} blocks of {edge_m:.3f} m, more than {_MAX_CELLS}: "
+                f"max_range_m={rule.max_range_m} is too much for a volume on a device"
             )
         arrays = {
             "ray_x": view.ray_x.T, "ray_y": view.ray_y.T[:, None], "origin": view.origin,
