@@ -60,6 +60,9 @@ def test_both_ways_to_merge_agree(factor: int) -> None:
     rows = volume._map.gather(1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)))
     shuffled = VoxelRows(rows.coords[order], rows.records[order], rows.last_seen_ns[order])
+    corners = rows.coords.clone()
+    corners[0], corners[1] = -1_000_000, 1_000_000  # too far apart for a table
+    scattered = VoxelRows(corners, rows.records, rows.last_seen_ns)
     middle = rows.coords.double().mean(0).int().numpy()
     far = np.full(3, 1 << 30, np.int32)
     for limits in ((-far, far), (middle - 9, middle + 14), (-far, middle)):
@@ -68,6 +71,11 @@ def test_both_ways_to_merge_agree(factor: int) -> None:
         for given in (rows, shuffled):
             for a, b in zip(expected, merge_by_slabs(given, factor, np.stack(limits)), strict=True):
                 assert a.tolist() == b.tolist()
+    everything = np.stack([-far, far])
+    for a, b in zip(
+        *(merge(scattered, factor, everything) for merge in (merge_by_sorting, merge_by_slabs)), strict=True
+    ):
+        assert a.tolist() == b.tolist()
 
 
 @pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])

@@ -174,8 +174,8 @@ class _Frame:
         of_block, offset, local: (3, 9), (9,) and (512, 3): block coordinates to its corner's place in the image and to
             its distances inside of the six sides of the frustum, widened by a block's diagonal; and the voxel centres
             from there. A place in the image is (column + 1/2, row + 1/2, 1) times depth in metres.
-        normal: (3, 3) a plane's inverse depth, linear in (column, row, 1), to its n with n x = 1 from the camera, in
-            the world's axes, times half a voxel.
+        normal: (3, 3) a plane's inverse depth, linear in (column + 1/2, row + 1/2, 1), to its n with n x = 1 from the
+            camera, in the world's axes, times half a voxel.
         border: (2, 2) lowest and highest (column, row) that a window may be asked for.
     """
 
@@ -231,13 +231,11 @@ class _Frame:
         image = np.array([[k.fx, 0.0, k.cx + 0.5], [0.0, k.fy, k.cy + 0.5], [0.0, 0.0, 1.0]])
         to_image, to_planes = image @ T[:3, :3], planes[:, :3] @ T[:3, :3]
         offset_planes = planes[:, :3] @ T[:3, 3] + planes[:, 3] + 0.5 * edge_m * to_planes.sum(1)
-        # a plane in inverse depth over the image -> n (x, y, z) = 1 in the world's axes, scaled by half a voxel
-        normal = np.array([[k.fx, 0.0, k.cx], [0.0, k.fy, k.cy], [0.0, 0.0, 1.0]]) @ T[:3, :3]
         arrays |= {
             "of_block": np.concatenate([to_image, to_planes]).T * edge_m,
             "offset": np.concatenate([image @ T[:3, 3], offset_planes]),
             "local": local_centers(config.voxel_size_m) @ to_image.T,
-            "normal": normal * (0.5 * config.voxel_size_m),
+            "normal": to_image * (0.5 * config.voxel_size_m),
         }
         for name, tensor in upload(arrays, device).items():
             setattr(self, name, tensor)
@@ -303,11 +301,12 @@ def upload(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str
     for array in arrays.values():
         starts.append(end)
         end += -(-array.nbytes // 16) * 16
-    host = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    on_gpu = device.type == "cuda"
+    host = torch.empty(end, dtype=torch.uint8, pin_memory=True) if on_gpu else torch.from_numpy(np.empty(end, np.uint8))
     packed = host.numpy()
     for start, array in zip(starts, arrays.values(), strict=True):
         packed[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-    there = torch.from_numpy(packed).to(device, non_blocking=True)
+    there = host.to(device, non_blocking=True)
     dtypes = {name: torch.from_numpy(np.empty(0, array.dtype)).dtype for name, array in arrays.items()}
     return {
         name: there[start : start + array.nbytes].view(dtypes[name]).view(array.shape)
@@ -699,10 +698,10 @@ class DeviceMap:
         fit = (
             minors[:, :3] / minors[:, 3:]
         )  # slopes, and inverse depth in the middle; no numbers where there is no plane
-        off = torch.addmm(inverses, fit, w.minus_plane).masked_fill_(missing, 0.0)
+        off = torch.addmm(inverses, fit, w.minus_plane).abs_().masked_fill_(missing, 0.0)
         middle = inverses[:, 2 * r * (r + 1) :][:, :1]
         tolerance = torch.addcmul(w.number(rule.margin_per_m2), middle, middle, value=rule.margin_m)
-        flat = torch.linalg.vector_norm(off, torch.inf, dim=1, keepdim=True) <= tolerance
+        flat = (off <= tolerance).all(1, keepdim=True)  # nothing compares with what is no number
         plane = (fit[..., None] * w.at_pixel).sum(1)
         normal = plane @ frame.normal  # in the world's axes, times half a voxel
         # a voxel's corner reaches this far across the plane, and the margin further
@@ -732,7 +731,8 @@ class DeviceMap:
         voxel = torch.add(low, self._coords[slot].long(), alpha=BLOCK_EDGE)
         order = torch.argsort(pack_keys(voxel))
         rows = self._rows[torch.add(local, slot, alpha=BLOCK_VOXELS)[order]]
-        return VoxelRows(voxel[order].int(), rows[:, :RECORD], rows[:, RECORD:].view(torch.int64)[:, 0])
+        stamps = rows[:, RECORD:].view(torch.int64)[:, 0]
+        return VoxelRows(voxel[order].int(), rows[:, :RECORD].contiguous(), stamps.contiguous())
 
     def put(self, rows: VoxelRows) -> None:
         block_keys, local = split_coords(rows.coords.cpu().numpy())

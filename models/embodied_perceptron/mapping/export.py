@@ -227,6 +227,7 @@ def site_columns(
 # --------------------------------------------------------------------------------------------------------------------
 # copies and what is made of them
 
+_MAX_TABLE = 1 << 25  # sites of a slab that are numbered in a table
 _BEHIND_ALL = torch.iinfo(torch.int64).max  # no key is as large
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
@@ -408,6 +409,8 @@ def merge_by_slabs(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32])
     order, starts = by_slab(coords, limits, site_voxels, low, high)
     if len(order) == 0:
         return torch.zeros((0, 3), dtype=torch.int64), torch.zeros((0, RECORD - 1), dtype=torch.int64)
+    if int(np.prod(high[1:] - low[1:] + 1)) > _MAX_TABLE:  # a few voxels, very far apart
+        return merge_by_sorting(rows, site_voxels, limits)
     out = np.empty((len(order), RECORD + 2), np.int64)
     sites = merge_sites(coords, rows.records.numpy(), site_voxels, order, starts, low, high, out)
     merged = torch.from_numpy(out[:sites])
