@@ -14,7 +14,14 @@ from support.online_world import inference, walk
 from support.volume_frames import random_walk
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from embodied_perceptron.config import ConfigError, KeyframeConfig, LiftOptions, NetworkOptions, VolumeConfig
+from embodied_perceptron.config import (
+    ConfigError,
+    KeyframeConfig,
+    LiftOptions,
+    NetworkOptions,
+    PerceptronConfig,
+    VolumeConfig,
+)
 from embodied_perceptron.mapping import devices, volume, voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
 from embodied_perceptron.mapping.devices import is_device_fault, resolve_device
@@ -29,9 +36,10 @@ LOST = RuntimeError("CUDA error: unspecified launch failure\nmore lines")
 @pytest.fixture(autouse=True)
 def automatic() -> Any:
     """The choice is made once a process."""
-    devices._automatic.cache_clear()
+    choice = devices._automatic
+    choice.cache_clear()
     yield
-    devices._automatic.cache_clear()
+    choice.cache_clear()
 
 
 def test_auto_is_the_default_everywhere() -> None:
@@ -81,6 +89,17 @@ def test_auto_leaves_a_gpu_alone_that_does_not_work(
     assert "the GPU does not work: CUDA error: no kernel image" in caplog.text
     with pytest.raises(ConfigError, match="'cuda' is not available: CUDA error: no kernel image"):
         resolve_device("cuda")
+
+
+def test_voxels_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is there stays without voxels when the network is on the CPU; a device that is named is kept."""
+    monkeypatch.setattr(devices, "_automatic", lambda: (torch.device("meta"), "a GPU"))
+    it = Perceptron(PerceptronConfig(network=NetworkOptions(device="cpu")), inference=inference("float32"))
+    assert it.devices == {"network": "cpu", "volume": "cpu"}
+    assert isinstance(it.volume._map, HostMap)
+    assert FeatureVolume(VolumeConfig(max_blocks=64)).device.type == "meta"
+    found = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"), network_device=torch.device("meta"))
+    assert found.device.type == "cpu"
 
 
 def test_what_counts_as_a_fault_of_a_device() -> None:

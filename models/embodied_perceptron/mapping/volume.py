@@ -125,7 +125,9 @@ class FeatureVolume:
         config: sizes, ranges and limits.
         keyframes: which frames are kept whole.
         features: image features for one network; None = geometry alone.
-        kernels: "numba" (CPU), "torch" (any device), or "auto" = by ``config.device``.
+        kernels: "numba" (CPU), "torch" (any device), or "auto" = by the device.
+        network_device: where the network is that reads the map: there the voxels go too where ``config.device`` is
+            "auto"; None = no network, or anywhere.
 
     Attributes:
         fault: what the device of the voxels failed by, "" = it has not: the map is then kept on the CPU.
@@ -140,11 +142,15 @@ class FeatureVolume:
         *,
         features: ImageFeatures | None = None,
         kernels: Literal["auto", "numba", "torch"] = "auto",
+        network_device: torch.device | None = None,
     ) -> None:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
         self.features = features
-        device = resolve_device(self.config.device, "volume device")
+        name = self.config.device
+        if name == "auto" and network_device is not None:
+            name = str(network_device)
+        device = resolve_device(name, "volume device")
         self.fault = ""
         if kernels == "auto":
             kernels = "numba" if device.type == "cpu" else "torch"
@@ -467,12 +473,15 @@ def warm_up() -> None:
     Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
     """
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
-    volume = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"))
+    config = VolumeConfig(max_blocks=64, device="cpu")
+    volume, on_device = FeatureVolume(config), FeatureVolume(config, kernels="torch")
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
         T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
         depth = np.full((8, 8), depth_m, np.float32)
-        volume.integrate(PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T))
+        frame = PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T)
+        volume.integrate(frame)
+        on_device.integrate(frame)
     volume.snapshot(1)
     volume.as_sparse_tensor(2, min_hits=1)
     rows = volume._map.gather(1)
