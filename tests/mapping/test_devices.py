@@ -164,23 +164,27 @@ def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(monkeypatch:
     expected = FeatureVolume(config)
     reports = [expected.integrate(frame) for frame in frames]
     assert reports[-1].voxels_cleared > 0
-    at, faults = 1, 0
-    while True:
+
+    def fails(at: int) -> tuple[FeatureVolume, FailsOnce]:
         found = FeatureVolume(config, kernels="torch")
         for frame in frames[:-1]:
             found.integrate(frame)
         with FailsOnce(at) as device:
             report = found.integrate(frames[-1])
-        if device.operations < at:
-            break
-        faults += bool(found.fault)
         assert report.counts == reports[-1].counts, at
         for name in COLUMNS:
             np.testing.assert_array_equal(
                 getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name), str(at)
             )
-        at += 11
-    assert faults > 10
+        return found, device
+
+    found, device = fails(0)
+    assert not found.fault
+    last = device.operations
+    assert last > 150
+    for at in (*range(1, last, 23), *range(last - 6, last + 1)):
+        found, _ = fails(at)
+        assert "out of memory" in found.fault
 
 
 def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pytest.MonkeyPatch) -> None:

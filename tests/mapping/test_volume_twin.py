@@ -198,7 +198,7 @@ def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-@pytest.mark.parametrize("budget", [64, 4096])
+@pytest.mark.parametrize("budget", [64, 170, 4096])
 def test_random_lives_on_a_device_are_those_on_the_cpu(
     budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -431,7 +431,7 @@ class DeviceMap:
     # ----------------------------------------------------------------------------------------- what the host knows
 
     def _bounds(self) -> tuple[int, int]:
-        """Blocks and voxels that there are at most, without asking the device."""
+        """Slots of blocks and voxels that are taken at most, without asking the device."""
         while self._pending and self._pending[0][0].ready():
             self._take(self._pending.popleft()[0])
         blocks, voxels = self._known
@@ -469,19 +469,19 @@ class DeviceMap:
         if not done.evicted:
             self._evict(center, radius, counts)
             done.evicted = True
+            self._erase_evicted(counts)
         clock.lap("evict")
         added = 0
         for band in range(done.bands, len(frame.boxes)):
             box = frame.boxes[band]
             more = min(frame.points_of[band], box.cells, frame.blocks_in_frustum())
             room = blocks + more > self._capacity
-            self._add_points(frame, band, box.within(center, radius), (center, radius) if room else None, counts)
+            self._add_points(frame, box.within(center, radius), (center, radius) if room else None, done, counts)
             blocks, added = min(blocks + more, self._capacity), added + more
-            done.bands = band + 1
             clock.lap("points")
         voxels = min(voxels + frame.points, blocks * BLOCK_VOXELS)
         if not done.cleared and self.config.clearing and frame.windows_fit:
-            self._clear_seen_through(frame, rule, blocks, voxels, counts)
+            self._clear_seen_through(frame, rule, (blocks, voxels), done, counts)
         done.cleared = True
         counts.send()
         self._pending[-1] = counts, min(added, self._capacity), frame.points
@@ -496,32 +496,38 @@ class DeviceMap:
             square = at * at
             beyond = (square[:, 0] + square[:, 1]) + square[:, 2] > radius * radius
             beyond &= self._coords[:-1, 0] < _USED
+            told = (beyond.sum()[None],)
             self._coords[:-1].masked_fill_(beyond[:, None], _ERASE)
-            counts.add((beyond.sum()[None],), lambda evicted: {"evicted_radius": evicted, "blocks": -evicted})
+            counts.add(told, lambda evicted: {"evicted_radius": evicted})
             self._reach = np.maximum(low, np.floor(center - radius)), np.minimum(high, np.ceil(center + radius))
             self._to_erase = self._capacity
+
+    def _erase_evicted(self, counts: _Counts) -> None:
+        """Some of the slots whose blocks were out of the radius, which takes room until then."""
         if self._to_erase > 0:
             dirty = (self._coords[:-1, 0] == _ERASE).cumsum(0, dtype=torch.int32)
             slots = torch.searchsorted(dirty, self._numbers(_ERASED_AT_ONCE + 1)[1:])
-            removed = (self._voxels[:, :, HITS][slots] > 0).sum()
+            removed, erased = (self._voxels[:, :, HITS][slots] > 0).sum(), (slots < self._capacity).sum()
             self._voxels.index_fill_(0, slots, 0)
             self._coords.index_fill_(0, slots, _FREE)
-            counts.add((removed[None],), lambda removed: {"voxels": -removed})
+            told = removed[None], erased[None]
+            counts.add(told, lambda removed, erased: {"voxels": -removed, "blocks": -erased})
             self._to_erase -= _ERASED_AT_ONCE
 
     def _add_points(
         self,
         frame: _Frame,
-        band: int,
         inside: NDArray[np.bool_] | None,
         room_within: tuple[NDArray[np.float64], float] | None,
+        done: FusionProgress,
         counts: _Counts,
     ) -> None:
-        """One band's points, summed up by voxel.
+        """The next band's points, summed up by voxel.
 
         ``inside``: blocks of the box that may be stored, None = all; ``room_within``: centre and radius by which to
         make room, where it may be short.
         """
+        band = done.bands
         box, rows = frame.boxes[band], slice(*frame.bands[band])
         # (H, W, 3) fixed point from the box's lower corner; pixels without a point lie in its first, unused block
         z = frame.depth[rows].double()[..., None]
@@ -573,8 +579,9 @@ class DeviceMap:
         changed = torch.cat([sums, evidence, stamps], 1).int()
         points = frame.points_of[band]
         told = torch.stack([stored, touched, born]).sum(1), rank[-1:], free[-1:]
-        # nothing of the frame is in the map before, and all of the band's points are after this
+        # none of the band's points is in the map before this, and all are after
         self._rows.index_copy_(0, torch.where(mine, at, self._nowhere_voxel), changed)
+        done.bands += 1
         counts.add(
             told,
             lambda stored, touched, born, wanted, free: {
@@ -611,7 +618,9 @@ class DeviceMap:
         if len(missing) <= free:
             return fresh, slot_of
         if free + len(stored) < self._capacity:  # some wait to be erased
-            self._erase(np.flatnonzero(coords[:, 0] == _ERASE))
+            evicted = np.flatnonzero(coords[:, 0] == _ERASE)
+            voxels = self._erase(evicted)
+            counts.add((), lambda: {"blocks": -len(evicted), "voxels": -voxels})
         candidates = np.concatenate([coords[stored], box.coords()[missing]])
         keep = np.ones(len(candidates), bool)
         if len(candidates) > self._capacity:
@@ -633,15 +642,17 @@ class DeviceMap:
 
     # ------------------------------------------------------------------------------------------------------- clearing
 
-    def _clear_seen_through(self, frame: _Frame, rule: ClearingRule, blocks: int, voxels: int, counts: _Counts) -> None:
-        """By ``rule``; ``blocks`` and ``voxels``: how many there are at most."""
+    def _clear_seen_through(
+        self, frame: _Frame, rule: ClearingRule, most: tuple[int, int], done: FusionProgress, counts: _Counts
+    ) -> None:
+        """By ``rule``; ``most``: how many blocks and voxels there are at most."""
         # (C + 1, 9) corners of the blocks in the image, and whether they meet the frustum
         placed = torch.addmm(frame.offset, self._coords, frame.of_block)
         visible = (placed[:-1, 3:] >= 0).all(1)
-        most = _padded(min(blocks, frame.blocks_in_frustum()), 256)
-        slots = torch.searchsorted(visible.cumsum(0, dtype=torch.int32), self._numbers(most + 2)[1:])
-        occupied = self._voxels[:, :, HITS][slots[:-1]] > 0  # (most, 512)
-        most_voxels = _padded(min(voxels, most * BLOCK_VOXELS), 4096)
+        most_blocks = _padded(min(most[0], frame.blocks_in_frustum()), 256)
+        slots = torch.searchsorted(visible.cumsum(0, dtype=torch.int32), self._numbers(most_blocks + 2)[1:])
+        occupied = self._voxels[:, :, HITS][slots[:-1]] > 0  # (most_blocks, 512)
+        most_voxels = _padded(min(most[1], most_blocks * BLOCK_VOXELS), 4096)
         place = torch.searchsorted(occupied.view(-1).cumsum(0, dtype=torch.int32), self._numbers(most_voxels + 1)[1:])
         slot, local = slots[place >> (3 * BLOCK_BITS)], place & (BLOCK_VOXELS - 1)
         at = torch.add(local, slot, alpha=BLOCK_VOXELS)
@@ -667,6 +678,7 @@ class DeviceMap:
         emptied = (left[:-1] == 0) & visible
         told = gone.sum()[None], emptied.sum()[None]
         self._rows.index_copy_(0, at, rows)  # all of it at once
+        done.cleared = True
         counts.add(told, lambda cleared, blocks: {"voxels_cleared": cleared, "voxels": -cleared, "blocks": -blocks})
         self._coords[:-1].masked_fill_(emptied[:, None], _FREE)
 
