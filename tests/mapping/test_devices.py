@@ -22,7 +22,7 @@ from embodied_perceptron.config import (
     PerceptronConfig,
     VolumeConfig,
 )
-from embodied_perceptron.mapping import devices, volume, voxels
+from embodied_perceptron.mapping import device_map, devices, volume, voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
 from embodied_perceptron.mapping.devices import is_device_fault, resolve_device
 from embodied_perceptron.mapping.host_map import HostMap
@@ -201,6 +201,29 @@ def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pyte
     assert f"made anew from {len(frames) - 1} keyframes" in found.fault
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
+
+
+def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed after it was asked: what it did is not known, and the next frame moves the map."""
+
+    class Event:
+        def query(self) -> bool:
+            raise LOST
+
+        synchronize = query
+
+    frames = random_walk(3, 4)
+    found = FeatureVolume(VolumeConfig(), kernels="torch")
+    found.integrate(frames[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(device_map._Counts, "send", lambda counts: setattr(counts, "_event", Event()))
+        report = found.integrate(frames[1])
+    assert report.counts.ready()
+    assert (report.fused, report.points, report.voxels_cleared) == (True, 0, 0)
+    failing(monkeypatch, "_add_points", 1, LOST, for_good=True)
+    assert found.integrate(frames[2]).points > 0
+    assert found.fault
+    assert found.statistics().frames_fused == 3
 
 
 def test_faults_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

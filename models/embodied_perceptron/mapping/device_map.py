@@ -41,6 +41,7 @@ from embodied_perceptron.mapping.blocks import (
     split_coords,
     squared_distance,
 )
+from embodied_perceptron.mapping.devices import is_device_fault
 from embodied_perceptron.mapping.numba_voxels import local_centers
 from embodied_perceptron.mapping.voxels import (
     BAND_PIXELS,
@@ -141,24 +142,41 @@ class _Counts:
     def ready(self) -> bool:
         if self._result is not None or self._event is None:
             return True
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        try:
+            return bool(self._event.query())  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            return self._lost(error)
 
     def result(self) -> Mapping[str, int]:
         if self._result is None:
-            if self._event is not None:
-                self._event.synchronize()
-            if self._arriving is None:  # the frame was not finished
-                numbers = [n for part, _ in self._parts for told in part for n in told.tolist()]
-            else:
-                numbers = self._arriving.numpy().tolist()
-            total = Counter[str]()
-            for told, read in self._parts:
-                count = sum(map(len, told))
-                for name, value in read(*numbers[:count]).items():
-                    total[name] += value
-                numbers = numbers[count:]
-            self._result, self._parts, self._arriving = total, [], None
-        return self._result
+            try:
+                self._result = self._read()
+            except RuntimeError as error:
+                self._lost(error)
+            self._parts, self._arriving = [], None
+        return self._result or {}
+
+    def _read(self) -> dict[str, int]:
+        if self._event is not None:
+            self._event.synchronize()
+        if self._arriving is None:  # the frame was not finished
+            numbers = [n for part, _ in self._parts for told in part for n in told.tolist()]
+        else:
+            numbers = self._arriving.numpy().tolist()
+        total = Counter[str]()
+        for told, read in self._parts:
+            count = sum(map(len, told))
+            for name, value in read(*numbers[:count]).items():
+                total[name] += value
+            numbers = numbers[count:]
+        return total
+
+    def _lost(self, error: RuntimeError) -> bool:
+        """A device that failed tells nothing any more; the map says so when it is used next."""
+        if not is_device_fault(error):
+            raise error
+        self._result = {}
+        return True
 
 
 class _Frame:
@@ -707,9 +725,7 @@ class DeviceMap:
         sums = torch.addmm(w.offset, torch.cat([inverses.masked_fill(lone, 0.0), lone], 1), w.of_pixels)
         products = sums[:, :12] * sums[:, 12:]
         minors = products[:, :6] - products[:, 6:]
-        fit = (
-            minors[:, :3] / minors[:, 3:]
-        )  # slopes, and inverse depth in the middle; no numbers where there is no plane
+        fit = minors[:, :3] / minors[:, 3:]  # slopes, and inverse depth in the middle; not finite without a plane
         off = torch.addmm(inverses, fit, w.minus_plane).abs_().masked_fill_(missing, 0.0)
         middle = inverses[:, 2 * r * (r + 1) :][:, :1]
         tolerance = torch.addcmul(w.number(rule.margin_per_m2), middle, middle, value=rule.margin_m)
