@@ -43,7 +43,7 @@ PERCEIVE = {
     "nn/occupancy.py": (30, 0),
     "inference/loading.py": (24, 0),
     "inference/predictor.py": (14, 1),
-    "mapping/device_map.py": (19, 1),
+    "mapping/device_map.py": (20, 1),
     "nn/backbone.py": (18, 0),
     "mapping/voxels.py": (4, 1),
 }
