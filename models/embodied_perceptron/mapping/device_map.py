@@ -1,7 +1,7 @@
 """The map on a device: plain tensor operations of sizes that the host knows, so that nothing waits for the device.
 
-The table of blocks lives there too. A frame's points lie in a box of blocks that the host works out from the pose and
-the largest depth; within it a block's place in a dense grid is its hash, which never collides, and the grid tells
+The table of blocks lives there too. A frame's points lie in a box of blocks that the host works out from depth and
+pose; within it a block's place in a dense grid is its hash, which never collides, and the grid tells
 stored blocks from new ones. A voxel's place is then that of its block's slot, and points are added up where they fall:
 nothing is sorted. Lists whose length only the device knows (what the camera may see through) are padded to a bound that
 the host knows; what is beyond their end points at one more slot, which nobody reads. Bounds come from the counts of
@@ -11,9 +11,9 @@ decide by the rule of :class:`~.blocks.BlockTable` who stays.
 What a frame changes is computed first and then written by one operation for its points and one for what it clears: when
 the device fails in between, the host goes on from there (:class:`~.voxels.FusionProgress`).
 
-Everything summed is an integer, and floating-point expressions of points and pixels are those of ``numba_voxels.py`` in
-float64 and in the same order, so the map is the same; sums over windows and matrix products may differ in the last bit,
-which decides nothing unless a comparison is that close.
+Everything summed is an integer, and where a point lies is the float64 expression of ``numba_voxels.py`` in the same
+order, so points make the same map bit for bit. What is seen through follows the same rule by matrix products, whose last
+bits may differ: that decides nothing unless a comparison is as close as 1e-12.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameView,
     FusionProgress,
     MapSize,
+    StageTimer,
     VoxelRows,
     evidence_step,
 )
@@ -476,7 +477,12 @@ class DeviceMap:
     # ------------------------------------------------------------------------------------------------------ one frame
 
     def fuse(
-        self, view: FrameView, center_m: NDArray[np.float64], rule: ClearingRule, done: FusionProgress, clock: Any
+        self,
+        view: FrameView,
+        center_m: NDArray[np.float64],
+        rule: ClearingRule,
+        done: FusionProgress,
+        clock: StageTimer,
     ) -> None:
         blocks, voxels = self._bounds()
         frame = _Frame(view, self.config, rule, self.device)
