@@ -11,8 +11,8 @@ decide by the rule of :class:`~.blocks.BlockTable` who stays.
 What a frame changes is computed first and then written by one operation for its points and one for what it clears: when
 the device fails in between, the host goes on from there (:class:`~.voxels.FusionProgress`).
 
-Everything summed is an integer, and where a point lies is the float64 expression of ``numba_voxels.py`` in the same
-order, so points make the same map bit for bit. What is seen through follows the same rule by matrix products, whose last
+Everything summed is an integer, and where a point lies is the float64 expression of ``numba_voxels.py``, in the same
+order: points make the same map bit for bit. What is seen through follows the same rule by matrix products, whose last
 bits may differ: that decides nothing unless a comparison is as close as 1e-12.
 """
 
