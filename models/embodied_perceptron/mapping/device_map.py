@@ -119,7 +119,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._parts: list[tuple[tuple[torch.Tensor, ...], Callable[..., dict[str, int]]]] = []
-        self._arriving: torch.Tensor | None = None
+        self._arriving: NDArray[np.int64] | None = None
         self._event: torch.cuda.Event | None = None
         self._result: dict[str, int] | None = None
 
@@ -134,11 +134,13 @@ class _Counts:
             return
         together = torch.cat(told)
         on_gpu = together.device.type == "cuda"
-        self._arriving = torch.empty(len(together), dtype=torch.int64, pin_memory=on_gpu)
-        self._arriving.copy_(together, non_blocking=True)
+        copy = torch.empty(len(together), dtype=torch.int64, pin_memory=on_gpu)
+        numbers = copy.numpy()
+        copy.copy_(together, non_blocking=True)
         if on_gpu:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(together.device))
+        self._arriving = numbers
 
     def ready(self) -> bool:
         if self._result is not None or self._event is None:
@@ -163,7 +165,7 @@ class _Counts:
         if self._arriving is None:  # the frame was not finished
             numbers = [n for part, _ in self._parts for told in part for n in told.tolist()]
         else:
-            numbers = self._arriving.numpy().tolist()
+            numbers = self._arriving.tolist()
         total = Counter[str]()
         for told, read in self._parts:
             count = sum(map(len, told))
