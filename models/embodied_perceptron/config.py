@@ -55,7 +55,7 @@ class VolumeConfig:
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
             it), so that edges, thin things and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
-        device: "auto" = the GPU where it is there and works, "cpu", "cuda", "cuda:0".
+        device: "auto" = where the network is, without one the GPU where it is there and works; "cpu", "cuda", "cuda:0".
     """
 
     voxel_size_m: float = 0.02

@@ -65,7 +65,8 @@ class Perceptron(MapOwner):
         self.config = config = PerceptronConfig() if config is None else config
         if volume is None:
             features = None if inference is None else image_features(inference)
-            volume = FeatureVolume(config.volume, config.keyframes, features=features)
+            where = None if inference is None else inference.device
+            volume = FeatureVolume(config.volume, config.keyframes, features=features, network_device=where)
         name_of = None if classes is None else classes.name_of
         self.inference, self.lift, self.classes = inference, lift, classes
         self._network = None if inference is None else NetworkProposer(inference, volume, config.network)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,73 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.geometry.suppression import UNNAMED as UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame
+
+
+class Arriving(Protocol):
+    """Counts that a device may not have told yet."""
+
+    def ready(self) -> bool:
+        """Whether :meth:`result` would not wait."""
+        ...
+
+    def result(self) -> Mapping[str, int]:
+        """By the names of :class:`FusionCounts`; waits for them."""
+        ...
+
+
+class FusionCounts:
+    """What one frame changed; where the map is on a device, the first that reads one of these waits for it.
+
+    Attributes:
+        points: pixels that became points.
+        voxels_touched: distinct voxels that received points.
+        voxels_cleared: voxels removed because the camera saw through them.
+        blocks_evicted: blocks dropped by radius or budget, by reason (``radius``, ``budget``).
+        points_refused: points that found no room (block budget exhausted within the radius).
+    """
+
+    def __init__(self, parts: Iterable[Arriving] = ()) -> None:
+        self._parts = tuple(parts)
+
+    def ready(self) -> bool:
+        """Whether reading would not wait."""
+        return all(part.ready() for part in self._parts)
+
+    def _total(self, name: str) -> int:
+        return sum(part.result().get(name, 0) for part in self._parts)
+
+    @property
+    def points(self) -> int:
+        return self._total("points")
+
+    @property
+    def voxels_touched(self) -> int:
+        return self._total("voxels_touched")
+
+    @property
+    def voxels_cleared(self) -> int:
+        return self._total("voxels_cleared")
+
+    @property
+    def points_refused(self) -> int:
+        return self._total("points_refused")
+
+    @property
+    def blocks_evicted(self) -> dict[str, int]:
+        return {reason: self._total(f"evicted_{reason}") for reason in ("radius", "budget")}
+
+    def _all(self) -> tuple[Any, ...]:
+        return self.points, self.voxels_touched, self.voxels_cleared, self.points_refused, self.blocks_evicted
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == other._all() if isinstance(other, FusionCounts) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        names = "points", "voxels_touched", "voxels_cleared", "points_refused", "blocks_evicted"
+        told = ", ".join(f"{name}={value}" for name, value in zip(names, self._all(), strict=True))
+        return f"FusionCounts({told})" if self.ready() else "FusionCounts(on their way)"
 
 
 @dataclass(frozen=True)
@@ -23,11 +90,7 @@ class FusionReport:
         stamp_ns: stamp of the frame.
         fused: False when the frame carried no usable depth; ``reason`` says why.
         reason: empty when fused.
-        points: pixels that became points.
-        voxels_touched: distinct voxels that received points.
-        voxels_cleared: voxels removed because the camera saw through them.
-        blocks_evicted: blocks dropped by radius or budget, by reason (``radius``, ``budget``).
-        points_refused: points that found no room (block budget exhausted within the radius).
+        counts: what it changed; each of them is an attribute of the report too.
         keyframe: the frame was kept as a keyframe.
         stage_ms: wall time by stage.
     """
@@ -35,13 +98,34 @@ class FusionReport:
     stamp_ns: int
     fused: bool
     reason: str = ""
-    points: int = 0
-    voxels_touched: int = 0
-    voxels_cleared: int = 0
-    blocks_evicted: dict[str, int] = field(default_factory=dict)
-    points_refused: int = 0
+    counts: FusionCounts = field(default_factory=FusionCounts)
     keyframe: bool = False
     stage_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def points(self) -> int:
+        """See :class:`FusionCounts`."""
+        return self.counts.points
+
+    @property
+    def voxels_touched(self) -> int:
+        """See :class:`FusionCounts`."""
+        return self.counts.voxels_touched
+
+    @property
+    def voxels_cleared(self) -> int:
+        """See :class:`FusionCounts`."""
+        return self.counts.voxels_cleared
+
+    @property
+    def blocks_evicted(self) -> dict[str, int]:
+        """See :class:`FusionCounts`."""
+        return self.counts.blocks_evicted
+
+    @property
+    def points_refused(self) -> int:
+        """See :class:`FusionCounts`."""
+        return self.counts.points_refused
 
 
 @dataclass(frozen=True, eq=False)

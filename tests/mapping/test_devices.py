@@ -13,12 +13,20 @@ import torch
 from support.online_world import config as online_config
 from support.online_world import inference, walk
 from support.volume_frames import random_walk
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from embodied_perceptron.config import ConfigError, KeyframeConfig, LiftOptions, NetworkOptions, VolumeConfig
-from embodied_perceptron.mapping import devices, volume
+from embodied_perceptron.config import (
+    ConfigError,
+    KeyframeConfig,
+    LiftOptions,
+    NetworkOptions,
+    PerceptronConfig,
+    VolumeConfig,
+)
+from embodied_perceptron.mapping import device_map, devices, volume, voxels
+from embodied_perceptron.mapping.device_map import DeviceMap
 from embodied_perceptron.mapping.devices import is_device_fault, resolve_device
-from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
-from embodied_perceptron.mapping.torch_voxels import TorchVoxels
+from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 
@@ -29,9 +37,10 @@ LOST = RuntimeError("CUDA error: unspecified launch failure\nmore lines")
 @pytest.fixture(autouse=True)
 def automatic() -> Any:
     """The choice is made once a process."""
-    devices._automatic.cache_clear()
+    choice = devices._automatic
+    choice.cache_clear()
     yield
-    devices._automatic.cache_clear()
+    choice.cache_clear()
 
 
 def test_auto_is_the_default_everywhere() -> None:
@@ -111,6 +120,17 @@ def test_auto_leaves_a_gpu_alone_that_does_not_work(
     assert str(error.value) == f"device {name!r} is not available: {reason}"
 
 
+def test_voxels_go_where_the_network_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is there stays without voxels when the network is on the CPU; a device that is named is kept."""
+    monkeypatch.setattr(devices, "_automatic", lambda: (torch.device("meta"), "a GPU"))
+    it = Perceptron(PerceptronConfig(network=NetworkOptions(device="cpu")), inference=inference("float32"))
+    assert it.devices == {"network": "cpu", "volume": "cpu"}
+    assert isinstance(it.volume._map, HostMap)
+    assert FeatureVolume(VolumeConfig(max_blocks=64)).device.type == "meta"
+    found = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"), network_device=torch.device("meta"))
+    assert found.device.type == "cpu"
+
+
 def test_what_counts_as_a_fault_of_a_device() -> None:
     assert is_device_fault(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_device_fault(LOST)
@@ -121,18 +141,18 @@ def test_what_counts_as_a_fault_of_a_device() -> None:
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, at: int, error: RuntimeError, for_good: bool) -> None:
     """From call ``at`` on (or at this one alone) a method of the device's voxels fails."""
     calls = [0]
-    original: Callable[..., Any] = getattr(TorchVoxels, method)
+    original: Callable[..., Any] = getattr(DeviceMap, method)
 
-    def call(self: TorchVoxels, *args: Any, **kwargs: Any) -> Any:
+    def call(self: DeviceMap, *args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == at or (for_good and calls[0] > at):
             raise error
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(TorchVoxels, method, call)
+    monkeypatch.setattr(DeviceMap, method, call)
 
 
-@pytest.mark.parametrize("method", ["accumulate", "gather"])
+@pytest.mark.parametrize("method", ["_add_points", "_clear_seen_through", "gather"])
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])
 def test_a_map_outlives_its_device(method: str, error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of memory in the middle of a frame, and of a copy: the voxels move as they are."""
@@ -144,10 +164,56 @@ def test_a_map_outlives_its_device(method: str, error: RuntimeError, monkeypatch
         assert (a.points, a.voxels_touched, a.voxels_cleared) == (b.points, b.voxels_touched, b.voxels_cleared)
         for name in COLUMNS:
             np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
-    assert isinstance(found._store, NumbaVoxels)
+    assert isinstance(found._map, HostMap)
     assert str(error).splitlines()[0] in found.fault
     assert "\n" not in found.fault
     assert len(found) == len(expected)
+
+
+class FailsOnce(TorchDispatchMode):
+    """Out of memory at one operation, of those that are counted from the first on."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += func is not torch.ops.aten.detach.default  # which needs no memory
+        if self.operations == self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map and the report are those of a CPU, whichever operation of the device finds no memory."""
+    monkeypatch.setattr(voxels, "BAND_PIXELS", 64 * 24)  # two bands
+    frames = random_walk(1, 4)
+    config = VolumeConfig(voxel_size_m=0.04, max_blocks=4096, radius_m=5.0)
+    expected = FeatureVolume(config)
+    reports = [expected.integrate(frame) for frame in frames]
+    assert reports[-1].voxels_cleared > 0
+
+    def fails(at: int) -> tuple[FeatureVolume, FailsOnce]:
+        found = FeatureVolume(config, kernels="torch")
+        for frame in frames[:-1]:
+            found.integrate(frame)
+        with FailsOnce(at) as device:
+            report = found.integrate(frames[-1])
+        assert report.counts == reports[-1].counts, at
+        for name in COLUMNS:
+            np.testing.assert_array_equal(
+                getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name), str(at)
+            )
+        return found, device
+
+    found, device = fails(0)
+    assert not found.fault
+    last = device.operations
+    assert last > 150
+    for at in (*range(1, last, 23), *range(last - 6, last + 1)):
+        found, _ = fails(at)
+        assert "out of memory" in found.fault
 
 
 def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +223,7 @@ def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pyte
     for frame in frames[:-1]:
         expected.integrate(frame)
         found.integrate(frame)
-    failing(monkeypatch, "accumulate", 1, LOST, for_good=True)
+    failing(monkeypatch, "_add_points", 1, LOST, for_good=True)
     failing(monkeypatch, "gather", 1, LOST, for_good=True)
     expected.integrate(frames[-1])
     assert found.integrate(frames[-1]).fused
@@ -166,21 +232,44 @@ def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pyte
         np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
 
 
+def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It failed after it was asked: what it did is not known, and the next frame moves the map."""
+
+    class Event:
+        def query(self) -> bool:
+            raise LOST
+
+        synchronize = query
+
+    frames = random_walk(3, 4)
+    found = FeatureVolume(VolumeConfig(), kernels="torch")
+    found.integrate(frames[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(device_map._Counts, "send", lambda counts: setattr(counts, "_event", Event()))
+        report = found.integrate(frames[1])
+    assert report.counts.ready()
+    assert (report.fused, report.points, report.voxels_cleared) == (True, 0, 0)
+    failing(monkeypatch, "_add_points", 1, LOST, for_good=True)
+    assert found.integrate(frames[2]).points > 0
+    assert found.fault
+    assert found.statistics().frames_fused == 3
+
+
 def test_faults_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     found = FeatureVolume(VolumeConfig(), kernels="torch")
-    failing(monkeypatch, "accumulate", 1, RuntimeError("shapes do not fit"), for_good=True)
+    failing(monkeypatch, "_add_points", 1, RuntimeError("shapes do not fit"), for_good=True)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         found.integrate(random_walk(3, 1)[0])
     assert not found.fault
 
 
 def test_a_card_without_room_for_the_voxels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> TorchVoxels:
+    def no_room(*_: object) -> DeviceMap:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.2 GiB")
 
-    monkeypatch.setattr(volume, "TorchVoxels", no_room)
+    monkeypatch.setattr(volume, "DeviceMap", no_room)
     found = FeatureVolume(VolumeConfig(), kernels="torch")
-    assert isinstance(found._store, NumbaVoxels)
+    assert isinstance(found._map, HostMap)
     assert "no room for max_blocks=60000" in found.fault
     with pytest.raises(ConfigError, match="no room for max_blocks=60000"):
         FeatureVolume(VolumeConfig(device="cpu"), kernels="torch")

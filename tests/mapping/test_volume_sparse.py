@@ -14,7 +14,7 @@ from embodied_perceptron.mapping.export import (
     Window,
     _columns_compiled,
     columns_by_tensors,
-    merge_by_hashing,
+    merge_by_slabs,
     merge_by_sorting,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -57,24 +57,32 @@ def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"
 @pytest.mark.parametrize("factor", [2, 3, 8])
 def test_both_ways_to_merge_agree(factor: int) -> None:
     volume = make()
-    rows = volume._gather(volume._blocks.slots(), 1)
+    rows = volume._map.gather(1)
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)))
     shuffled = VoxelRows(rows.coords[order], rows.records[order], rows.last_seen_ns[order])
+    corners = rows.coords.clone()
+    corners[0], corners[1] = -1_000_000, 1_000_000  # too far apart for a table
+    scattered = VoxelRows(corners, rows.records, rows.last_seen_ns)
     middle = rows.coords.double().mean(0).int().numpy()
     far = np.full(3, 1 << 30, np.int32)
     for limits in ((-far, far), (middle - 9, middle + 14), (-far, middle)):
         expected = merge_by_sorting(rows, factor, np.stack(limits))
         assert len(expected[0]) > 10
         for given in (rows, shuffled):
-            for a, b in zip(expected, merge_by_hashing(given, factor, np.stack(limits)), strict=True):
+            for a, b in zip(expected, merge_by_slabs(given, factor, np.stack(limits)), strict=True):
                 assert a.tolist() == b.tolist()
+    everything = np.stack([-far, far])
+    for a, b in zip(
+        *(merge(scattered, factor, everything) for merge in (merge_by_sorting, merge_by_slabs)), strict=True
+    ):
+        assert a.tolist() == b.tolist()
 
 
 @pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])
 def test_features_by_compiled_loops_are_those_of_tensors(features: tuple[str, ...]) -> None:
     volume = make()
     far = np.full(3, 1 << 30, np.int32)
-    sites, sums = merge_by_hashing(volume._gather(volume._blocks.slots(), 1), 2, np.stack([-far, far]))
+    sites, sums = merge_by_slabs(volume._map.gather(1), 2, np.stack([-far, far]))
     assert bool((sites < 0).any())
     both = [fill(sites, sums, features, 2, 0.04, -0.3) for fill in (_columns_compiled, columns_by_tensors)]
     assert torch.equal(both[0][0], both[1][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,9 @@ import torch
 from support.volume_frames import posed, random_walk, wall
 from support.volume_twin import TwinVolume
 
-from embodied_perceptron.config import ConfigError, VolumeConfig
+from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.mapping import voxels
+from embodied_perceptron.mapping import device_map, voxels
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -195,6 +196,52 @@ def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
     assert len(a) > 50_000
     for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+@pytest.mark.parametrize("budget", [64, 170, 4096])
+def test_random_lives_on_a_device_are_those_on_the_cpu(
+    budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Frames, eviction, corrected poses, cleared boxes, files, resets; counts that a device tells late."""
+    rng = np.random.default_rng(budget)
+    monkeypatch.setattr(device_map, "_ERASED_AT_ONCE", 7)
+    monkeypatch.setattr(device_map._Counts, "ready", lambda counts: bool(rng.random() < 0.3))
+    config = VolumeConfig(voxel_size_m=0.04, max_range_m=2.5, radius_m=2.5, max_blocks=budget)
+    every = KeyframeConfig(translation_m=1e-6, rotation_rad=1e-6, min_interval_s=0.0, max_count=5)
+    cpu, device = (FeatureVolume(config, every, kernels=k) for k in ("numba", "torch"))  # type: ignore[arg-type]
+    happened: Counter[str] = Counter()
+    for i, frame in enumerate(random_walk(budget, 36)):
+        reports = [volume.integrate(frame) for volume in (cpu, device)]
+        event = str(rng.choice(["nothing", "box", "poses", "file", "reset"], p=[0.5, 0.2, 0.2, 0.07, 0.03]))
+        happened[event] += 1
+        if event == "box":
+            box = np.concatenate([frame.T_world_camera[:3, 3], rng.uniform(0.5, 3.0, 3), rng.uniform(-1, 1, 3)])
+            assert cpu.clear_box(box) == device.clear_box(box)
+        elif event == "poses":
+            newest = cpu.keyframes.newest
+            assert newest is not None
+            T = newest.T_world_camera.copy()
+            T[:3, 3] += rng.normal(0, 0.05, 3)
+            for volume in (cpu, device):
+                volume.correct_keyframes({(newest.frame.camera, newest.frame.stamp_ns): T})
+        elif event == "file":
+            device.save(tmp_path / "map")
+            for volume in (cpu, device):
+                volume.load(tmp_path / "map")
+        elif event == "reset":
+            for volume in (cpu, device):
+                volume.reset()
+        if event in ("nothing", "box"):
+            assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={}), i
+            happened["budget"] += reports[0].blocks_evicted["budget"]
+            happened["radius"] += reports[0].blocks_evicted["radius"]
+            happened["cleared"] += reports[0].voxels_cleared
+        a, b = (volume.snapshot(1) for volume in (cpu, device))
+        for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert len(cpu) == len(device)
+        assert cpu.statistics().blocks == device.statistics().blocks
+    assert {"box", "poses", "file", "cleared", "budget" if budget == 64 else "radius"} <= set(+happened)
 
 
 def test_points_beyond_the_keys_are_refused_by_number() -> None:

@@ -43,12 +43,12 @@ PERCEIVE = {
     "nn/occupancy.py": (30, 0),
     "inference/loading.py": (24, 0),
     "inference/predictor.py": (14, 1),
-    "mapping/torch_voxels.py": (22, 1),
+    "mapping/device_map.py": (20, 1),
     "nn/backbone.py": (18, 0),
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
-    "mapping/torch_voxels.py": (310, 11),
+    "mapping/device_map.py": (150, 0),
     "nn/image_encoder.py": (140, 0),
 }
 TOTAL = (700, 12)  # of a perception

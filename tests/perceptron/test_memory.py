@@ -69,7 +69,7 @@ def freed(*refs: weakref.ref[object]) -> bool:
 @pytest.mark.parametrize("with_network", [False, True])
 def test_a_perceptron_is_freed_by_counting_references(with_network):
     it = live(with_network)
-    refs = [weakref.ref(it), weakref.ref(it.volume), weakref.ref(it.map._objects), weakref.ref(it.volume._blocks)]
+    refs = [weakref.ref(it), weakref.ref(it.volume), weakref.ref(it.map._objects), weakref.ref(it.volume._map)]
     if with_network:
         refs += [weakref.ref(it.volume.features), weakref.ref(it.prediction), weakref.ref(it.inference.network)]
     assert not freed(*refs[:1])
@@ -117,7 +117,7 @@ def test_a_volume_is_freed_by_counting_references():
     volume.snapshot()
     volume.copy()
     volume.statistics()
-    refs = weakref.ref(volume), weakref.ref(volume.keyframes), weakref.ref(volume._blocks)
+    refs = weakref.ref(volume), weakref.ref(volume.keyframes), weakref.ref(volume._map)
     del volume
     assert freed(*refs)
 

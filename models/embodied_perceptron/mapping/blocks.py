@@ -250,7 +250,7 @@ class BlockTable:
         if shortage > 0:
             stored = np.flatnonzero(self._keys[: self.slots_ever_used] != _EMPTY).astype(np.int32)
             stored_distance = squared_distance(self._coords[stored], center)
-            keep = _nearest(
+            keep = nearest(
                 np.concatenate([stored_distance, distance]),
                 np.concatenate([self._keys[stored], wanted[missing]]),
                 self.capacity,
@@ -305,7 +305,7 @@ class BlockTable:
         return slots
 
 
-def _nearest(distance: NDArray[np.float64], keys: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+def nearest(distance: NDArray[np.float64], keys: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
     """Mask of the ``count`` smallest by (distance, key), for more than ``count`` entries."""
     limit = np.partition(distance, count - 1)[count - 1]
     keep: NDArray[np.bool_] = distance < limit

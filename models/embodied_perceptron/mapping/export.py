@@ -21,8 +21,8 @@ from embodied_perceptron.geometry.transforms import (
     site_keys_of,
     unpack_keys,
 )
-from embodied_perceptron.mapping.blocks import hash_position, pack_key
 from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.mapping.numba_voxels import lowest_bit
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -43,6 +43,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 # compiled for the CPU, without the interpreter's lock; each has a twin of tensors below
 
 Array = NDArray[Any]
+_FAR = 1 << 30  # no voxel lies there: the limit of an open side
 
 # columns of a site's features, as site_columns numbers them
 SITE_COLUMNS = {
@@ -105,54 +106,88 @@ def turn_voxels(
 
 
 @njit(cache=True, nogil=True)
-def merge_sites(
-    coords: Array,
-    records: Array,
-    limits: Array,
-    site_voxels: int,
-    shift: int,
-    table_keys: Array,
-    table_rows: Array,
-    out: Array,
-) -> int:
-    """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in order of first touch.
+def by_slab(coords: Array, limits: Array, site_voxels: int, low: Array, high: Array) -> tuple[Array, Array]:
+    """Voxels in slabs of sites with one x: their rows slab by slab, and where each slab begins.
 
-    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count.
-
-    ``table_keys`` (filled with -1) ends up holding the sites' keys in the places that ``table_rows`` numbers; ``out``
-    (N, 11) int64 gets key, site coordinates, hits, offsets from the site's lower corner, colours.
+    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count; ``low`` and ``high`` (3,) out: of
+    the sites that there are.
     """
-    mask = table_keys.shape[0] - 1
-    sites, j = 0, 0
+    n = 0
+    low[:], high[:] = _FAR, -_FAR
     for i in range(coords.shape[0]):
-        if (
-            coords[i, 0] < limits[0, 0] or coords[i, 0] >= limits[1, 0]
-            or coords[i, 1] < limits[0, 1] or coords[i, 1] >= limits[1, 1]
-            or coords[i, 2] < limits[0, 2] or coords[i, 2] >= limits[1, 2]
-        ):  # fmt: skip
-            continue
-        x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
-        key = pack_key(x, y, z)
-        if key != table_keys[j]:  # the voxel before this one is often of the same site
-            j = hash_position(key, shift)
-            while table_keys[j] != -1 and table_keys[j] != key:
-                j = (j + 1) & mask
-        if table_keys[j] == -1:
-            table_keys[j] = key
-            table_rows[j] = sites
-            out[sites, 0] = key
-            out[sites, 1], out[sites, 2], out[sites, 3] = x, y, z
-            for c in range(4, 11):
-                out[sites, c] = 0
-            sites += 1
-        row = out[table_rows[j]]
-        hits = np.int64(records[i, HITS])
-        row[4] += hits
-        row[5] += records[i, OFFSET] + (coords[i, 0] - x * site_voxels) * OFFSET_UNITS * hits
-        row[6] += records[i, OFFSET + 1] + (coords[i, 1] - y * site_voxels) * OFFSET_UNITS * hits
-        row[7] += records[i, OFFSET + 2] + (coords[i, 2] - z * site_voxels) * OFFSET_UNITS * hits
-        for c in range(3):
-            row[8 + c] += records[i, COLOR + c]
+        if _is_within(coords[i], limits):
+            n += 1
+            for c in range(3):
+                site = coords[i, c] // site_voxels
+                low[c], high[c] = min(low[c], site), max(high[c], site)
+    starts = np.zeros(max(high[0] - low[0] + 1, 0) + 2, np.int64)
+    for i in range(coords.shape[0]):
+        if _is_within(coords[i], limits):
+            starts[coords[i, 0] // site_voxels - low[0] + 2] += 1
+    for slab in range(2, starts.shape[0]):
+        starts[slab] += starts[slab - 1]
+    rows = np.empty(n, np.int32)
+    for i in range(coords.shape[0]):
+        if _is_within(coords[i], limits):
+            slab = coords[i, 0] // site_voxels - low[0] + 1
+            rows[starts[slab]] = i
+            starts[slab] += 1
+    return rows, starts[:-1]
+
+
+@njit(cache=True, inline="always")
+def _is_within(coord: Array, limits: Array) -> bool:
+    return bool(
+        coord[0] >= limits[0, 0] and coord[0] < limits[1, 0]
+        and coord[1] >= limits[0, 1] and coord[1] < limits[1, 1]
+        and coord[2] >= limits[0, 2] and coord[2] < limits[1, 2]
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def merge_sites(
+    coords: Array, records: Array, site_voxels: int, rows: Array, starts: Array, low: Array, high: Array, out: Array
+) -> int:
+    """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in the order of (x, y, z).
+
+    ``rows`` to ``high``: of :func:`by_slab`. ``out`` (N, 10) int64 gets site coordinates, hits, offsets from the site's
+    lower corner, colours. A slab's sites are marked in bits, numbered along these, and then added up.
+    """
+    height = high[2] - low[2] + 1
+    cells = (high[1] - low[1] + 1) * height
+    marks = np.zeros((cells >> 6) + 1, np.uint64)
+    numbers = np.empty(cells, np.int32)
+    sites = 0
+    for slab in range(starts.shape[0] - 1):
+        first, last = cells, 0
+        for k in range(starts[slab], starts[slab + 1]):
+            i = rows[k]
+            cell = (coords[i, 1] // site_voxels - low[1]) * height + (coords[i, 2] // site_voxels - low[2])
+            marks[cell >> 6] |= np.uint64(1) << np.uint64(cell & 63)
+            first, last = min(first, cell), max(last, cell)
+        for word in range(first >> 6, (last >> 6) + 1):
+            bits = marks[word]
+            marks[word] = 0
+            while bits != np.uint64(0):
+                cell = (word << 6) + lowest_bit(bits)
+                bits &= bits - np.uint64(1)
+                numbers[cell] = sites
+                out[sites, 0] = low[0] + slab
+                out[sites, 1], out[sites, 2] = low[1] + cell // height, low[2] + cell % height
+                for c in range(3, 10):
+                    out[sites, c] = 0
+                sites += 1
+        for k in range(starts[slab], starts[slab + 1]):
+            i = rows[k]
+            x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
+            row = out[numbers[(y - low[1]) * height + (z - low[2])]]
+            hits = np.int64(records[i, HITS])
+            row[3] += hits
+            row[4] += records[i, OFFSET] + (coords[i, 0] - x * site_voxels) * OFFSET_UNITS * hits
+            row[5] += records[i, OFFSET + 1] + (coords[i, 1] - y * site_voxels) * OFFSET_UNITS * hits
+            row[6] += records[i, OFFSET + 2] + (coords[i, 2] - z * site_voxels) * OFFSET_UNITS * hits
+            for c in range(3):
+                row[7 + c] += records[i, COLOR + c]
     return sites
 
 
@@ -192,8 +227,8 @@ def site_columns(
 # --------------------------------------------------------------------------------------------------------------------
 # copies and what is made of them
 
+_MAX_TABLE = 1 << 25  # sites of a slab that are numbered in a table
 _BEHIND_ALL = torch.iinfo(torch.int64).max  # no key is as large
-_FAR = 1 << 30  # no voxel lies there: the limit of an open side
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
 
@@ -368,16 +403,18 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32
     return unpack_keys(keys[:-1]), merged.index_add_(0, inverse[:-1], sums)[:-1]
 
 
-def merge_by_hashing(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+def merge_by_slabs(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """The same as :func:`merge_by_sorting`, compiled for the CPU."""
-    n = len(rows)
-    bits = max(4, int(np.ceil(np.log2(2 * max(n, 1)))))
-    out = np.empty((n, RECORD + 3), np.int64)
-    table = np.full(1 << bits, -1, np.int64), np.empty(1 << bits, np.int32)
-    sites = merge_sites(rows.coords.numpy(), rows.records.numpy(), limits, site_voxels, 64 - bits, *table, out)
-    keys = out[:sites, 0].copy()
-    merged = torch.from_numpy(out[:sites][np.argsort(keys)])
-    return merged[:, 1:4], merged[:, 4:]
+    coords, low, high = rows.coords.numpy(), np.empty(3, np.int64), np.empty(3, np.int64)
+    order, starts = by_slab(coords, limits, site_voxels, low, high)
+    if len(order) == 0:
+        return torch.zeros((0, 3), dtype=torch.int64), torch.zeros((0, RECORD - 1), dtype=torch.int64)
+    if int(np.prod(high[1:] - low[1:] + 1)) > _MAX_TABLE:  # a few voxels, very far apart
+        return merge_by_sorting(rows, site_voxels, limits)
+    out = np.empty((len(order), RECORD + 2), np.int64)
+    sites = merge_sites(coords, rows.records.numpy(), site_voxels, order, starts, low, high, out)
+    merged = torch.from_numpy(out[:sites])
+    return merged[:, :3], merged[:, 3:]
 
 
 def to_sparse_tensor(
@@ -394,7 +431,7 @@ def to_sparse_tensor(
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    merge = merge_by_hashing if takes_loops(rows.coords) else merge_by_sorting
+    merge = merge_by_slabs if takes_loops(rows.coords) else merge_by_sorting
     sites, sums = merge(rows, site_voxels, limits)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(

@@ -2,11 +2,12 @@
 
 Voxel arithmetic here is that of ``geometry/transforms.py`` in fixed point (see ``voxels.py``); tests hold the two
 together. The kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same
-input gives the same bits, and the torch kernels the same map.
+input gives the same bits, and a device the same map (``device_map.py``).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,6 @@ from embodied_perceptron.mapping.voxels import (
     RECORD,
     ClearingRule,
     FrameView,
-    FrameVoxels,
-    MergeCounts,
     VoxelRows,
 )
 
@@ -48,7 +47,8 @@ for _i in range(64):
 
 
 @njit(cache=True, inline="always")
-def _lowest_bit(word: int) -> int:
+def lowest_bit(word: int) -> int:
+    """Position of the lowest set bit of a uint64 that is not 0."""
     isolated = word & (~word + np.uint64(1))
     position: int = _BIT_INDEX[(isolated * _DE_BRUIJN) >> np.uint64(58)]
     return position
@@ -263,7 +263,7 @@ def clear_blocks(
         for word_index in range(8):
             word = occupied[slot, word_index]
             while word != np.uint64(0):
-                bit = _lowest_bit(word)
+                bit = lowest_bit(word)
                 word &= word - np.uint64(1)
                 local = word_index * 64 + bit
                 z = bz + local_camera[local, 2]
@@ -314,7 +314,7 @@ def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array
         for word_index in range(8):
             word = occupied[slot, word_index]
             while word != np.uint64(0):
-                local = word_index * 64 + _lowest_bit(word)
+                local = word_index * 64 + lowest_bit(word)
                 word &= word - np.uint64(1)
                 for c in range(RECORD):
                     records[slot, local, c] = 0
@@ -372,25 +372,38 @@ def _run_end(coords: Array, start: int, columns: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def gather_voxels(
-    slots: Array,
-    coords: Array,
-    min_hits: int,
-    records: Array,
-    last_seen: Array,
-    occupied: Array,
-    out_coords: Array,
-    out_records: Array,
-    out_last_seen: Array,
-) -> int:
-    """Copy voxels with enough hits, ordered by (x, y, z); blocks come ordered by (x, y, z), so no sort is needed.
+def kept_voxels(slots: Array, min_hits: int, records: Array, occupied: Array, kept: Array, rows: Array) -> None:
+    """Which voxels of each block have enough hits, as ``occupied`` has them, and how many in each of its (x, y) rows.
 
-    Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with one y: voxel rows y; in a row the
-    blocks by z. An occupancy word is one plane of a block, a byte of it one row.
+    ``kept`` (B, 8) uint64 and ``rows`` (B, 64) int32 are filled here. Indices are unsigned, which need no test for the
+    far end of an array.
+    """
+    for b in range(slots.shape[0]):
+        slot = np.uint64(slots[b])
+        for x in range(np.uint64(8)):
+            word = occupied[slot, x]
+            left = word
+            while left != np.uint64(0):
+                bit = np.uint64(lowest_bit(left))
+                left &= left - np.uint64(1)
+                local = x * np.uint64(64) + bit
+                if records[slot, local, HITS] < min_hits:
+                    word &= ~(np.uint64(1) << bit)
+                else:
+                    rows[b, local >> np.uint64(3)] += 1
+            kept[b, x] = word
+
+
+@njit(cache=True, nogil=True)
+def row_starts(coords: Array, rows: Array) -> int:
+    """Lengths of the rows of :func:`kept_voxels` -> where each begins among all, ordered by (x, y, z); how many voxels.
+
+    Blocks come ordered by (x, y, z). Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with
+    one y: voxel rows y; in a row the blocks by z.
     """
     n = 0
     slab = 0
-    while slab < slots.shape[0]:
+    while slab < coords.shape[0]:
         slab_end = _run_end(coords, slab, 1)
         for x in range(8):
             row = slab
@@ -398,23 +411,45 @@ def gather_voxels(
                 row_end = _run_end(coords, row, 2)
                 for y in range(8):
                     for b in range(row, row_end):
-                        slot = slots[b]
-                        bits = (occupied[slot, x] >> np.uint64(8 * y)) & np.uint64(255)
-                        if bits == np.uint64(0):
-                            continue
-                        for z in range(8):
-                            local = x * 64 + y * 8 + z
-                            if (bits >> np.uint64(z)) & np.uint64(1) and records[slot, local, HITS] >= min_hits:
-                                out_coords[n, 0] = coords[b, 0] * 8 + x
-                                out_coords[n, 1] = coords[b, 1] * 8 + y
-                                out_coords[n, 2] = coords[b, 2] * 8 + z
-                                for c in range(RECORD):
-                                    out_records[n, c] = records[slot, local, c]
-                                out_last_seen[n] = last_seen[slot, local]
-                                n += 1
+                        length = rows[b, x * 8 + y]
+                        rows[b, x * 8 + y] = n
+                        n += length
                 row = row_end
         slab = slab_end
     return n
+
+
+@njit(cache=True, nogil=True)
+def gather_voxels(
+    slots: Array,
+    coords: Array,
+    kept: Array,
+    starts: Array,
+    records: Array,
+    last_seen: Array,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> None:
+    """Copy the kept voxels, block by block, to where :func:`row_starts` puts them; records as int64, two columns in
+    each."""
+    for b in range(slots.shape[0]):
+        slot = np.uint64(slots[b])
+        low_x, low_y, low_z = coords[b, 0] * 8, coords[b, 1] * 8, coords[b, 2] * 8
+        for x in range(np.uint64(8)):
+            word = kept[b, x]
+            while word != np.uint64(0):
+                bit = np.uint64(lowest_bit(word))
+                word &= word - np.uint64(1)
+                local = x * np.uint64(64) + bit
+                n = np.uint64(starts[b, local >> np.uint64(3)])
+                starts[b, local >> np.uint64(3)] += 1
+                out_coords[n, 0] = low_x + x
+                out_coords[n, 1] = low_y + (bit >> np.uint64(3))
+                out_coords[n, 2] = low_z + (bit & np.uint64(7))
+                for c in range(np.uint64(RECORD // 2)):
+                    out_records[n, c] = records[slot, local, c]
+                out_last_seen[n] = last_seen[slot, local]
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -590,8 +625,43 @@ def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
     return (np.stack([i >> 6, (i >> 3) & 7, i & 7], axis=1) + 0.5) * voxel_size_m
 
 
+@dataclass(frozen=True, eq=False)
+class FrameVoxels:
+    """First half of taking a band of rows in.
+
+    Attributes:
+        block_keys: (B,) int64 distinct keys of the blocks that the points fall into.
+        points: valid pixels.
+        out_of_range: of these, points too far from the world's origin for a voxel key.
+    """
+
+    block_keys: NDArray[np.int64]
+    points: int
+    out_of_range: int
+
+
+@dataclass(frozen=True)
+class MergeCounts:
+    """Second half: what the band changed.
+
+    Attributes:
+        touched: voxels that received points, for the first time in this image.
+        created: of these, voxels that were empty before.
+        refused_points: points of blocks without a slot.
+    """
+
+    touched: int
+    created: int
+    refused_points: int
+
+
 class NumbaVoxels:
-    """:class:`~embodied_perceptron.mapping.voxels.VoxelStore` on the CPU."""
+    """Voxels in numbered blocks, and the compiled kernels over them.
+
+    Attributes:
+        records: (capacity, 512, 8) int32, see the column constants.
+        last_seen_ns: (capacity, 512) int64 stamp of the newest frame with points in the voxel.
+    """
 
     def __init__(self, capacity: int) -> None:
         # zeros from calloc: memory is taken from the system only where a block has been
@@ -618,6 +688,7 @@ class NumbaVoxels:
         self._index = np.zeros((blocks, BLOCK_VOXELS), np.int32)
 
     def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
+        """Accumulate a band's points by voxel, apart from the map."""
         width = view.depth_m.shape[1]
         pixels = (rows[1] - rows[0]) * width
         if len(self._cells) < pixels:
@@ -654,6 +725,10 @@ class NumbaVoxels:
             self._sums[: self._voxels] = 0
 
     def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
+        """Add the accumulated band to the map; ``slots`` belongs to ``FrameVoxels.block_keys``, -1 = refused.
+
+        In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
+        """
         n, self._voxels = self._voxels, 0
         return MergeCounts(
             *merge_rows(
@@ -678,6 +753,10 @@ class NumbaVoxels:
         slots: NDArray[np.int32],
         coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
+        """Lower the evidence of what the view sees through in the given blocks.
+
+        Returns the number of voxels removed and the slots of blocks left empty.
+        """
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)
             self._step = np.empty(view.depth_m.shape, np.int32)
@@ -709,32 +788,27 @@ class NumbaVoxels:
         return removed, emptied
 
     def erase(self, slots: NDArray[np.int32]) -> int:
+        """Empty whole blocks; returns how many voxels they held."""
         return int(erase_blocks(slots, self._records, self._last_seen, self._occupied, self._count))
 
     def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
         empty = remove_voxels(slots, local, self._records, self._last_seen, self._occupied, self._count, self._emptied)
         slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
         return slots_left
 
     def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
-        n = int(self._count[slots].sum())
-        out_coords = np.empty((n, 3), np.int32)
-        records = np.empty((n, RECORD), np.int32)
-        last_seen = np.empty(n, np.int64)
-        n = gather_voxels(
-            slots,
-            coords,
-            min_hits,
-            self._records,
-            self._last_seen,
-            self._occupied,
-            out_coords,
-            records,
-            last_seen,
-        )
-        return VoxelRows(*(torch.from_numpy(a[:n]) for a in (out_coords, records, last_seen)))
+        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
+        kept, rows = np.empty((len(slots), BLOCK_EDGE), np.uint64), np.zeros((len(slots), BLOCK_EDGE**2), np.int32)
+        kept_voxels(slots, min_hits, self._records, self._occupied, kept, rows)
+        n = row_starts(coords, rows)
+        out = np.empty((n, 3), np.int32), np.empty((n, RECORD), np.int32), np.empty(n, np.int64)
+        pairs = self._records.view(np.int64), out[1].view(np.int64)
+        gather_voxels(slots, coords, kept, rows, pairs[0], self._last_seen, out[0], pairs[1], out[2])
+        return VoxelRows(*(torch.from_numpy(a) for a in out))
 
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
+        """Write voxels (distinct) into empty places."""
         put_voxels(
             slots,
             local,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, TypeVar
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
-from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, pack_keys, voxel_centers
-from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
+from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
+from embodied_perceptron.mapping.device_map import DeviceMap
 from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault, resolve_device
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
+from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
-from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
 from embodied_perceptron.mapping.storage import (
     SavedVolume,
     pack_keyframes,
@@ -31,10 +33,9 @@ from embodied_perceptron.mapping.storage import (
     unpack_volume,
     write_map,
 )
-from embodied_perceptron.mapping.torch_voxels import TorchVoxels
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, FusionProgress, VoxelMap, VoxelRows
 from embodied_perceptron.nn.input_features import SiteFeature
-from embodied_perceptron.results import FusionReport, VoxelSnapshot
+from embodied_perceptron.results import FusionCounts, FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -78,6 +79,24 @@ class Counters:
     voxels_cleared: int = 0
     points_refused: int = 0
     blocks_evicted: dict[str, int] = field(default_factory=lambda: {"radius": 0, "budget": 0})
+    _arriving: deque[FusionCounts] = field(default_factory=deque)
+
+    def add(self, counts: FusionCounts) -> None:
+        """Of one frame more, as soon as they are there."""
+        self._arriving.append(counts)
+        while self._arriving and self._arriving[0].ready():
+            self._take(self._arriving.popleft())
+
+    def settle(self) -> None:
+        """Wait for all."""
+        while self._arriving:
+            self._take(self._arriving.popleft())
+
+    def _take(self, counts: FusionCounts) -> None:
+        self.voxels_cleared += counts.voxels_cleared
+        self.points_refused += counts.points_refused
+        for reason, count in counts.blocks_evicted.items():
+            self.blocks_evicted[reason] += count
 
 
 class StageClock:
@@ -106,7 +125,9 @@ class FeatureVolume:
         config: sizes, ranges and limits.
         keyframes: which frames are kept whole.
         features: image features for one network; None = geometry alone.
-        kernels: "numba" (CPU), "torch" (any device), or "auto" = by ``config.device``.
+        kernels: "numba" (CPU), "torch" (any device), or "auto" = by the device.
+        network_device: where the network is that reads the map: there the voxels go too where ``config.device`` is
+            "auto"; None = no network, or anywhere.
 
     Attributes:
         fault: what the device of the voxels failed by, "" = it has not: the map is then kept on the CPU.
@@ -121,30 +142,31 @@ class FeatureVolume:
         *,
         features: ImageFeatures | None = None,
         kernels: Literal["auto", "numba", "torch"] = "auto",
+        network_device: torch.device | None = None,
     ) -> None:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
         self.features = features
-        device = resolve_device(self.config.device, "volume device")
+        name = self.config.device
+        if name == "auto" and network_device is not None:
+            name = str(network_device)
+        device = resolve_device(name, "volume device")
         self.fault = ""
         if kernels == "auto":
             kernels = "numba" if device.type == "cpu" else "torch"
         if kernels == "numba" and device.type != "cpu":
             raise ConfigError(f"numba kernels run on the CPU, but device is {self.config.device!r}")
-        capacity = self.config.max_blocks
-        self._store: VoxelStore
+        self._map: VoxelMap
         try:
-            self._store = NumbaVoxels(capacity) if kernels == "numba" else TorchVoxels(capacity, device)
+            self._map = HostMap(self.config) if kernels == "numba" else DeviceMap(self.config, device)
         except RuntimeError as error:
             if not is_device_fault(error):
                 raise
-            reason = f"{device} has no room for max_blocks={capacity} of voxels: {first_line(error)}"
+            reason = f"{device} has no room for max_blocks={self.config.max_blocks} of voxels: {first_line(error)}"
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
-            self._store, self.fault = NumbaVoxels(capacity), f"voxels are on the CPU: {reason}"
-        self._blocks = BlockTable(capacity)
+            self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
         self._newest_ns: dict[str, int] = {}
-        self._voxels = 0
         self._counters = Counters()
         s = self.config.voxel_size_m
         self._block_m = BLOCK_EDGE * s
@@ -175,87 +197,60 @@ class FeatureVolume:
             reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
             return FusionReport(frame.stamp_ns, fused=False, reason=reason)
 
-        clock = StageClock()
-        fused = self._served(lambda: self._fuse(posed, clock))
+        clock, done = StageClock(), FusionProgress()
+        self._served(lambda: self._fuse(posed, done, clock), done)
+        counts = FusionCounts(done.counts)
         keyframe = self.keyframes.offer(posed)
         clock.lap("keyframe")
-
         self._counters.frames_fused += 1
-        self._counters.voxels_cleared += fused.voxels_cleared
-        self._counters.points_refused += fused.points_refused
-        for reason, count in fused.blocks_evicted.items():
-            self._counters.blocks_evicted[reason] += count
-        return replace(fused, keyframe=keyframe, stage_ms=clock.stage_ms)
+        self._counters.add(counts)
+        return FusionReport(frame.stamp_ns, fused=True, counts=counts, keyframe=keyframe, stage_ms=clock.stage_ms)
 
     @property
     def device(self) -> torch.device:
         """Of the voxels."""
-        return self._store.records.device
+        return self._map.device
 
-    def _served(self, work: Callable[[], ResultT]) -> ResultT:
-        """``work``; where the device of the voxels fails, again on the CPU, to which the map has moved then."""
+    def _served(self, work: Callable[[], ResultT], frame: FusionProgress | None = None) -> ResultT:
+        """``work``; where the device of the voxels fails, again on the CPU, to which the map has moved then.
+
+        ``frame``: how far the frame has come that ``work`` fuses, for it to go on from there.
+        """
         try:
             return work()
         except RuntimeError as error:
-            if isinstance(self._store, NumbaVoxels) or not is_device_fault(error):
+            if isinstance(self._map, HostMap) or not is_device_fault(error):
                 raise
-            self._move_to_host(error)
+            self._move_to_host(error, frame)
         return work()
 
-    def _move_to_host(self, error: RuntimeError) -> None:
+    def _move_to_host(self, error: RuntimeError, frame: FusionProgress | None) -> None:
         """The voxels as they are, or, where the device gives nothing back any more, made anew from the keyframes."""
         rows: VoxelRows | None = None
         try:
-            rows = self._gather(self._blocks.slots(), 1).cpu()
+            rows = self._map.gather(1).cpu()
+            for counts in () if frame is None else frame.counts:
+                counts.result()
         except RuntimeError as again:
             if not is_device_fault(again):
                 raise
-        self._store = NumbaVoxels(self.config.max_blocks)
-        self._blocks.clear()
-        self._voxels = 0
+            rows = None
+        self._map = HostMap(self.config)
         forget_memory()
         self.fault = f"voxels have moved to the CPU, their device failed: {first_line(error)}"
         if rows is not None:
-            self._put(rows)
+            self._map.put(rows)
             return
         self.fault += f"; made anew from {len(self.keyframes)} keyframes"
+        if frame is not None:
+            frame.restart()
         for keyframe in self.keyframes:
-            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
+            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), FusionProgress(), StageClock())
 
-    def _fuse(self, posed: PosedFrame, clock: StageClock) -> FusionReport:
+    def _fuse(self, posed: PosedFrame, done: FusionProgress, clock: StageClock) -> None:
         """The geometry of one frame, into the voxels and nothing else."""
-        frame = posed.frame
         view = FrameView.of(posed, self.config.voxel_size_m)
-        center = posed.T_world_camera[:3, 3] / self._block_m
-        radius = self.config.radius_m / self._block_m
-        evicted = {"radius": self._evict(self._blocks.beyond(center, radius)), "budget": 0}
-        clock.lap("evict")
-
-        points = touched = refused = 0
-        for rows in view.bands():
-            scan = self._store.accumulate(view, rows, self._min_range_m, self.config.max_range_m)
-            clock.lap("points")
-            acquired = self._blocks.acquire(scan.block_keys, center, radius)
-            self._voxels -= self._store.erase(acquired.evicted)
-            fold = self._store.merge(acquired.slots, frame.stamp_ns, first_band=rows[0] == 0)
-            clock.lap("fold")
-            self._voxels += fold.created
-            evicted["budget"] += len(acquired.evicted)
-            points += scan.points
-            touched += fold.touched
-            refused += fold.refused_points + scan.out_of_range
-
-        cleared = self._clear_seen_through(view) if self.config.clearing else 0
-        clock.lap("clear")
-        return FusionReport(
-            stamp_ns=frame.stamp_ns,
-            fused=True,
-            points=points,
-            voxels_touched=touched,
-            voxels_cleared=cleared,
-            blocks_evicted=evicted,
-            points_refused=refused,
-        )
+        self._map.fuse(view, posed.T_world_camera[:3, 3], self._rule, done, clock)
 
     def _check_order(self, frame: RgbdFrame) -> None:
         newest = self._newest_ns.get(frame.camera)
@@ -264,30 +259,6 @@ class FeatureVolume:
                 f"frame of camera {frame.camera!r} with stamp_ns={frame.stamp_ns} is not newer than its newest fused "
                 f"frame, stamp_ns={newest}"
             )
-
-    def _evict(self, slots: NDArray[np.int32]) -> int:
-        if len(slots):
-            self._voxels -= self._store.erase(slots)
-            self._blocks.release(slots)
-        return len(slots)
-
-    def _clear_seen_through(self, view: FrameView) -> int:
-        T_camera_block = view.T_camera_world.copy()
-        T_camera_block[:3, :3] *= self._block_m
-        slots = self._blocks.in_frustum(
-            T_camera_block,
-            view.side_planes(),
-            self._min_range_m,
-            self.config.max_range_m,
-            0.5 * np.sqrt(3.0) * self._block_m,
-        )
-        if len(slots) == 0:
-            return 0
-        coords = self._blocks.coords_of(slots)
-        cleared, emptied = self._store.clear(view, self._rule, self.config.voxel_size_m, slots, coords)
-        self._voxels -= cleared
-        self._blocks.release(emptied)
-        return cleared
 
     # ---------------------------------------------------------------------------------------------------------------
     # looking at the map
@@ -301,7 +272,7 @@ class FeatureVolume:
         hits = self.config.min_hits if min_hits is None else min_hits
 
         def take() -> VoxelRows:
-            rows = self._gather(self._blocks.slots(), hits)
+            rows = self._map.gather(max(hits, 1))
             rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
             return rows
 
@@ -340,27 +311,31 @@ class FeatureVolume:
             lower, upper = window.limits(self.config.voxel_size_m * site_voxels)
             lower, upper = lower * site_voxels, upper * site_voxels
         hits = self.config.min_hits if min_hits is None else min_hits
-        rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
+        rows = self._map.gather(max(hits, 1), lower / BLOCK_EDGE, upper / BLOCK_EDGE)
         return VolumeCopy(rows, self.config.voxel_size_m).as_sparse_tensor(
             site_voxels, window=window, features=features, floor_z_m=floor_z_m, engine=engine
         )
 
-    def _gather(self, slots: NDArray[np.int32], min_hits: int) -> VoxelRows:
-        return self._store.gather(slots, self._blocks.coords_of(slots), max(min_hits, 1))
-
     def __len__(self) -> int:
         """Stored voxels, whatever their hits."""
-        return self._voxels
+        return self._map.size().voxels
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored; unlike the length it does not wait for a device, which may tell late that all
+        was cleared."""
+        return self._map.is_empty
 
     def statistics(self) -> VolumeStatistics:
         """Sizes now, and what happened since the start or the last reset or load."""
         per_block = BLOCK_VOXELS * (RECORD * 4 + 8)
         features = 0 if self.features is None else self.features.nbytes
-        c = self._counters
+        size, c = self._map.size(), self._counters
+        c.settle()
         return VolumeStatistics(
-            blocks=len(self._blocks),
-            voxels=self._voxels,
-            memory_bytes=self._blocks.slots_ever_used * per_block + self.keyframes.nbytes + features,
+            blocks=size.blocks,
+            voxels=size.voxels,
+            memory_bytes=size.slots_used * per_block + self.keyframes.nbytes + features,
             reserved_bytes=self.config.max_blocks * per_block,
             keyframes=len(self.keyframes),
             keyframes_dropped=self.keyframes.dropped,
@@ -375,13 +350,11 @@ class FeatureVolume:
 
     def reset(self) -> None:
         """Forget everything: voxels, keyframes and their features, stamps and counters."""
-        self._store.erase(self._blocks.slots())
-        self._blocks.clear()
+        self._map.clear()
         self.keyframes.clear()
         if self.features is not None:
             self.features.clear()
         self._newest_ns.clear()
-        self._voxels = 0
         self._counters = Counters()
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
@@ -402,26 +375,17 @@ class FeatureVolume:
         if not correction.corrected:
             return correction
         oldest_ns = int(correction.stamps_ns[0])
-        rows = self._gather(self._blocks.slots(), 1).cpu()
+        rows = self._map.gather(1).cpu()
         older = move_voxels(
             rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
         )
-        self._store.erase(self._blocks.slots())
-        self._blocks.clear()
-        self._voxels = 0
+        self._map.clear()
         newest_m = keyframes[-1].T_world_camera[:3, 3]
-        self._put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
+        self._map.put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
         for keyframe in keyframes:
-            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
+            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), FusionProgress(), StageClock())
         self.keyframes.restore(keyframes, self.keyframes.taken)
         return correction
-
-    def _put(self, rows: VoxelRows) -> None:
-        """Voxels into an empty map that has room for them."""
-        block_keys, local = split_coords(rows.coords.numpy())
-        self._blocks.acquire(distinct_keys(block_keys), np.zeros(3), np.inf)
-        self._store.put(self._blocks.lookup(block_keys), local, rows)
-        self._voxels = len(rows)
 
     def forget_stamps(self) -> None:
         """Accept frames of any stamp again, for a clock that was set back; the map stays."""
@@ -437,16 +401,12 @@ class FeatureVolume:
         """
         row = check_boxes(torch.as_tensor(np.asarray(box, dtype=np.float64)).reshape(1, -1), "box")
         center, reach = row[0, :3].numpy(), 0.5 * float(row[0, 3:6].norm())
-        slots = self._blocks.slots((center - reach) / self._block_m, (center + reach) / self._block_m)
-        coords = self._gather(slots, 1).coords.cpu().numpy()
+        rows = self._map.gather(1, (center - reach) / self._block_m, (center + reach) / self._block_m)
+        coords = rows.coords.cpu().numpy()
         centers = torch.from_numpy(voxel_centers(coords, self.config.voxel_size_m))
         coords = coords[points_in_boxes(centers, row)[:, 0].numpy()]
-        if len(coords) == 0:
-            return 0
-        keys, local = split_coords(coords)
-        emptied = self._store.remove(self._blocks.lookup(keys), local)
-        self._blocks.release(emptied)
-        self._voxels -= len(coords)
+        if len(coords):
+            self._map.remove(coords)
         return len(coords)
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -466,7 +426,7 @@ class FeatureVolume:
 
     def pack(self, extra: Mapping[str, str] | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """All that :meth:`save` writes, as a copy for ``write_map``: writing may then take its time elsewhere."""
-        rows = self._gather(self._blocks.slots(), 1).cpu()
+        rows = self._map.gather(1).cpu()
         tensors, entries = pack_keyframes(list(self.keyframes))
         tensors["voxels.keys"] = pack_keys(rows.coords)
         tensors["voxels.records"] = rows.records
@@ -491,7 +451,7 @@ class FeatureVolume:
     def restore(self, saved: SavedVolume) -> None:
         """Replace the map by what :func:`~.storage.unpack_volume` gave for this volume's configuration."""
         self.reset()
-        self._put(saved.rows)
+        self._map.put(saved.rows)
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
 
     @classmethod
@@ -513,15 +473,17 @@ def warm_up() -> None:
     Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
     """
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
-    volume = FeatureVolume(VolumeConfig(max_blocks=64, device="cpu"))
+    config = VolumeConfig(max_blocks=64, device="cpu")
+    volume, on_device = FeatureVolume(config), FeatureVolume(config, kernels="torch")
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
         T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
         depth = np.full((8, 8), depth_m, np.float32)
-        volume.integrate(PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T))
+        frame = PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T)
+        volume.integrate(frame)
+        on_device.integrate(frame)
     volume.snapshot(1)
     volume.as_sparse_tensor(2, min_hits=1)
-    rows = volume._gather(volume._blocks.slots(), 1)
-    keys, local = split_coords(rows.coords.numpy())
-    volume._store.remove(volume._blocks.lookup(keys), local)
-    volume._store.put(volume._blocks.lookup(keys), local, rows)
+    rows = volume._map.gather(1)
+    volume._map.remove(rows.coords.numpy())
+    volume._map.put(rows)

@@ -14,7 +14,7 @@ and the torch kernels, on any device, give the same map bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
+from embodied_perceptron.results import Arriving
 from embodied_perceptron.sensors.frame import PosedFrame
 
 OFFSET_BITS = 10
@@ -77,9 +78,18 @@ class VoxelRows:
     @cached_property
     def _copied(self) -> VoxelRows:
         stamps = self.last_seen_ns[:, None].view(torch.int32)  # (N, 2)
-        together = torch.cat([self.coords, self.records, stamps], 1).cpu()
+        together = to_host(torch.cat([self.coords, self.records, stamps], 1))
         coords, records, stamps = (together[:, a:b].contiguous() for a, b in ((0, 3), (3, -2), (-2, None)))
         return VoxelRows(coords, records, stamps.view(torch.int64)[:, 0])
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Its copy in host memory, from a GPU into pinned memory, which it writes to at full speed."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    torch.cuda.current_stream(tensor.device).synchronize()
+    return copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,81 +204,92 @@ def evidence_step(unknown: ArrayT, pixels: int) -> ArrayT:
     return step
 
 
-@dataclass(frozen=True, eq=False)
-class FrameVoxels:
-    """First half of taking a band of rows in.
+@dataclass
+class FusionProgress:
+    """How far a frame has come into the map: a map that takes over from a failed device goes on from there, so that no
+    point counts twice.
 
     Attributes:
-        block_keys: (B,) int64 distinct keys of the blocks that the points fall into.
-        points: valid pixels.
-        out_of_range: of these, points too far from the world's origin for a voxel key.
+        evicted: blocks out of the radius are gone.
+        bands: of rows, whose points are in.
+        cleared: what the frame sees through is gone.
+        counts: of what was done.
     """
 
-    block_keys: NDArray[np.int64]
-    points: int
-    out_of_range: int
+    evicted: bool = False
+    bands: int = 0
+    cleared: bool = False
+    counts: list[Arriving] = field(default_factory=list)
+
+    def restart(self) -> None:
+        """Nothing of the frame is in the map any more."""
+        self.evicted, self.bands, self.cleared = False, 0, False
+        self.counts.clear()
 
 
 @dataclass(frozen=True)
-class MergeCounts:
-    """Second half: what the band changed.
+class MapSize:
+    """Blocks and voxels stored now, and slots of blocks that have ever been written to."""
 
-    Attributes:
-        touched: voxels that received points, for the first time in this image.
-        created: of these, voxels that were empty before.
-        refused_points: points of blocks without a slot.
-    """
-
-    touched: int
-    created: int
-    refused_points: int
+    blocks: int
+    voxels: int
+    slots_used: int
 
 
-class VoxelStore(Protocol):
-    """Voxel tensors and the operations on them; one implementation for the CPU, one in plain torch for any device."""
+class StageTimer(Protocol):
+    """Books time by stage."""
 
-    records: torch.Tensor
-    """(capacity, 512, 8) int32, see the column constants."""
-    last_seen_ns: torch.Tensor
-    """(capacity, 512) int64 stamp of the newest frame with points in the voxel."""
-
-    def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
-        """Accumulate a band's points by voxel, apart from the map."""
+    def lap(self, stage: str) -> None:
+        """Book the time since the last lap on ``stage``."""
         ...
 
-    def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
-        """Add the scanned band to the map; ``slots`` belongs to ``FrameVoxels.block_keys``, -1 = refused.
 
-        In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
-        """
+class VoxelMap(Protocol):
+    """The voxels in their blocks; one implementation for the CPU, one in plain torch for any device."""
+
+    device: torch.device
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored; a device may learn late that all was cleared."""
         ...
 
-    def clear(
+    def size(self) -> MapSize:
+        """What is stored."""
+        ...
+
+    def fuse(
         self,
         view: FrameView,
+        center_m: NDArray[np.float64],
         rule: ClearingRule,
-        voxel_size_m: float,
-        slots: NDArray[np.int32],
-        coords: NDArray[np.int32],
-    ) -> tuple[int, NDArray[np.int32]]:
-        """Lower the evidence of what the view sees through in the given blocks.
+        done: FusionProgress,
+        clock: StageTimer,
+    ) -> None:
+        """Take one frame in, from where ``done`` says that it is, and bring ``done`` up to date.
 
-        Returns the number of voxels removed and the slots of blocks left empty.
+        Blocks out of the radius around ``center_m``, where the camera is, are evicted; points are added up; voxels that
+        the view sees through by ``rule`` lose evidence and vanish.
         """
         ...
 
-    def erase(self, slots: NDArray[np.int32]) -> int:
-        """Empty whole blocks; returns how many voxels they held."""
+    def gather(
+        self, min_hits: int, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
+    ) -> VoxelRows:
+        """Copy voxels with at least ``min_hits`` (>= 1) points.
+
+        With ``lower`` and ``upper``, (3,) in block edges: of the blocks that overlap this part of space.
+        """
         ...
 
-    def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
+    def put(self, rows: VoxelRows) -> None:
+        """Voxels into an empty map that has room for them."""
         ...
 
-    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
-        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
+    def remove(self, coords: NDArray[np.int32]) -> None:
+        """Empty single stored voxels, (N, 3) distinct."""
         ...
 
-    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
-        """Write voxels (distinct) into empty places."""
+    def clear(self) -> None:
+        """Forget every voxel."""
         ...

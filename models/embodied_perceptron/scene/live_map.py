@@ -154,7 +154,7 @@ class LiveMap:
     def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
         """Fuse one frame; the keyframe that it became, if it did. Raises as :meth:`Perceptron.integrate`."""
         with self._volume_lock:
-            in_map = self._frame.enter(posed, fresh=len(self.volume) == 0)
+            in_map = self._frame.enter(posed, fresh=self.volume.is_empty)
             report = self.volume.integrate(in_map)
             self._frame.entered(posed, in_map)
             if report.fused:

@@ -6,10 +6,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import FloatArray, distinct_keys
 
 _UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
+_MAX_TABLE = 1 << 24  # cells of all layers that are marked in a table; more are sorted
 _AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
 
 
@@ -53,14 +55,8 @@ def estimate_floor_z(
     points = _check_points(points_m)
     if len(points) == 0:
         return None
-    z0 = float(points[:, 2].min())
-    layer = np.floor((points[:, 2] - z0) / bin_m).astype(np.int64)
-    cells = np.floor(points[:, :2] / cell_m).astype(np.int64)
-    cells -= cells.min(axis=0)
-    cell = cells[:, 0] * (int(cells[:, 1].max()) + 1) + cells[:, 1]
-    layers = int(layer.max()) + 1
-    # distinct ground cells per layer
-    area = np.bincount(distinct_keys(cell * layers + layer) % layers, minlength=layers) * cell_m**2
+    layer, cell, layers = _layers_and_cells(points, bin_m, cell_m)
+    area = _cells_per_layer(layer, cell, layers) * cell_m**2
     # walls cover the same little ground in every layer: what counts is what stands out of the layers around
     around = scipy.ndimage.median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
     # a surface between two bins, and its noise, fill neighbouring layers
@@ -75,6 +71,46 @@ def estimate_floor_z(
         peak += 1
     near = np.abs(layer - peak) <= 1
     return float(np.median(points[near, 2]))
+
+
+@njit(cache=True, nogil=True)
+def _layers_and_cells(
+    points: NDArray[np.float64], bin_m: float, cell_m: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """(N,) layer of each of (N, 3) points, from the lowest on, (N,) cell of the ground, numbered; how many layers."""
+    n = len(points)
+    layer, cell = np.empty(n, np.int64), np.empty(n, np.int64)
+    x, y = np.empty(n, np.int64), np.empty(n, np.int64)
+    z0 = points[0, 2]
+    for i in range(n):
+        z0 = min(z0, points[i, 2])
+    for i in range(n):
+        layer[i] = np.int64(np.floor((points[i, 2] - z0) / bin_m))
+        x[i] = np.int64(np.floor(points[i, 0] / cell_m))
+        y[i] = np.int64(np.floor(points[i, 1] / cell_m))
+    first_x, first_y = x.min(), y.min()
+    width = y.max() - first_y + 1
+    for i in range(n):
+        cell[i] = (x[i] - first_x) * width + (y[i] - first_y)
+    return layer, cell, layer.max() + 1
+
+
+def _cells_per_layer(layer: NDArray[np.int64], cell: NDArray[np.int64], layers: int) -> NDArray[np.int64]:
+    """(layers,) distinct cells in each."""
+    if layers * (int(cell.max()) + 1) <= _MAX_TABLE:
+        marked: NDArray[np.int64] = _marked_cells(layer, cell, layers, int(cell.max()) + 1)
+        return marked
+    return np.bincount(distinct_keys(cell * layers + layer) % layers, minlength=layers)
+
+
+@njit(cache=True, nogil=True)
+def _marked_cells(layer: NDArray[np.int64], cell: NDArray[np.int64], layers: int, cells: int) -> NDArray[np.int64]:
+    seen = np.zeros((layers, cells), np.bool_)
+    counts = np.zeros(layers, np.int64)
+    for i in range(len(layer)):
+        counts[layer[i]] += not seen[layer[i], cell[i]]
+        seen[layer[i], cell[i]] = True
+    return counts
 
 
 def gravity_rotation(up: FloatArray) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,7 @@ class FusionWorker:
         self._reset_on_time_jump = reset_on_time_jump
         self._last_reset_s = float("-inf")
         self._stopping = False
+        self._uncounted: deque[FusionReport] = deque()
         self.map_statistics: dict[str, Any] = {}
         self._statistics_s = float("-inf")
         self.on_fused: Callable[[], None] = lambda: None
@@ -116,7 +118,9 @@ class FusionWorker:
         self._inbox.fused()
         self._health.latency("fused", (time.time_ns() - posed.arrival_ns) / 1e6)
         self._health.tick("fusion")
-        self._count_evictions(report)
+        self._uncounted.append(report)
+        while self._uncounted and self._uncounted[0].counts.ready():  # a device tells later, and nothing waits for it
+            self._count_evictions(self._uncounted.popleft())
         self.on_fused()
 
     def _count_evictions(self, report: FusionReport) -> None:

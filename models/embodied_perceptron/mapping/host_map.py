@@ -1,0 +1,129 @@
+"""The map on the CPU: a table of blocks, and compiled kernels over the voxels of its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import VolumeConfig
+from embodied_perceptron.geometry.transforms import distinct_keys
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BlockTable, split_coords
+from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
+from embodied_perceptron.mapping.voxels import ClearingRule, FrameView, FusionProgress, MapSize, StageTimer, VoxelRows
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """:class:`~embodied_perceptron.results.Arriving` that are there."""
+
+    counts: Mapping[str, int]
+
+    def ready(self) -> bool:
+        return True
+
+    def result(self) -> Mapping[str, int]:
+        return self.counts
+
+
+class HostMap:
+    """:class:`~.voxels.VoxelMap` on the CPU."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, config: VolumeConfig) -> None:
+        self.config = config
+        self._store = NumbaVoxels(config.max_blocks)
+        self._blocks = BlockTable(config.max_blocks)
+        self._voxels = 0
+        self._block_m = BLOCK_EDGE * config.voxel_size_m
+
+    @property
+    def is_empty(self) -> bool:
+        return self._voxels == 0
+
+    def size(self) -> MapSize:
+        return MapSize(len(self._blocks), self._voxels, self._blocks.slots_ever_used)
+
+    def fuse(
+        self,
+        view: FrameView,
+        center_m: NDArray[np.float64],
+        rule: ClearingRule,
+        done: FusionProgress,
+        clock: StageTimer,
+    ) -> None:
+        center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
+        if not done.evicted:
+            done.counts.append(_Counts({"evicted_radius": self._evict(self._blocks.beyond(center, radius))}))
+            done.evicted = True
+        clock.lap("evict")
+        for rows in view.bands()[done.bands :]:
+            found = self._store.accumulate(view, rows, rule.min_range_m, rule.max_range_m)
+            clock.lap("points")
+            acquired = self._blocks.acquire(found.block_keys, center, radius)
+            self._voxels -= self._store.erase(acquired.evicted)
+            merged = self._store.merge(acquired.slots, view.stamp_ns, first_band=rows[0] == 0)
+            self._voxels += merged.created
+            counts = {
+                "points": found.points,
+                "voxels_touched": merged.touched,
+                "evicted_budget": len(acquired.evicted),
+                "points_refused": merged.refused_points + found.out_of_range,
+            }
+            done.counts.append(_Counts(counts))
+            done.bands += 1
+            clock.lap("fold")
+        if self.config.clearing and not done.cleared:
+            done.counts.append(_Counts({"voxels_cleared": self._clear_seen_through(view, rule)}))
+        done.cleared = True
+        clock.lap("clear")
+
+    def _evict(self, slots: NDArray[np.int32]) -> int:
+        if len(slots):
+            self._voxels -= self._store.erase(slots)
+            self._blocks.release(slots)
+        return len(slots)
+
+    def _clear_seen_through(self, view: FrameView, rule: ClearingRule) -> int:
+        T_camera_block = view.T_camera_world.copy()
+        T_camera_block[:3, :3] *= self._block_m
+        slots = self._blocks.in_frustum(
+            T_camera_block,
+            view.side_planes(),
+            rule.min_range_m,
+            rule.max_range_m,
+            0.5 * np.sqrt(3.0) * self._block_m,
+        )
+        if len(slots) == 0:
+            return 0
+        coords = self._blocks.coords_of(slots)
+        cleared, emptied = self._store.clear(view, rule, self.config.voxel_size_m, slots, coords)
+        self._voxels -= cleared
+        self._blocks.release(emptied)
+        return cleared
+
+    def gather(
+        self, min_hits: int, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
+    ) -> VoxelRows:
+        slots = self._blocks.slots(lower, upper)
+        return self._store.gather(slots, self._blocks.coords_of(slots), min_hits)
+
+    def put(self, rows: VoxelRows) -> None:
+        block_keys, local = split_coords(rows.coords.numpy())
+        self._blocks.acquire(distinct_keys(block_keys), np.zeros(3), np.inf)
+        self._store.put(self._blocks.lookup(block_keys), local, rows)
+        self._voxels = len(rows)
+
+    def remove(self, coords: NDArray[np.int32]) -> None:
+        keys, local = split_coords(coords)
+        self._blocks.release(self._store.remove(self._blocks.lookup(keys), local))
+        self._voxels -= len(coords)
+
+    def clear(self) -> None:
+        self._store.erase(self._blocks.slots())
+        self._blocks.clear()
+        self._voxels = 0
