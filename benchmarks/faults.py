@@ -1286,6 +1286,7 @@ def run(
                 on_progress(tally)
     finally:
         rig.close()
+        gc.unfreeze()
     tally.seconds = time.monotonic() - start_s
     return tally
 

@@ -146,15 +146,24 @@ _FROZEN = """
 import gc, os, signal, threading, time
 from embodied_perceptron_ros.node import perception_node as module
 
+nodes = []
+
 def activate(self, state):
     self._state = "active"
+    nodes.append(self)
     return module._SUCCESS
 
-def stop():
+def wait_for(condition):
     deadline_s = time.monotonic() + 30
-    while not gc.get_freeze_count() and time.monotonic() < deadline_s:
+    while not condition() and time.monotonic() < deadline_s:
         time.sleep(0.05)
+
+def stop():
+    wait_for(gc.get_freeze_count)
     print("frozen:", gc.get_freeze_count() > 10_000, flush=True)
+    nodes[0]._state = "inactive"
+    wait_for(lambda: not gc.get_freeze_count())
+    print("given back:", not gc.get_freeze_count(), flush=True)
     os.kill(os.getpid(), signal.SIGINT)
 
 module.PerceptionNode.on_configure = lambda self, state: module._SUCCESS
@@ -170,7 +179,8 @@ def test_what_was_loaded_is_no_matter_of_later_collections() -> None:
         environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
         code = [sys.executable, "-c", _FROZEN]
         done = subprocess.run(code, capture_output=True, text=True, env=environment, timeout=120, check=False)
-    assert "frozen: True" in done.stdout, done.stdout + done.stderr
+    assert "frozen: True" in done.stdout
+    assert "given back: True" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 

@@ -403,12 +403,9 @@ def main(args: list[str] | None = None) -> int:
     started = node.autostart() if node.get_parameter("autostart").value else None
     failed = frozen = False
     while not stop.wait(_LOOK_S):
-        if (
-            node.is_active and not frozen
-        ):  # a full collection would walk over all that was loaded, for a fifth of a second
-            gc.collect()
-            gc.freeze()
-            frozen = True
+        if node.is_active != frozen:
+            frozen = node.is_active
+            _keep_from_collections(frozen)
         failed = started is not None and started.done() and not started.result()
         if failed:
             stop.set()
@@ -429,6 +426,16 @@ def main(args: list[str] | None = None) -> int:
         node.destroy_node()
         rclpy.try_shutdown()
     return exit_code
+
+
+def _keep_from_collections(loaded: bool) -> None:
+    """Leave what is loaded out of collections, which would walk over it for a fifth of a second; or, once the node is
+    no longer active and may give it up, collect it again."""
+    if loaded:
+        gc.collect()
+        gc.freeze()
+    else:
+        gc.unfreeze()
 
 
 def _reason(error: Exception) -> str:
