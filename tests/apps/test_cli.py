@@ -20,7 +20,7 @@ from support.small_recording import write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import cli, recording_commands
+from embodied_perceptron.apps import cli, plugins, recording_commands
 from embodied_perceptron.apps.checks import Finding, Severity
 from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron.apps.progress import first_word
@@ -353,7 +353,7 @@ def test_replay_over_ros_is_the_ros_packages_job(monkeypatch: pytest.MonkeyPatch
 
     found: list[Plugin] = []
     monkeypatch.setattr(
-        recording_commands, "entry_points", lambda group: found if group == recording_commands.ROS_REPLAY_GROUP else []
+        plugins, "entry_points", lambda group: found if group == recording_commands.ROS_REPLAY_GROUP else []
     )
     arguments = ["replay", "bag", "--ros", "--out", "out", "--rate", "2", "--max-frames", "9"]
     assert "needs the ROS package" in str(RUN.invoke(app(), arguments).exception)
@@ -400,7 +400,7 @@ def test_doctor_on_a_live_system_is_the_ros_packages_job(monkeypatch: pytest.Mon
     def look(duration_s: float, namespace: str | None) -> list[Finding]:
         return [Finding("tf", Severity.ERROR, f"{namespace}: no transforms in {duration_s:g} s", "publish them")]
 
-    monkeypatch.setattr(recording_commands, "entry_points", lambda group: [Plugin("ros", look)])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [Plugin("ros", look)])
     result = RUN.invoke(app(), ["doctor", "--live", "--duration", "3", "--namespace", "robot1"])
     assert result.exit_code == 1
     assert "robot1: no transforms in 3 s" in result.output

@@ -138,6 +138,11 @@ def test_what_counts_as_a_fault_of_a_device() -> None:
     assert not is_device_fault(ValueError("CUDA error"))
 
 
+def anew(error: RuntimeError) -> RuntimeError:
+    """The same fault anew: an instance that is raised keeps the frames of its traceback, and the map in them."""
+    return type(error)(*error.args)
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, method: str, at: int, error: RuntimeError, for_good: bool) -> None:
     """From call ``at`` on (or at this one alone) a method of the device's voxels fails."""
     calls = [0]
@@ -146,7 +151,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, method: str, at: int, error: Runtim
     def call(self: DeviceMap, *args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if calls[0] == at or (for_good and calls[0] > at):
-            raise error
+            raise anew(error)
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(DeviceMap, method, call)
@@ -237,7 +242,7 @@ def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.Monkey
 
     class Event:
         def query(self) -> bool:
-            raise LOST
+            raise anew(LOST)
 
         synchronize = query
 
@@ -288,7 +293,7 @@ def test_a_network_goes_on_on_the_cpu(error: RuntimeError, monkeypatch: pytest.M
     def predict(copy: Any, direction: Any, floor_z_m: float, size_m: float, manhattan: Any) -> Any:
         if predictor._device.type != "cpu":
             sizes.append(size_m)
-            raise error
+            raise anew(error)
         return original(copy, direction, floor_z_m, size_m, manhattan)
 
     monkeypatch.setattr(predictor, "_predict", predict)

@@ -23,6 +23,7 @@ from embodied_perceptron.language.candidates import LowConfidenceCandidates, all
 from embodied_perceptron.language.class_list import ClassList
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.noun_taxonomy import likelihood_of_label
 from embodied_perceptron.language.query import Query, query_problem
 from embodied_perceptron.language.reader import sentence_reader
 from embodied_perceptron.language.user_names import with_user_names
@@ -112,6 +113,7 @@ class Grounder:
         what reading it raises (a package that is not installed, for example); the first sentence then tries again.
         """
         Query("the chiar by the red tabel").parsed(())  # what is no word is looked up in every table
+        likelihood_of_label("chair", "stool")
         inference = self.inference
         if inference is None:
             return

@@ -787,7 +787,7 @@ def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
     have = ", ".join(t.name for t in infos) or "none"
     raise TopicError(
         f"found no camera_info for {color.name}; CameraInfo topics: {have}",
-        "record it with the images: a calibration given by hand is not supported",
+        "record it with the images, or give it: --intrinsics fx,fy,cx,cy",
     )
 
 
