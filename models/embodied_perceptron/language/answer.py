@@ -21,12 +21,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
 from embodied_perceptron.language.facing import FrontSource, front_probabilities, front_sources
 from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words, word_set
-from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
@@ -60,6 +61,7 @@ _GENERIC = frozenset(
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
+_HARDLY_READ, _READ_SHARE = 0.05, 0.3  # probability of a reading below which it lowers an answer's, and how fast
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -84,6 +86,7 @@ def ground_objects(
     fronts: FrontSource | Sequence[FrontSource] = "estimated",
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
+    reader: SentenceReading = "rules",
 ) -> Grounding:
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -102,6 +105,7 @@ def ground_objects(
             means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
         low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
             a lower score; its state is tentative, and its id 0 unless the map has it.
+        reader: what reads a sentence that is not parsed yet.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
     ``low_confidence``.
@@ -112,15 +116,23 @@ def ground_objects(
     labels = {o.label for o in objects}
     if problem:
         return query.answer(GroundingStatus.INVALID, reason=problem)
-    meaning = query.parsed(labels).meaning
+    meaning = query.parsed(labels, reader).meaning
     if meaning is not None and meaning.problem:
         status = GroundingStatus.INVALID if meaning.invalid else GroundingStatus.NOT_FOUND
         return query.answer(status, reason=meaning.problem)
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors, sources = _finite(objects, colors, sources)
-    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
-    status, ranked, reason = answer.decide(query.top_k)
+
+    def answered(about: Meaning) -> tuple[_Answer, tuple[GroundingStatus, tuple[SceneObject, ...], str]]:
+        answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
+        return answer, answer.decide(query.top_k)
+
+    answer, (status, ranked, reason) = answered(meaning)
+    if meaning.other is not None and not answer.is_there:
+        other, decided = answered(meaning.other)
+        if decided[0] != GroundingStatus.NOT_FOUND:
+            meaning, answer, (status, ranked, reason) = meaning.other, other, decided
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
@@ -215,6 +227,7 @@ class _Answer:
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
+        self.is_there = False  # whether anything has a name that answers to the noun
         self.nearest: tuple[SceneObject, ...] = ()  # where none is what the sentence says: what comes nearest to it
         known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
@@ -264,7 +277,8 @@ class _Answer:
         assert target is not None
         kind = self.scorer.category
         there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
-        if not there.any():
+        self.is_there = bool(there.any())
+        if not self.is_there:
             by_sight = self._by_sight(target.noun)
             if not by_sight[1] and kind.max(initial=0.0) >= _AKIN:  # a chair where a stool is asked for
                 self._note_nearest(*self._weighed(self.scorer.evidence())[:2], top_k)
@@ -319,8 +333,10 @@ class _Answer:
 
     def _understood(self, evidence: Evidence) -> float:
         """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
-        not on the map, and words that nobody read."""
-        return (_RELATED if _missing(evidence) else 1.0) * _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
+        not on the map, and words that nobody read; and for how sure it was read."""
+        unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
+        read = math.pow(min(self.meaning.probability / _HARDLY_READ, 1.0), _READ_SHARE)
+        return (_RELATED if _missing(evidence) else 1.0) * unread * read
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""
