@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,10 @@ def reads_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("reads_tables")
 def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
     for reader, wanted in (("rules", 1), ("learned", 2)):
-        assert ground_objects(TEXT, [CHAIR, TABLE], reader=reader).candidates[0].id == wanted
         scene = PublishedScene(objects=(CHAIR, TABLE))
         assert Grounder(named=True, reader=reader).answer(scene, [TEXT])[0].candidates[0].id == wanted
+        called = PublishedScene(objects=(replace(CHAIR, user_name="my throne"), TABLE))
+        assert Grounder(named=True, reader=reader).answer(called, ["my throne"])[0].candidates[0].id == wanted
         file, out = tmp_path / "scenes.json", tmp_path / "answers.json"
         detections = [
             {"category": o.label, "center": o.box[:3].tolist(), "size": o.box[3:6].tolist()} for o in (CHAIR, TABLE)

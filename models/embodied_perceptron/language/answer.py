@@ -21,7 +21,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
@@ -86,14 +85,13 @@ def ground_objects(
     fronts: FrontSource | Sequence[FrontSource] = "estimated",
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
-    reader: SentenceReading = "rules",
 ) -> Grounding:
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
     Args:
-        query: the sentence, parsed or not. Its viewpoint, or else ``viewpoint``, is the (4, 4) pose of the speaker, a
-            camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are averaged over
-            plausible viewpoints, and the score is lower.
+        query: the sentence; the rules read it unless it is parsed. Its viewpoint, or else ``viewpoint``, is the (4, 4)
+            pose of the speaker, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are
+            averaged over plausible viewpoints, and the score is lower.
         objects: with labels; walls among them separate rooms.
         colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
             those of (K, 9) boxes, called only for sentences that speak of colours.
@@ -105,7 +103,6 @@ def ground_objects(
             means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
         low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
             a lower score; its state is tentative, and its id 0 unless the map has it.
-        reader: what reads a sentence that is not parsed yet.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
     ``low_confidence``.
@@ -116,7 +113,7 @@ def ground_objects(
     labels = {o.label for o in objects}
     if problem:
         return query.answer(GroundingStatus.INVALID, reason=problem)
-    meaning = query.parsed(labels, reader).meaning
+    meaning = query.parsed(labels).meaning
     if meaning is not None and meaning.problem:
         status = GroundingStatus.INVALID if meaning.invalid else GroundingStatus.NOT_FOUND
         return query.answer(status, reason=meaning.problem)

@@ -100,7 +100,7 @@ class Grounder:
         answers = [
             self._answer(query, context, colors, candidates)
             if by_name is None
-            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors, reader=self.reader))
+            else by_name.restored(ground_objects(by_name.parsed(self.reader), by_name.objects, colors=colors))
             for query, candidates, by_name in zip(parsed, proposed, called, strict=True)
         ]
         classes = self.classes

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
 from embodied_perceptron.language.facing import FrontSource
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Grounding, SceneObject
 
 _LEAST_SIZE_M = 0.01  # flat boxes are made so thick
@@ -48,14 +49,14 @@ class DetectedScene:
         """
         own = all(o.label in VOCABULARY for o in self.objects)
         vocabulary = VOCABULARY if own else None
+        query = Query(text).parsed({o.label for o in self.objects}, reader)
         return ground_objects(
-            text,
+            query,
             self.objects,
             self.viewpoint,
             colors=self.colors,
             fronts=self.fronts,
             vocabulary=vocabulary,
-            reader=reader,
         )
 
     def answer(self, scene: str, text: str, reader: SentenceReading = "rules") -> dict[str, Any]:
