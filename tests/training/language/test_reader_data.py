@@ -126,7 +126,7 @@ def test_the_place_of_what_is_in_hand_is_meant_and_a_room_is_no_object() -> None
     assert place.target is not None
     assert place.target.noun == "table"
     assert place.is_place
-    room = meaning("find: go to the [kitchen=t]")
+    room = meaning("find: go to the [kitchen=t]", ("cabinet",))  # which vectors of words say is like a kitchen
     assert room.target is None
     assert room.invalid
     assert "kitchen" in room.problem
@@ -192,6 +192,16 @@ def test_a_part_is_no_object() -> None:
     part = meaning("find: the [handle=t] [of=t.near(a)] the [fridge=a]")
     assert part.target is None
     assert "a part of it" in part.problem
+
+
+def test_what_is_made_for_a_thing_is_not_that_thing() -> None:
+    line = "find: have you seen the [bottle opener=t]"
+    opener = meaning(line, ("bottle", "table"))
+    assert opener.target is None
+    assert opener.problem == "there is no bottle opener: it belongs to a bottle, but is none"
+    there = meaning(line, ("bottle", "bottle opener")).target
+    assert there is not None
+    assert there.noun == "bottle opener"
 
 
 def test_one_is_called_like_what_was_named_before() -> None:

@@ -58,6 +58,8 @@ _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _PARTS = word_set("parts") | word_set("whole_parts")
 _ROOMS = word_set("rooms")
+_ACCESSORIES = word_set("accessories")
+_SAME = 0.7  # a label that answers so well to a word is meant by it
 _CONVERSE = {
     "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
@@ -161,12 +163,16 @@ class Decoder:
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
-        if phrase.noun in _ROOMS and not any(lexicon().similarity(phrase.noun, label) for label in self.labels):
+        if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
         own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
         whole = self._whole_of(target, own)
         if whole:
             problem = f"the {phrase.noun} of the {whole} is a part of it; parts have no boxes of their own"
+            return Meaning(self.text, None, problem=problem)
+        owner = self._belongs_to(phrase)
+        if owner:
+            problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
             return Meaning(self.text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
@@ -286,6 +292,12 @@ class Decoder:
         named = None if of is None else self._nouns.get(of.others[0])
         return "" if named is None else named[0]
 
+    def _belongs_to(self, phrase: ObjectPhrase) -> str:
+        """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
+        *owner, head = phrase.noun.split()
+        unknown = not phrase.known and head in _ACCESSORIES and not self._is_there(head)
+        return " ".join(owner) if unknown else ""
+
     def _one_of_them(self, number: int) -> bool:
         """Whether of several things one is picked out: "the left of the two monitors"."""
         picks = ("leftmost", "rightmost", "left-of-all", "right-of-all", "rank", "middle-of-kind")
@@ -385,7 +397,7 @@ class Decoder:
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
 
     def _is_there(self, noun: str) -> bool:
-        return any(lexicon().similarity(noun, label) for label in self.labels)
+        return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
 
     def _absolute(self, c: Constraint) -> Constraint:
         """ "How many baskets stand on the floor": each of them, and not the lowest."""
