@@ -99,6 +99,21 @@ def test_the_learned_reader_says_how_sure_it_is_and_the_rules_do_not() -> None:
     assert learned.target.noun == "chair"
 
 
+@needs_minilm
+@pytest.mark.parametrize(
+    "text",
+    [
+        "?", "...", "\u4f60\u597d", "\U0001f600 chair", "e\u0301" * 200, "the chair by " * 76, "[t] <p> {0} %s",
+        "1e999 m of chair",
+        "le fauteuil \u00e0 c\u00f4t\u00e9 de la table", "hundred " * 120, "left " * 190, "\u200b\u200b chair",
+    ],
+)  # fmt: skip
+def test_every_text_has_its_answer(text: str) -> None:
+    asked = Query(text).parsed(("chair", "table"), "learned")
+    assert asked.meaning is not None
+    assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
+
+
 def test_a_reading_of_what_is_not_there_gives_way_to_the_other_one() -> None:
     first = Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5)
     other = Meaning(TEXT, ObjectPhrase("table", (4, 9)), probability=0.3)

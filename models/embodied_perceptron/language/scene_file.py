@@ -51,12 +51,7 @@ class DetectedScene:
         vocabulary = VOCABULARY if own else None
         query = Query(text).parsed({o.label for o in self.objects}, reader)
         return ground_objects(
-            query,
-            self.objects,
-            self.viewpoint,
-            colors=self.colors,
-            fronts=self.fronts,
-            vocabulary=vocabulary,
+            query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
     def answer(self, scene: str, text: str, reader: SentenceReading = "rules") -> dict[str, Any]:
