@@ -6,6 +6,7 @@
     ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
     ... --sentences benchmarks/data/robot_sentences_3.json --list 6      # lists 3 to 6, written blind
     ... --sentences benchmarks/data/robot_sentences_4.json --list 12     # lists 7 to 15, half of them of other rooms
+    ... --reader learned                                                # read by the network, not by the rules
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
@@ -101,6 +102,7 @@ def main() -> int:
     parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
     parser.add_argument("--limit", type=int, help="only so many sentences")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
+    parser.add_argument("--reader", choices=("rules", "learned"), default="rules", help="what reads the sentences")
     options = report.parse(parser, limit=60)
     data = json.loads(options.sentences.read_text(encoding="utf-8"))
     if options.list is not None:
@@ -108,10 +110,10 @@ def main() -> int:
         if not data["queries"]:
             parser.error(f"{options.sentences} has no list {options.list}")
     data["queries"] = data["queries"][: options.limit]
-    answers = (answer_file(data) if options.answers is None else json.loads(options.answers.read_text()))["answers"]
-    answers = answers[: options.limit]
+    given = None if options.answers is None else json.loads(options.answers.read_text())
+    answers = (answer_file(data, reader=options.reader) if given is None else given)["answers"][: options.limit]
     show_errors(data, answers, options.half, options.errors)
-    figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list}
+    figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list, "reader": options.reader}
     rows: list[dict[str, Any]] = []
     for half in ("tune", "end"):
         if options.half in ("all", half):

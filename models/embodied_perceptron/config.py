@@ -487,6 +487,20 @@ class LiftOptions:
         return bool(self.detector) or self.from_topics
 
 
+SentenceReading = Literal["rules", "learned"]
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """How sentences are read.
+
+    Attributes:
+        reader: "rules", or "learned" = a network over MiniLM, of the extra ``language``; without that the rules read.
+    """
+
+    reader: SentenceReading = "rules"
+
+
 @dataclass(frozen=True)
 class PerceptronConfig:
     """Everything that the online algorithm needs."""
@@ -498,6 +512,7 @@ class PerceptronConfig:
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     lift: LiftOptions = field(default_factory=LiftOptions)
+    language: LanguageOptions = field(default_factory=LanguageOptions)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,9 @@ class Perceptron(MapOwner):
         self._stages = map_stages(self._proposer, lift, name_of)
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
         self.map = LiveMap(config, volume, cells, name_of, reach_m, None if lift is None else lift.forget)
+        scores, named = self._proposer.scores, inference is not None
         self.grounder = Grounder(
-            inference, lift, classes, self._proposer.scores, config.objects.tracking, inference is not None
+            inference, lift, classes, scores, config.objects.tracking, named, config.language.reader
         )
 
     @classmethod

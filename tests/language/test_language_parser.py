@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_perceptron.language import reader
-from embodied_perceptron.language.lexicon import lexicon, pluralize, relation_words, split_words
+from embodied_perceptron.language.lexicon import lexicon, relation_words, split_words
 from embodied_perceptron.language.parser import Meaning, parse
+from embodied_perceptron.language.plurals import pluralize
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 
 

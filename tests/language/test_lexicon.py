@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_perceptron.language.lexicon import lexicon, singular, split_words
+from embodied_perceptron.language.lexicon import lexicon, split_words
+from embodied_perceptron.language.plurals import singular
 
 
 @pytest.mark.parametrize(

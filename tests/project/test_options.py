@@ -20,6 +20,8 @@ OWN_DEFAULTS = {
     ("--frames", "label"): "frames to look through, not a drive",
     ("--out", "detector install"): "a file, not a folder",
     ("--port", "label"): "it is open beside a viewer",
+    ("--port", "mcp"): "so is this one",
+    ("--timeout", "mcp"): "an agent asks again sooner than a person",
     **{("--split", command): "what one trains on" for command in ("generate", "inspect", "export-bag")},
     **{("--split", f): "what one fits to" for f in ("learn", "evaluate calibrate", "evaluate calibrate-scores")},
 }

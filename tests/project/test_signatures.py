@@ -18,8 +18,9 @@ LEFT = {
 
 
 def is_compiled(node: ast.FunctionDef) -> bool:
-    """By Numba, which takes no objects: arrays and numbers one by one."""
-    return any("njit" in ast.unparse(decorator) for decorator in node.decorator_list)
+    """By Numba or Triton, which take no objects: arrays and numbers one by one."""
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    return any("njit" in text or text.startswith("triton.jit") for text in decorators)
 
 
 def is_command(node: ast.FunctionDef) -> bool:

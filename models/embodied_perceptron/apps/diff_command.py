@@ -28,9 +28,9 @@ _COLORS: dict[str, Color] = {
 def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The older map, or a folder with one.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The newer map of the same place.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for changes.json, before.png and after.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write: changes.json, before.png and after.png.")] = None,
     min_moved: Annotated[float, typer.Option(min=0.01, help="Metres from which on a thing has moved.")] = 0.2,
-    as_json: Annotated[bool, typer.Option("--json", help="The changes as JSON instead of lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the changes.")] = False,
 ) -> None:
     """Say what appeared, left, moved and was renamed between two saved maps that lie in one frame."""
     with TaskProgress(f"comparing {before} and {after}"):

@@ -18,7 +18,9 @@ def export_map(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A saved map, or a folder with one.")],
     out: Annotated[
         Path,
-        typer.Option(dir_okay=False, help=".glb: points and named boxes (glTF); .ply: points; .json: objects."),
+        typer.Option(
+            dir_okay=False, help="File to write: .glb (glTF, points and named boxes), .ply (points) or .json (objects)."
+        ),
     ],
 ) -> None:
     """Write a saved map for other programs: glTF, PLY or objects as JSON, by the ending of the file's name."""

@@ -13,6 +13,7 @@ import typer
 from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.view_command import map_file
+from embodied_perceptron.config import SentenceReading
 
 
 def ground(
@@ -23,6 +24,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
+    reader: Annotated[SentenceReading, typer.Option(help="What reads the sentences.")] = "rules",
 ) -> None:
     """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers.
 
@@ -37,7 +39,7 @@ def ground(
         from embodied_perceptron.recordings.files import write_atomically
 
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader)
         except ValueError as error:  # JSON's own errors are such too
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)

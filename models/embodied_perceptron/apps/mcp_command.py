@@ -30,15 +30,22 @@ class LiveScene(Protocol):
 
 def mcp(
     map_path: Annotated[
-        Path | None, typer.Option("--map", help="A saved map, or a folder with one; without it, the running node.")
+        Path | None, typer.Option("--map", help="A map: its file, or a folder with one; without it, the running node.")
     ] = None,
-    namespace: Annotated[str, typer.Option(help="Namespace of the running node, as it was given to perceive.")] = "",
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the running node.")] = 10.0,
+    namespace: Annotated[str, typer.Option(help="Namespace of the node: as it was given to perceive.")] = "",
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for the node: that it is there and answers.")
+    ] = 10.0,
     http: Annotated[bool, typer.Option("--http", help="Over HTTP instead of standard input and output.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8090,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port to listen on; fixed, since agents are told it.")
+    ] = 8090,
     token: Annotated[
-        str, typer.Option(envvar=TOKEN_VARIABLE, help="What an agent must show over HTTP; made anew where not given.")
+        str,
+        typer.Option(
+            envvar=TOKEN_VARIABLE, help="What a client must show: an agent over HTTP; made anew where not given."
+        ),
     ] = "",
 ) -> None:
     """Give a language-model agent the map as tools (Model Context Protocol): find, list, look, go. Ends with its

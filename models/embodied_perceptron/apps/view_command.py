@@ -26,7 +26,7 @@ def view(
         str, typer.Option(help="Address to listen on; 0.0.0.0 = everybody who has the token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8085,
-    token: Annotated[str, typer.Option(help="What a browser must show; made anew where it is needed.")] = "",
+    token: Annotated[str, typer.Option(help="What a client must show: a browser; made anew where it is needed.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,
 ) -> None:
     """Look at a saved map in the browser, ask it, name and correct things (kept in the map). Ctrl-C ends it."""

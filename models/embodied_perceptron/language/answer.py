@@ -25,8 +25,9 @@ from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
 from embodied_perceptron.language.facing import FrontSource, front_probabilities, front_sources
-from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words, word_set
-from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.lexicon import lexicon, split_words, word_set
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.plurals import pluralize
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
@@ -60,6 +61,7 @@ _GENERIC = frozenset(
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
+_HARDLY_READ, _READ_SHARE = 0.05, 0.3  # probability of a reading below which it lowers an answer's, and how fast
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -88,9 +90,9 @@ def ground_objects(
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
     Args:
-        query: the sentence, parsed or not. Its viewpoint, or else ``viewpoint``, is the (4, 4) pose of the speaker, a
-            camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are averaged over
-            plausible viewpoints, and the score is lower.
+        query: the sentence; the rules read it unless it is parsed. Its viewpoint, or else ``viewpoint``, is the (4, 4)
+            pose of the speaker, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are
+            averaged over plausible viewpoints, and the score is lower.
         objects: with labels; walls among them separate rooms.
         colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
             those of (K, 9) boxes, called only for sentences that speak of colours.
@@ -119,8 +121,16 @@ def ground_objects(
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors, sources = _finite(objects, colors, sources)
-    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
-    status, ranked, reason = answer.decide(query.top_k)
+
+    def answered(about: Meaning) -> tuple[_Answer, tuple[GroundingStatus, tuple[SceneObject, ...], str]]:
+        answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
+        return answer, answer.decide(query.top_k)
+
+    answer, (status, ranked, reason) = answered(meaning)
+    if meaning.other is not None and not answer.is_there:
+        other, decided = answered(meaning.other)
+        if decided[0] != GroundingStatus.NOT_FOUND:
+            meaning, answer, (status, ranked, reason) = meaning.other, other, decided
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
@@ -215,6 +225,7 @@ class _Answer:
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
+        self.is_there = False  # whether anything has a name that answers to the noun
         self.nearest: tuple[SceneObject, ...] = ()  # where none is what the sentence says: what comes nearest to it
         known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
@@ -264,7 +275,8 @@ class _Answer:
         assert target is not None
         kind = self.scorer.category
         there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
-        if not there.any():
+        self.is_there = bool(there.any())
+        if not self.is_there:
             by_sight = self._by_sight(target.noun)
             if not by_sight[1] and kind.max(initial=0.0) >= _AKIN:  # a chair where a stool is asked for
                 self._note_nearest(*self._weighed(self.scorer.evidence())[:2], top_k)
@@ -319,8 +331,10 @@ class _Answer:
 
     def _understood(self, evidence: Evidence) -> float:
         """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
-        not on the map, and words that nobody read."""
-        return (_RELATED if _missing(evidence) else 1.0) * _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
+        not on the map, and words that nobody read; and for how sure it was read."""
+        unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
+        read = math.pow(min(self.meaning.probability / _HARDLY_READ, 1.0), _READ_SHARE)
+        return (_RELATED if _missing(evidence) else 1.0) * unread * read
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""

@@ -16,7 +16,7 @@ from embodied_perceptron.geometry.suppression import ONE_PLACE_IOU, ONE_THING_IO
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
 from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.parser import Meaning
+from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.object_grounding import joined_objects
 from embodied_perceptron.results import Detections, ObjectState, SceneObject

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import HELD_SHARE
-from embodied_perceptron.language.lexicon import lexicon, pluralize
+from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.likelihood import NEAR_M, above, inside, on
+from embodied_perceptron.language.plurals import pluralize
 from embodied_perceptron.language.relations import Pairs, SceneGeometry
 from embodied_perceptron.results import UNNAMED, SceneObject
 

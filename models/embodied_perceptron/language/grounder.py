@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import EVERY_SCORE, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy, SentenceReading, TrackingConfig
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
@@ -66,6 +66,7 @@ class Grounder:
         scores: which scores of boxes count for what.
         tracking: how scores of boxes become scores of objects.
         named: whether something gives objects names at all, besides users and files.
+        reader: what reads sentences.
     """
 
     inference: Predictor | None = None
@@ -74,6 +75,7 @@ class Grounder:
     scores: ScorePolicy = EVERY_SCORE
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     named: bool = False
+    reader: SentenceReading = "rules"
     _contexts: WeakKeyDictionary[PublishedScene, QueryContext] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
     )
@@ -89,7 +91,7 @@ class Grounder:
         asked = [Query.of(query, viewpoint) for query in queries]
         called = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in (*context.objects, *context.published)}
-        parsed = [query.parsed(labels) for query in asked]
+        parsed = [query.parsed(labels, self.reader) for query in asked]
         if self.lift is not None:
             self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
         proposed: list[PhraseCandidates | None] = [None] * len(parsed)
@@ -99,7 +101,7 @@ class Grounder:
         answers = [
             self._answer(query, context, colors, candidates)
             if by_name is None
-            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
+            else by_name.restored(ground_objects(by_name.parsed(self.reader), by_name.objects, colors=colors))
             for query, candidates, by_name in zip(parsed, proposed, called, strict=True)
         ]
         classes = self.classes
@@ -107,17 +109,18 @@ class Grounder:
 
     def prepare(self) -> None:
         """Read what reads sentences now, so that the first one does not wait for it: tables of words, with a network
-        the parser's, and the text encoder.
+        the rules' own, and the text encoder. The learned reader is read in any case where it was chosen.
 
         The text encoder only where the network reads sentences, and nothing where no network gives things names. Raises
         what reading it raises (a package that is not installed, for example); the first sentence then tries again.
         """
-        Query("the chiar by the red tabel").parsed(())  # what is no word is looked up in every table
+        Query("the chiar by the red tabel").parsed((), self.reader)  # what is no word is looked up in every table
         likelihood_of_label("chair", "stool")
         inference = self.inference
         if inference is None:
             return
-        sentence_reader()
+        if self.reader == "rules":
+            sentence_reader()
         if inference.network.grounding is not None and inference.text_encoder is not None:
             inference.text_encoder.encode(["a chair"])
 

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from embodied_perceptron.language.plurals import singular
+
 _FOLDER = Path(__file__).parent / "lexicon"
 TAXONOMY = _FOLDER / "wordnet_nouns.txt.gz"
 WEIGHTS = _FOLDER / "noun_likelihood.safetensors"
@@ -104,7 +106,8 @@ class NounTaxonomy:
         """
         for first in range(len(words)):
             rest = words[first:]
-            forms = (" ".join(rest), "".join(rest), "-".join(rest), " ".join((*rest[:-1], _singular(rest[-1]))))
+            one = " ".join((*rest[:-1], singular(rest[-1]) or rest[-1]))
+            forms = (" ".join(rest), "".join(rest), "-".join(rest), one)
             for form in forms:
                 if form in self.senses:
                     return form, first
@@ -113,12 +116,6 @@ class NounTaxonomy:
             if last[at:] in self.senses and last[:at] in self.senses:
                 return last[at:], len(words)
         return "", len(words)
-
-
-def _singular(word: str) -> str:
-    from embodied_perceptron.language.lexicon import singular  # the lexicon asks this module about what it lacks
-
-    return singular(word) or word
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +192,7 @@ class NounLikelihood:
         return self._vectors[words]
 
     def _word(self, word: str) -> NDArray[np.float32] | None:
-        return self.vectors.get(word, self.vectors.get(_singular(word)))
+        return self.vectors.get(word, self.vectors.get(singular(word)))
 
     def __call__(self, noun: str, label: str) -> float:
         """In (0, 1): that somebody who says ``noun`` may mean a thing that is labelled ``label``.

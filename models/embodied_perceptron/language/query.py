@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.language.parser import Meaning, parse
+from embodied_perceptron.config import SentenceReading
+from embodied_perceptron.language.learned.reading import read_meaning
+from embodied_perceptron.language.meaning import Meaning
+from embodied_perceptron.language.parser import parse
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
@@ -58,11 +61,16 @@ class Query:
             return cls(query, viewpoint=viewpoint)
         return query if viewpoint is None or query.viewpoint is not None else replace(query, viewpoint=viewpoint)
 
-    def parsed(self, labels: Iterable[str]) -> Query:
-        """With its meaning; ``labels`` of the scene count as nouns. Itself when it is parsed or cannot be read."""
+    def parsed(self, labels: Iterable[str], reader: SentenceReading = "rules") -> Query:
+        """With its meaning; ``labels`` of the scene count as nouns. Itself when it is parsed or cannot be read.
+
+        ``reader`` "learned" reads by the network, and by the rules where its package is missing.
+        """
         if self.meaning is not None or query_problem(self.text):
             return self
-        return replace(self, meaning=parse(self.text, labels))
+        labels = tuple(labels)
+        meaning = read_meaning(self.text, labels) if reader == "learned" else None
+        return replace(self, meaning=parse(self.text, labels) if meaning is None else meaning)
 
     def answer(
         self,

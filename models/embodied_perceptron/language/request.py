@@ -10,17 +10,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 from embodied_perceptron.language.clauses import restated
 from embodied_perceptron.language.errands import to_places
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
 from embodied_perceptron.language.line import Line
+from embodied_perceptron.language.meaning import Kind
 from embodied_perceptron.language.plain import rewrite_plainly
 from embodied_perceptron.language.preamble import put_aside
 from embodied_perceptron.language.wording import corrected, other_language
 
-Kind = Literal["object", "exists", "where", "count", "contents"]
 _NUMBERS = {"both": 2, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _ROOMS = word_set("rooms")
 _PARTS = word_set("parts")

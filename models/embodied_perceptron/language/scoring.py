@@ -16,7 +16,7 @@ from embodied_perceptron.geometry.suppression import BETWEEN_IOU, ONE_PLACE_IOU,
 from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import (
     PAIR_RELATIONS,
     REACH_M,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.lexicon import lexicon, relation_words, split_words, word_set
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS, Query, printable_query, query_problem
 from embodied_perceptron.results import GroundedPhrase, Grounding, SceneObject
@@ -75,6 +76,10 @@ class NamedQuery:
     asked: Query
     places: tuple[Replaced, ...]
     named: tuple[SceneObject, ...]  # under their own labels
+
+    def parsed(self, reader: SentenceReading) -> Query:
+        """The query with its meaning, as ``reader`` reads it."""
+        return self.query.parsed({o.label for o in self.objects}, reader)
 
     def restored(self, answer: Grounding) -> Grounding:
         """The answer in the user's words."""

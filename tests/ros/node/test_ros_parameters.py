@@ -85,6 +85,18 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert read_parameters(make()).config.network.weights == "tiny"
 
 
+def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("language: {reader: learned}")
+    assert read_parameters(make()).config.language.reader == "rules"
+    assert read_parameters(make(config_file=str(config))).config.language.reader == "learned"
+    parameters = read_parameters(make(config_file=str(config), sentence_reader="rules"))
+    assert parameters.config.language.reader == "rules"
+    assert effective_values(parameters)["sentence_reader"] == "rules"
+    with pytest.raises(ValueError, match=r"sentence_reader.*rules, learned"):
+        read_parameters(make(sentence_reader="guess"))
+
+
 def test_a_topic_of_detections_turns_the_lift_on(make, tmp_path):
     assert not read_parameters(make()).config.lift.enabled
     parameters = read_parameters(make(camera__detections_topic="/yolo/detections", detections_tolerance_s=0.02))

@@ -193,7 +193,9 @@ def ask_command(
     namespace: Annotated[str, typer.Option(help="Namespace of the node: as it was given to perceive.")] = "",
     frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
     top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 30.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for the node: that it is there, and its answer.")
+    ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the whole answer.")] = False,
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""

@@ -22,7 +22,7 @@ from embodied_perceptron.apps.reading_options import (
 def label(
     labels: Annotated[Path, typer.Argument(dir_okay=False, help="Label file (JSON); made where it is missing.")],
     replayed: Annotated[
-        Path | None, typer.Option("--map", file_okay=False, help="Folder that `replay --direct` wrote.")
+        Path | None, typer.Option("--map", file_okay=False, help="A map: the folder that `replay --direct` wrote.")
     ] = None,
     recording: Annotated[Path | None, typer.Option(help="Recording: TUM folder or bag; its frames are shown.")] = None,
     from_objects: Annotated[

@@ -136,6 +136,9 @@ DECLARATIONS: dict[str, _Declaration] = {
         "Names that are published, what belongs to none of them is 'object': a file with one a line, or several "
         "separated by commas; empty = as in the configuration (all)",
     ),
+    "sentence_reader": _D(
+        "", "What reads sentences; empty = as in the configuration (rules)", choices=("", "rules", "learned")
+    ),
     "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
@@ -179,6 +182,7 @@ _GRID_OVERRIDES = {
     "max_obstacle_height_m": "max_obstacle_height_m",
 }
 _LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
+_LANGUAGE_OVERRIDES = {"sentence_reader": "reader"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -333,7 +337,7 @@ def read_parameters(node: Node) -> NodeParameters:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
     names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
-    overrides = {name: values.pop(name) for name in (*names, "weights", "classes")}
+    overrides = {name: values.pop(name) for name in (*names, *_LANGUAGE_OVERRIDES, "weights", "classes")}
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
@@ -368,6 +372,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
     grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
     lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
+    language = {field: overrides[k] for k, field in _LANGUAGE_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
@@ -384,6 +389,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         network=dataclasses.replace(config.network, **network),
         grid=dataclasses.replace(config.grid, **grid),
         lift=dataclasses.replace(config.lift, **lift),
+        language=dataclasses.replace(config.language, **language),
     )
 
 
@@ -396,6 +402,7 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.network, name) for name in _NETWORK_OVERRIDES}
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
     values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
+    values |= {name: getattr(config.language, field) for name, field in _LANGUAGE_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
     values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:

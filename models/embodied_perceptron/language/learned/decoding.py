@@ -1,0 +1,455 @@
+"""From what is read to the typed meaning: a small closed grammar of numbers, ordinals, lengths and colours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from embodied_perceptron.language.learned.graph import (
+    EVERY_NUMBER,
+    EXCLUDED,
+    HELD,
+    LANDMARK,
+    MENTIONED,
+    NEGATION,
+    NOBODY,
+    RELATIONS,
+    TARGET,
+    SentenceGraph,
+    Thing,
+    Told,
+)
+from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
+from embodied_perceptron.language.plurals import singular
+
+_KINDS: dict[str, Kind] = {
+    "find": "object", "count": "count", "exists": "exists", "where": "where", "contents": "contents", "none": "object",
+}  # fmt: skip
+_PRONOUNS = frozenset(
+    ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
+     "everything", "which", "its", "itself", "him", "her", "stuff", "nothing", "what", "whatever", "others", "other",
+     "object", "objects", "item", "items", "whichever", "some", "any", "two", "three", "there", "here", "each", "all",
+     "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
+)  # fmt: skip
+_WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
+_ONES = frozenset(("one", "ones"))
+_SEVERAL = frozenset(
+    ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
+)
+_STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
+_ORDERS = frozenset(
+    ("from-left", "from-right", "leftmost", "rightmost", "closest", "farthest", "nearest-me", "farthest-me", "round")
+) | _STATURE  # fmt: skip
+_COUNTED_FROM = {
+    "leftmost": "from-left",
+    "rightmost": "from-right",
+    "left-of-all": "from-left",
+    "right-of-all": "from-right",
+}
+_UNARY = frozenset(
+    ("large", "small", "tall", "short", "long", "narrow", "round", "high", "low", "from-left", "from-right", "leftmost",
+     "rightmost", "left-of-all", "right-of-all", "corner", "middle", "wall", "middle-of-kind", "alone", "nearest-me",
+     "farthest-me", "left-of-me", "right-of-me", "ahead-of-me", "behind-me")
+)  # fmt: skip
+_LOOKS = frozenset(("colour", "material"))
+_OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
+_ON_THE_FLOOR_M = 0.2
+_FLOORS = frozenset(("floor", "ground", "carpet"))
+_PARTS = word_set("parts") | word_set("whole_parts")
+_ROOMS = word_set("rooms")
+_ACCESSORIES = word_set("accessories")
+_SAME = 0.7  # a label that answers so well to a word is meant by it
+_CONVERSE = {
+    "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
+    "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
+    "across": "across",
+}  # fmt: skip
+_TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
+_DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
+_COUNTING = frozenset(("counting", "counted", "starting", "from"))
+_SIDES = {"left-of-me": "left-of-all", "right-of-me": "right-of-all"}  # of whom the sentence puts somewhere
+_DEPTH = 3  # "by the table under the lamp at the window": people say no more of an anchor
+_MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of what is meant
+_LONGEST_M = 1e6
+_SMALL = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_CARDINALS = {word: float(k) for k, word in enumerate(_SMALL)} | {
+    "a": 1.0, "an": 1.0, "both": 2.0, "couple": 2.0, "pair": 2.0, "hundred": 100.0,
+} | {word: 10.0 * k for k, word in enumerate(_TENS, 2)}  # fmt: skip
+_ORDINALS = {
+    word: rank
+    for rank, words in enumerate(
+        ("first 1st", "second 2nd next", "third 3rd", "fourth 4th", "fifth 5th", "sixth 6th", "seventh 7th",
+         "eighth 8th", "ninth 9th", "tenth 10th", "eleventh 11th", "twelfth 12th"), 1,
+    )
+    for word in words.split()
+}  # fmt: skip
+_UNITS = (  # by how they begin, metres
+    ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
+    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("m", 1.0),
+)  # fmt: skip
+_AXES = (
+    ("height", ("tall", "high", "height", "lower", "shorter")), ("width", ("wid", "narrow", "broad")),
+    ("elevation", ("floor", "ground")),
+)  # fmt: skip
+
+
+def cardinal(tokens: Sequence[str]) -> float | None:
+    """The number that the words begin to say: "twenty five", "1.5", "a", "half"; None where they say none."""
+    total: float | None = None
+    for token in tokens:
+        if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
+            return (total or 0.0) + float(token.replace(",", "."))
+        if token in _CARDINALS:
+            total = (total or 0.0) + _CARDINALS[token] if token != "hundred" else 100.0 * (total or 1.0)
+        elif total is not None:
+            break
+    return total
+
+
+def metres(tokens: Sequence[str]) -> float | None:
+    """The length that words say, metres: "two and a half metres", "80 cm", "half a metre"; None where they say none."""
+    unit = next((i for i, t in enumerate(tokens) if any(t.startswith(name) for name, _ in _UNITS)), len(tokens))
+    scale = next((scale for name, scale in _UNITS if unit < len(tokens) and tokens[unit].startswith(name)), 1.0)
+    before = list(tokens[:unit])
+    half = 0.5 if "half" in tokens else 0.0
+    if "half" in before:  # "one and a half": the "a" belongs to the half
+        before = before[: before.index("half")]
+        while before and before[-1] in ("a", "and"):
+            before.pop()
+    number = cardinal([t for t in before if t != "and"])
+    if number is None:
+        number = 0.0 if half and "half" in tokens[:unit] else 1.0
+        if unit == len(tokens) and not half:
+            return None
+    return min((number + half) * scale, _LONGEST_M)
+
+
+def ordinal(tokens: Sequence[str]) -> int | None:
+    """The place that words say: "second", "number two", "5th"; -1 for the last."""
+    for token in tokens:
+        if token in _ORDINALS:
+            return _ORDINALS[token]
+        if token in ("last", "final"):
+            return -1
+        digits = re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", token)
+        if digits:
+            return int(digits[1])
+    number = cardinal([t for t in tokens if t not in ("a", "an")])
+    return None if number is None else int(number)
+
+
+class Decoder:
+    """One graph over the words of one text.
+
+    Args:
+        text, words, graph: the sentence, its words with slips corrected, and what the network reads.
+        labels: of the scene; nouns beside the lexicon's.
+    """
+
+    def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
+        self.text, self.words, self.graph, self.labels = text, words, _about_target(_with_denied(graph)), tuple(labels)
+        self._nouns = self._named_things()
+
+    def meaning(self) -> Meaning:
+        """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
+        graph = self.graph
+        if graph.intent == "none":
+            return Meaning(self.text, None)
+        numbers = {t.number: t.kind for t in graph.things}
+        target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
+        phrase = self._target(target)
+        if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
+            return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
+        own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
+        whole = self._whole_of(target, own)
+        if whole:
+            problem = f"the {phrase.noun} of the {whole} is a part of it; parts have no boxes of their own"
+            return Meaning(self.text, None, problem=problem)
+        owner = self._belongs_to(phrase)
+        if owner:
+            problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
+            return Meaning(self.text, None, problem=problem)
+        constraints = self._constraints(target, own[:_MOST], _DEPTH)
+        if phrase.noun == ANYTHING and not self._says_which(target, constraints):
+            return Meaning(self.text, None)
+        names = {t.name for t in own if not t.denied}
+        told_number = next((t for t in own if t.name in ("number", EVERY_NUMBER)), None)
+        number = self._count_before(target) if told_number is None else cardinal(self._tokens(told_number))
+        every = "every" in names or EVERY_NUMBER in names or phrase.plural or graph.intent not in ("find",)
+        any_of = "any" in names and graph.intent == "find"
+        if graph.intent in ("count", "contents") or every:
+            constraints = [self._absolute(c) for c in constraints]
+        return Meaning(
+            self.text,
+            phrase,
+            tuple(constraints),
+            self._speaker(),
+            tuple(
+                self._phrase(n, 0) for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]
+            ),
+            kind=_KINDS[graph.intent],
+            every=every,
+            number=int(number) if number is not None and number > 1 and every and graph.intent == "find" else None,
+            excluded=tuple(self._excluded(n, phrase) for n, kind in numbers.items() if kind == EXCLUDED),
+            any_of=any_of,
+            is_place=HELD in numbers.values(),
+            probability=graph.probability,
+            length=sum(t.last - t.first for t in graph.things) + sum(t.last - t.first for t in graph.told),
+        )
+
+    # ----------------------------------------------------------------------------------------------------- things
+
+    def _tokens(self, piece: Thing | Told) -> list[str]:
+        return [w.text for w in self.words[piece.first : piece.last]]
+
+    def _span(self, piece: Thing | Told) -> tuple[int, int]:
+        return self.words[piece.first].start, self.words[piece.last - 1].end
+
+    def _named_things(self) -> dict[int, tuple[str, tuple[int, int], bool, bool] | None]:
+        """Number of a thing -> its noun, where it stands, whether it is in plural and known; None for pronouns."""
+        found: dict[int, tuple[str, tuple[int, int], bool, bool] | None] = {}
+        for thing in self.graph.things:
+            named = self._noun(thing)
+            old = found.get(thing.number)
+            if old is None or (named is not None and self._answers(named) > self._answers(old)):
+                found[thing.number] = named
+        return found
+
+    def _answers(self, named: tuple[str, tuple[int, int], bool, bool]) -> tuple[float, bool]:
+        """How well something of the scene answers to a noun, and whether it is a known one."""
+        return max((lexicon().similarity(named[0], label) for label in self.labels), default=0.0), named[3]
+
+    def _noun(self, thing: Thing) -> tuple[str, tuple[int, int], bool, bool] | None:
+        tokens = self._tokens(thing)
+        while tokens and (tokens[0] in _PRONOUNS or not tokens[0][0].isalpha()):
+            tokens = tokens[1:]
+        if not tokens:
+            return None
+        words = list(self.words[thing.last - len(tokens) : thing.last])
+        span = words[0].start, words[-1].end
+        mentions = lexicon().mentions(words, self.labels)
+        head = next((m for m in mentions if m.last == len(words)), None)
+        if head is not None:
+            return head.noun, span, head.plural, True
+        one = singular(tokens[-1])
+        return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
+
+    def _phrase(self, number: int, depth: int) -> ObjectPhrase:
+        """The phrase of a thing, with what is told of it down to a depth."""
+        places = [t for t in self.graph.things if t.number == number]
+        named = self._nouns.get(number)
+        told = [t for t in self.graph.told if t.owner == number and not t.name.startswith("speaker-")]
+        nested = tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], depth - 1)) if depth > 0 else ()
+        if named is None:
+            tokens = [t for p in places for t in self._tokens(p)]
+            span = self._span(places[0]) if places else (0, 0)
+            return ObjectPhrase(ANYTHING, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
+        noun, span, plural, known = named
+        return ObjectPhrase(noun, span, plural, known, nested)
+
+    def _target(self, number: int) -> ObjectPhrase:
+        """The phrase of what is meant; "one" beside what is excluded is called like that."""
+        if number == NOBODY:
+            return ObjectPhrase(ANYTHING, (0, 0), plural=True)
+        phrase = self._phrase(number, 0)
+        places = [t for t in self.graph.things if t.number == number]
+        tokens = {t for p in places for t in self._tokens(p)}
+        if phrase.noun == ANYTHING and not tokens & _WHATEVER:
+            first = min((p.first for p in places), default=0)
+            others = [t for t in self.graph.things if t.kind == EXCLUDED]
+            if tokens & _ONES:  # "facing the sinks, the left one": called like what was named before
+                others += [t for t in reversed(self.graph.things) if t.last <= first and t.kind != HELD]
+            named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
+            if named is not None:
+                return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
+        plural = phrase.plural and not lexicon().always_plural(phrase.noun)
+        single = plural and tokens & {"one"}  # "of the two lamps the red one"
+        return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
+
+    def _count_before(self, number: int) -> float | None:
+        """The number that stands right before a noun, "the five chairs", and says of how many one is not picked out."""
+        first = next((t.first for t in self.graph.things if t.number == number), 0)
+        before = [w.text for w in self.words[max(0, first - 2) : first]]
+        return cardinal(before[-1:]) if before[:1] != ["of"] and before[-1:] not in (["a"], ["an"]) else None
+
+    def _says_which(self, number: int, constraints: Sequence[Constraint]) -> bool:
+        """Whether what has no noun is told at all: "anything red", "the one by the door"; not "it is red"."""
+        said = {t for p in self.graph.things if p.number == number for t in self._tokens(p)}
+        return number == NOBODY or not said.isdisjoint(_WHATEVER) or any(c.anchors for c in constraints)
+
+    def _whole_of(self, number: int, told: Sequence[Told]) -> str:
+        """What the target is a part of, "the handle of the fridge"; empty where it is a thing of its own."""
+        bare = {t for p in self.graph.things if p.number == number for t in self._tokens(p)[-1:]}
+        bare |= {singular(t) for t in bare}
+        if not bare & _PARTS or bare & set(self.labels):
+            return ""
+        of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
+        named = None if of is None else self._nouns.get(of.others[0])
+        return "" if named is None else named[0]
+
+    def _belongs_to(self, phrase: ObjectPhrase) -> str:
+        """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
+        *owner, head = phrase.noun.split()
+        unknown = not phrase.known and head in _ACCESSORIES and not self._is_there(head)
+        return " ".join(owner) if unknown else ""
+
+    def _one_of_them(self, number: int) -> bool:
+        """Whether of several things one is picked out: "the left of the two monitors"."""
+        picks = ("leftmost", "rightmost", "left-of-all", "right-of-all", "rank", "middle-of-kind")
+        own = [t for t in self.graph.told if t.owner == number]
+        return any(t.name in picks or self._is_best(t) for t in own) and not any(t.name == "every" for t in own)
+
+    def _is_best(self, t: Told) -> bool:
+        return t.name in _STATURE and any(w.endswith("est") for w in self._tokens(t))
+
+    def _excluded(self, number: int, target: ObjectPhrase) -> Meaning:
+        phrase = self._phrase(number, 0)
+        if phrase.noun == ANYTHING:
+            phrase = replace(target, span=phrase.span, plural=phrase.plural)
+        told = [t for t in self.graph.told if t.owner == number]
+        return Meaning(self.text, phrase, tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], _DEPTH)))
+
+    def _speaker(self) -> SpeakerViewpoint | None:
+        for t in self.graph.told:
+            if t.name.startswith("speaker-") and t.others:
+                phrase = self._phrase(t.others[0], 0)
+                if phrase.noun != ANYTHING:
+                    return SpeakerViewpoint(t.name.removeprefix("speaker-"), phrase)
+        return None
+
+    # ----------------------------------------------------------------------------------------------------- conditions
+
+    def _constraints(self, number: int, told: Sequence[Told], depth: int) -> list[Constraint]:
+        """What is told of one thing."""
+        amounts = [t for t in told if t.name == "amount"]
+        ranks = [r for t in told if t.name == "rank" and (r := ordinal(self._tokens(t))) is not None]
+        rank = ranks[0] if ranks else None
+        found: list[Constraint] = []
+        for t in told:
+            if t.name in ("colour", "material"):
+                found += self._looks(t)
+            elif t.name in _UNARY:
+                weight = _OUTRIGHT if self._is_best(t) else 1.0
+                name = _SIDES.get(t.name, t.name) if self._speaker() is not None else t.name
+                found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
+            elif t.name in RELATIONS:
+                found += self._relation(number, t, amounts, depth)
+        if rank is not None:
+            found = _ranked(found, rank, self._span(next(t for t in told if t.name == "rank")))
+        found = _without(found)
+        unique: dict[tuple[str, tuple[ObjectPhrase, ...], str], Constraint] = {}
+        for c in found:
+            unique.setdefault((c.relation, c.anchors, c.value), c)
+        return list(unique.values())
+
+    def _looks(self, t: Told) -> list[Constraint]:
+        table, span = relation_words(), self._span(t)
+        tokens = [part for token in self._tokens(t) for part in (token, *token.split("-"))]
+        if t.name == "material":
+            value = next((token for token in tokens if token in table.materials), tokens[-1])
+            return [Constraint("material", value=value, negated=t.denied, span=span)]
+        values = dict.fromkeys(table.colours[token] for token in tokens if token in table.colours)
+        return [Constraint("colour", value=value, negated=t.denied, span=span) for value in values]
+
+    def _relation(self, number: int, t: Told, amounts: Sequence[Told], depth: int) -> list[Constraint]:
+        span, name = self._span(t), t.name
+        tokens = self._tokens(t)
+        if not _DENIALS.isdisjoint(tokens) and "far" not in tokens:  # "without" and its like say both in one
+            t = replace(t, denied=True)
+        ranked = any(r.name == "rank" and r.owner == number for r in self.graph.told)
+        if t.others and ranked and _COUNTING.issuperset(self._tokens(t)):
+            name = "closest"  # "the second one, counting from the door"
+        amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
+        said = " ".join(w for a in (t, *amounts) for w in self._tokens(a))
+        after = [w.text for a in amounts for w in self.words[a.last : a.last + 1]]
+        if name in ("within", "beyond") and not t.others and not _TALL.isdisjoint(after):
+            name, said = ("smaller" if name == "within" else "larger"), f"{said} {after[0]}"  # "less than 3 feet tall"
+        if name in ("larger", "smaller") and not t.others:
+            if amount is None:
+                return []
+            axis = next((axis for axis, names in _AXES if any(n in said for n in names)), "length")
+            if any(n in said for n in ("floor", "ground")):
+                axis = "elevation"
+            return [Constraint(name, value=axis, negated=t.denied, span=span, amount_m=amount)]
+        anchors = tuple(self._phrase(o, depth) for o in t.others if o != number)
+        anchors = tuple(
+            a for a in anchors if not (name == "with" and a.noun in _PARTS and a.noun not in self.labels)
+        )  # a part has no box
+        if name in ("within", "beyond"):
+            if amount is None:
+                return [Constraint("near" if name == "within" else "farthest", anchors, span=span)] if anchors else []
+            return [Constraint(name, anchors, negated=t.denied, span=span, amount_m=amount)]
+        if not anchors:
+            return []
+        if name in ("larger", "smaller"):  # than others of its kind
+            return [Constraint("large" if name == "larger" else "small", span=span, negated=t.denied)]
+        if name == "same-colour":
+            return []
+        if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
+            return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
+        if name == "between" or len(anchors) == 1:
+            return [Constraint(name, anchors, negated=t.denied, span=span)]
+        return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
+
+    def _is_there(self, noun: str) -> bool:
+        return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
+
+    def _absolute(self, c: Constraint) -> Constraint:
+        """ "How many baskets stand on the floor": each of them, and not the lowest."""
+        if c.relation != "low" or not self.text[slice(*c.span)].lower().endswith(("floor", "ground")):
+            return c
+        return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
+
+
+def _about_target(graph: SentenceGraph) -> SentenceGraph:
+    """The graph, what is told of landmarks in relation to the target told of the target: "a lamp is on it"."""
+    target = next((t.number for t in graph.things if t.kind == TARGET), None)
+
+    def turned(t: Told) -> Told:
+        if target is None or t.owner in (target, NOBODY) or t.others != (target,) or t.name not in _CONVERSE:
+            return t
+        return replace(t, name=_CONVERSE[t.name], owner=target, others=(t.owner,))
+
+    return graph if target is None else replace(graph, told=tuple(turned(t) for t in graph.told))
+
+
+def _with_denied(graph: SentenceGraph) -> SentenceGraph:
+    """The graph, where a word denies and nothing is denied, with what is told next denied: "not white"."""
+    words = [t for t in graph.told if t.name == NEGATION]
+    if not words or any(t.denied for t in graph.told):
+        return graph
+    told = list(graph.told)
+    for word in words:
+        after = [t for t in told if t.first >= word.last and (t.name in RELATIONS or t.name in _UNARY | _LOOKS)]
+        if after:
+            k = told.index(min(after, key=lambda t: t.first))
+            told[k] = replace(told[k], denied=True)
+    return replace(graph, told=tuple(told))
+
+
+def _without(found: list[Constraint]) -> list[Constraint]:
+    """ "Without a lamp on it": what is told of the same landmark beside is denied too, and tells more."""
+    gone = {a.span: c for c in found if c.negated and c.relation == "with" for a in c.anchors}
+    beside = {a.span for c in found if c.relation != "with" for a in c.anchors if a.span in gone}
+    kept = [c for c in found if not (c.relation == "with" and any(a.span in beside for a in c.anchors))]
+    return [replace(c, negated=True) if any(a.span in beside for a in c.anchors) else c for c in kept]
+
+
+def _ranked(found: list[Constraint], rank: int, span: tuple[int, int]) -> list[Constraint]:
+    """The order that an ordinal counts along gets it: the nearest in the sentence; without any, that of the things."""
+    orders = [k for k, c in enumerate(found) if c.relation in _ORDERS or c.relation in _COUNTED_FROM]
+    if not orders:
+        return [*found, Constraint("nth", rank=rank, span=span)] if rank > 1 else found
+    k = min(orders, key=lambda k: abs(found[k].span[0] - span[1]))
+    c = found[k]
+    relation = _COUNTED_FROM.get(c.relation, c.relation)
+    if rank == -1:  # the last from the left is the first from the right
+        relation = {"from-left": "from-right", "from-right": "from-left"}.get(relation, relation)
+        rank = 1
+    return [*found[:k], replace(c, relation=relation, rank=rank), *found[k + 1 :]]

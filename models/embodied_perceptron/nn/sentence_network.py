@@ -1,0 +1,246 @@
+"""The network that reads sentences: what each word is, and which words belong to each other.
+
+All layers of MiniLM, whose weights come as a package, with low-rank adapters (LoRA, arXiv:2106.09685); over its word
+features linear heads for the intent, the part that each word plays and whether it is denied, and biaffine scores of
+pairs of words (arXiv:1611.01734): what is told of which thing, in relation to which other one, and which words mean the
+same thing. Adapters and heads alone are trained and stored; once loaded, adapters are merged into the layers. These are
+computed here and not by ``transformers``, which takes seconds to import: a sentence is read while its asker waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from embodied_perceptron.nn.text_encoder import MINILM_SHA256, TextTokenizer, minilm_folder
+
+MAX_TOKENS = 256
+_LAYERS, _CHANNELS, _INNER, _HEADS = 6, 384, 1536, 12
+_RANK = 24  # of the adapters
+_WIDTH = 128  # of the biaffine scores
+ARCS = ("owner", "other", "same")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class WordBatch:
+    """Tokenized sentences and their words.
+
+    Attributes:
+        ids: (B, T) int64 token ids, 0 at padding.
+        pad: (B, T) bool, True at padding.
+        words: (B, W, T) float32, the share of each token in a word; all 0 = no such word.
+    """
+
+    ids: torch.Tensor
+    pad: torch.Tensor
+    words: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Logits of a batch.
+
+    Attributes:
+        intent: (B, I).
+        parts: (B, W, 1 + 2 K): no part, the first word of each kind, a further word of each kind.
+        denied: (B, W) that what a word tells is denied.
+        arcs: of each of :data:`ARCS` (B, W, 1 + W): of each word to nobody, and to each word.
+    """
+
+    intent: torch.Tensor
+    parts: torch.Tensor
+    denied: torch.Tensor
+    arcs: dict[str, torch.Tensor]
+
+
+class _Adapted(nn.Linear):
+    """A frozen linear layer with a trained low-rank term."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(_RANK, inputs) * inputs**-0.5)
+        self.up = nn.Parameter(torch.zeros(outputs, _RANK))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + nn.functional.linear(nn.functional.linear(x, self.down), self.up)
+
+    def merged(self) -> nn.Linear:
+        """The layer with its term in its weights."""
+        layer = nn.Linear(self.in_features, self.out_features)
+        layer.weight = nn.Parameter(self.weight + self.up @ self.down, requires_grad=False)
+        layer.bias = self.bias
+        return layer
+
+
+class _Layer(nn.Module):
+    """A layer of BERT."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (_Adapted(_CHANNELS, _CHANNELS) for _ in range(3))
+        self.attended = _Adapted(_CHANNELS, _CHANNELS)
+        self.inner, self.outer = _Adapted(_CHANNELS, _INNER), _Adapted(_INNER, _CHANNELS)
+        self.norm = nn.LayerNorm(_CHANNELS, eps=1e-12).requires_grad_(False)
+        self.last_norm = nn.LayerNorm(_CHANNELS, eps=1e-12).requires_grad_(False)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+        """(B, T, C) features and (B, 1, 1, T) bool of the tokens that may be attended to, None = all -> (B, T, C)."""
+        q, k, v = (
+            part(x).unflatten(2, (_HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )  # (B, H, T, C / H)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+        x = self.norm(x + self.drop(self.attended(mixed.transpose(1, 2).flatten(2))))
+        y: torch.Tensor = self.last_norm(x + self.drop(self.outer(nn.functional.gelu(self.inner(x)))))
+        return y
+
+
+class _Arcs(nn.Module):
+    """Biaffine scores of pairs of words, and of each word with nobody."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.tail, self.head = nn.Linear(_CHANNELS, _WIDTH), nn.Linear(_CHANNELS, _WIDTH)
+        self.weight = nn.Parameter(torch.randn(_WIDTH, _WIDTH) * _WIDTH**-0.5)
+        self.bias = nn.Linear(_WIDTH, 1)
+        self.nobody = nn.Linear(_WIDTH, 1)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, W, C) -> (B, W, 1 + W)."""
+        tail, head = self.drop(nn.functional.gelu(self.tail(x))), self.drop(nn.functional.gelu(self.head(x)))
+        pairs = tail @ self.weight @ head.transpose(1, 2) + self.bias(head).transpose(1, 2)
+        return torch.cat([self.nobody(tail), pairs], dim=2)
+
+
+class SentenceNetwork(nn.Module):
+    """See the module. :meth:`load_minilm` must give it the fixed weights before it is of use.
+
+    Args:
+        intents: I, how many a sentence may have.
+        kinds: K of parts that a word may play.
+        drop: share of features left out in training.
+    """
+
+    def __init__(self, intents: int, kinds: int, drop: float = 0.1) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(30522, _CHANNELS).requires_grad_(False)
+        self.places = nn.Embedding(512, _CHANNELS).requires_grad_(False)
+        self.segment = nn.Parameter(torch.zeros(_CHANNELS), requires_grad=False)
+        self.norm = nn.LayerNorm(_CHANNELS, eps=1e-12).requires_grad_(False)
+        self.layers = nn.ModuleList(_Layer(drop) for _ in range(_LAYERS))
+        self.kind = nn.Linear(_CHANNELS, kinds)
+        self.place = nn.Linear(_CHANNELS, 3)  # no part, first word, further word
+        self.intent = nn.Linear(2 * _CHANNELS, intents)
+        self.denied = nn.Linear(_CHANNELS, 1)
+        self.arcs = nn.ModuleDict({name: _Arcs(2 * drop) for name in ARCS})
+        self.drop = nn.Dropout(2 * drop)
+        self.tokenizer: TextTokenizer | None = None
+
+    def load_minilm(self) -> SentenceNetwork:
+        """Take the fixed weights and the tokenizer from MiniLM's package.
+
+        Raises ``FileNotFoundError`` where it is not installed, ``ValueError`` when its weights are not the known ones.
+        """
+        folder = minilm_folder()
+        path = folder / "model.safetensors"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if digest != MINILM_SHA256:
+            raise ValueError(f"{path} has SHA-256 {digest}, expected {MINILM_SHA256}")
+        own = self.state_dict()
+        with safe_open(path, "pt") as file, torch.no_grad():
+            for name, theirs in _minilm_names().items():
+                own[name].copy_(file.get_tensor(theirs)[0 if name == "segment" else slice(None)])
+        self.tokenizer = TextTokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), MAX_TOKENS, 0)
+        return self
+
+    def batch(self, texts: Sequence[str], words: Sequence[Sequence[Span]]) -> WordBatch:
+        """Sentences and, of each, the characters [start, end) of its words."""
+        if self.tokenizer is None:
+            raise RuntimeError("the network has no weights yet: call load_minilm first")
+        tokens = self.tokenizer(texts)
+        count, most = tokens.ids.shape[1], max((len(spans) for spans in words), default=0)
+        share = torch.zeros(len(texts), most, count)
+        for b, spans in enumerate(words):
+            if not spans:
+                continue
+            first, last = tokens.spans[b].unbind(dim=1)
+            start, end = torch.tensor(spans).unbind(dim=1)
+            inside = (first < end[:, None]) & (last > start[:, None]) & (last > first)
+            share[b, : len(spans)] = inside.float()
+        share /= share.sum(dim=2, keepdim=True).clamp(min=1.0)
+        return WordBatch(tokens.ids, tokens.mask == 0, share)
+
+    def features(self, batch: WordBatch) -> torch.Tensor:
+        """(B, T, C) features of the tokens."""
+        embedded = self.embedding(batch.ids) + self.places.weight[: batch.ids.shape[1]] + self.segment
+        x: torch.Tensor = self.norm(embedded)
+        keep = ~batch.pad[:, None, None] if batch.pad.any() else None
+        for layer in self.layers:
+            x = layer(x, keep)
+        return x
+
+    def forward(self, batch: WordBatch) -> Scores:
+        """What every word is and belongs to."""
+        x = self.features(batch).float()
+        keep = ~batch.pad
+        mean = (x * keep[..., None]).sum(dim=1) / keep.sum(dim=1, keepdim=True)
+        intent = self.intent(self.drop(torch.cat([x[:, 0], mean], dim=1)))
+        words = self.drop(batch.words @ x)  # (B, W, C)
+        kind, place = self.kind(words), self.place(words)
+        parts = torch.cat([place[..., :1], kind + place[..., 1:2], kind + place[..., 2:3]], dim=2)
+        arcs = {name: score(words) for name, score in self.arcs.items()}
+        return Scores(intent, parts, self.denied(words)[..., 0], arcs)
+
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The weights that are trained and stored."""
+        return {name: value for name, value in self.named_parameters() if value.requires_grad}
+
+    def load_trained(self, path: str | Path) -> SentenceNetwork:
+        """Take the trained weights from a safetensors file.
+
+        Raises ``OSError`` when it cannot be read, ``ValueError`` when it holds other weights than these.
+        """
+        own = self.trained()
+        with safe_open(path, "pt") as file, torch.no_grad():
+            if set(file.keys()) != set(own):
+                raise ValueError(f"{path} holds other weights than those of a sentence network")
+            for name, value in own.items():
+                value.copy_(file.get_tensor(name))
+        return self
+
+    def merge(self) -> SentenceNetwork:
+        """Put the adapters into the layers: as fast as without. Nothing can be trained or stored afterwards."""
+        for layer in self.layers:
+            for name, part in list(layer.named_children()):
+                if isinstance(part, _Adapted):
+                    setattr(layer, name, part.merged())
+        return self.eval()
+
+
+def _minilm_names() -> dict[str, str]:
+    """Own name of each fixed weight -> its name in MiniLM's file."""
+    names = {
+        "embedding.weight": "embeddings.word_embeddings.weight",
+        "places.weight": "embeddings.position_embeddings.weight",
+        "segment": "embeddings.token_type_embeddings.weight",
+    }
+    parts = {
+        "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
+        "attended": "attention.output.dense", "norm": "attention.output.LayerNorm", "inner": "intermediate.dense",
+        "outer": "output.dense", "last_norm": "output.LayerNorm",
+    }  # fmt: skip
+    for end in ("weight", "bias"):
+        names[f"norm.{end}"] = f"embeddings.LayerNorm.{end}"
+        for k in range(_LAYERS):
+            names |= {f"layers.{k}.{own}.{end}": f"encoder.layer.{k}.{theirs}.{end}" for own, theirs in parts.items()}
+    return names

@@ -1,0 +1,133 @@
+"""Who reads sentences, the rules or the network, is chosen in the configuration and on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.language_scenes import thing
+from typer.testing import CliRunner
+
+from embodied_perceptron.apps.cli import build_app
+from embodied_perceptron.config import ConfigError, load_config
+from embodied_perceptron.language import query as queries
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.grounder import Grounder
+from embodied_perceptron.language.learned import sentence_reader
+from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
+from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.scene.published_scene import PublishedScene
+
+TEXT = "the chair"
+SIZE = (0.6, 0.6, 1.0)
+CHAIR, TABLE = thing(1, "chair", (0.0, 0.0, 0.5), SIZE), thing(2, "table", (2.0, 0.0, 0.5), SIZE)
+needs_minilm = pytest.mark.skipif(
+    importlib.util.find_spec(MINILM_PACKAGE) is None, reason=f"package {MINILM_PACKAGE} is not installed"
+)
+
+
+@pytest.fixture
+def reads_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that reads every sentence as "the table", which the rules never do."""
+    monkeypatch.setattr(queries, "read_meaning", lambda text, labels: Meaning(text, ObjectPhrase("table", (4, 9))))
+
+
+@pytest.mark.usefixtures("reads_tables")
+def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
+    for reader, wanted in (("rules", 1), ("learned", 2)):
+        scene = PublishedScene(objects=(CHAIR, TABLE))
+        assert Grounder(named=True, reader=reader).answer(scene, [TEXT])[0].candidates[0].id == wanted
+        called = PublishedScene(objects=(replace(CHAIR, user_name="my throne"), TABLE))
+        assert Grounder(named=True, reader=reader).answer(called, ["my throne"])[0].candidates[0].id == wanted
+        file, out = tmp_path / "scenes.json", tmp_path / "answers.json"
+        detections = [
+            {"category": o.label, "center": o.box[:3].tolist(), "size": o.box[3:6].tolist()} for o in (CHAIR, TABLE)
+        ]
+        file.write_text(
+            json.dumps({"scenes": {"s": {"detections": detections}}, "queries": [{"scene": "s", "text": TEXT}]})
+        )
+        asked = ["ground", "--scenes", str(file), "--out", str(out), "--reader", reader]
+        assert CliRunner().invoke(build_app([]), asked).exit_code == 0
+        assert json.loads(out.read_text())["answers"][0]["boxes"][0]["category"] == (CHAIR, TABLE)[wanted - 1].label
+
+
+def test_the_configuration_chooses(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("network: {weights: none}")
+    assert Perceptron.from_config(load_config(path)).grounder.reader == "rules"
+    path.write_text("network: {weights: none}\nlanguage: {reader: learned}")
+    assert Perceptron.from_config(load_config(path)).grounder.reader == "learned"
+    path.write_text("language: {reader: guess}")
+    with pytest.raises(ConfigError, match=r"language\.reader"):
+        load_config(path)
+
+
+def test_without_minilm_the_rules_read_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise FileNotFoundError("MiniLM is not installed")
+
+    monkeypatch.setattr(sentence_reader, "new_network", missing)
+    sentence_reader.sentence_reader.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):
+                assert Query(TEXT).parsed(("chair",), "learned").meaning == parse(TEXT, ("chair",))
+    finally:
+        sentence_reader.sentence_reader.cache_clear()
+    said = [r.getMessage() for r in caplog.records if "by the rules" in r.getMessage()]
+    assert len(said) == 1
+    assert "MiniLM is not installed" in said[0]
+
+
+@needs_minilm
+def test_the_learned_reader_says_how_sure_it_is_and_the_rules_do_not() -> None:
+    learned, rules = Query(TEXT).parsed((), "learned").meaning, Query(TEXT).parsed(()).meaning
+    assert learned is not None
+    assert rules is not None
+    assert learned.probability < 1.0 == rules.probability
+    assert learned.target is not None
+    assert learned.target.noun == "chair"
+
+
+@needs_minilm
+@pytest.mark.parametrize(
+    "text",
+    [
+        "?", "...", "\u4f60\u597d", "\U0001f600 chair", "e\u0301" * 200, "the chair by " * 76, "[t] <p> {0} %s",
+        "1e999 m of chair",
+        "le fauteuil \u00e0 c\u00f4t\u00e9 de la table", "hundred " * 120, "left " * 190, "\u200b\u200b chair",
+    ],
+)  # fmt: skip
+def test_every_text_has_its_answer(text: str) -> None:
+    asked = Query(text).parsed(("chair", "table"), "learned")
+    assert asked.meaning is not None
+    assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
+
+
+def test_a_reading_of_what_is_not_there_gives_way_to_the_other_one() -> None:
+    first = Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5)
+    other = Meaning(TEXT, ObjectPhrase("table", (4, 9)), probability=0.3)
+    asked = Query(TEXT, meaning=first)
+    assert ground_objects(asked, [CHAIR, TABLE]).status == GroundingStatus.NOT_FOUND
+    both = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5, other=other))
+    assert ground_objects(both, [CHAIR, TABLE]).candidates[0].id == TABLE.id
+    there = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("chair", (4, 9)), other=other))
+    assert ground_objects(there, [CHAIR, TABLE]).candidates[0].id == CHAIR.id
+
+
+def test_what_was_hardly_read_is_answered_with_less() -> None:
+    sure, unsure = (
+        ground_objects(Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("chair", (4, 9)), probability=p)), [CHAIR])
+        for p in (1.0, 1e-4)
+    )
+    assert unsure.candidates[0].score < 0.5 * sure.candidates[0].score

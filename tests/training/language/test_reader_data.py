@@ -1,0 +1,220 @@
+"""Marked sentences as graphs, as what a network is to say, and as meanings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_perceptron.language.learned.decoding import Decoder
+from embodied_perceptron.language.learned.graph import EVERY_NUMBER, KINDS
+from embodied_perceptron.language.learned.sentence_reader import graphs_of
+from embodied_perceptron.language.meaning import Constraint, Meaning
+from embodied_perceptron.nn.sentence_network import ARCS, Scores
+from embodied_perceptron_training.language.markup import read_sentence
+from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of, sentence_of
+from embodied_perceptron_training.language.slot_grammar import SlotGrammar
+from embodied_perceptron_training.language.variation import Variation
+
+SENTENCES = (
+    "find: go to the [second=t.rank] [chair=t] [from the left=t.from-left]",
+    "find: There's a [desk=a] [under=a.below(b)] the [window=b]. Take the [lamp=t] [from=t.on(a)] [it=a]",
+    "exists: is there a [plant=t] that [isn't=neg] [near=t.near(a)!] a [window=a]",
+    "find: the [cup=t] [between=t.between(a,b)] the [plate=a] and the [jug=b]",
+    "contents: what is [on=t.on(a)] the [shelf=a] [next to=a.near(b)] the [door=b]",
+    "find: any [chair=t] [but=excl] the [red=x.colour] [one=x]",
+    "find: when you [come in=speaker.from(a)] the [door=a], the [lamp=t] [on the left=t.left-of-all]",
+    "none: tell me a joke",
+)
+
+
+def meaning(line: str, labels: tuple[str, ...] = ()) -> Meaning:
+    sentence = read_sentence(line)
+    words, graph = graph_of(sentence)
+    return Decoder(sentence.text, words, graph, labels).meaning()
+
+
+def said(constraints: tuple[Constraint, ...]) -> list[str]:
+    """Constraints in short: "not on(desk[near(door)])", "from-left 2", "colour red"."""
+    found = []
+    for c in constraints:
+        anchors = ", ".join(
+            a.noun + (f"[{'; '.join(said(a.constraints))}]" if a.constraints else "") for a in c.anchors
+        )
+        rank = f" {c.rank}" if c.rank != 1 else ""
+        amount = f" {c.amount_m:g}" if c.amount_m else ""
+        value = f" {c.value}" if c.value else ""
+        words = f"{c.relation}{value}{rank}{amount}" + (f"({anchors})" if anchors else "")
+        found.append(f"not {words}" if c.negated else words)
+    return sorted(found)
+
+
+def scores_that_say(line: str) -> tuple[Scores, int]:
+    """Logits that a network would give which reads the sentence as it is marked."""
+    example = example_of(read_sentence(line))
+    count = len(example.words)
+    intent = torch.full((1, 6), -9.0)
+    intent[0, example.intent] = 9.0
+    parts = torch.full((1, count, 1 + 2 * len(KINDS)), -9.0)
+    parts[0, range(count), list(example.parts)] = 9.0
+    denied = torch.full((1, count), -9.0)
+    for w, value in example.denied:
+        denied[0, w] = 18.0 * value - 9.0
+    arcs = {name: torch.full((1, count, 1 + count), -9.0) for name in ARCS}
+    for name in ARCS:
+        for w, groups, _ in example.arcs[name]:
+            for group in groups:
+                arcs[name][0, w, group] = 9.0
+    return Scores(intent, parts, denied, arcs), count
+
+
+@pytest.mark.parametrize("line", SENTENCES)
+def test_what_is_marked_is_what_the_network_is_taught_and_what_is_read_of_it(line: str) -> None:
+    sentence = read_sentence(line)
+    words, graph = graph_of(sentence)
+    assert sentence_of(sentence.text, words, graph) == line
+    scores, count = scores_that_say(line)
+    read = graphs_of(scores, 0, count)[0]
+    assert sentence_of(sentence.text, words, read) == line
+    assert read.probability > 0.9
+    least = np.log(2.0) if "between" in line else 0.0  # two things share what is one choice
+    assert float(loss_of(scores, [example_of(sentence)])) == pytest.approx(least, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "noun", "constraints"),
+    [
+        (SENTENCES[0], "chair", ["from-left 2"]),
+        (SENTENCES[1], "lamp", ["on(desk[below(window)])"]),
+        (SENTENCES[2], "plant", ["not near(window)"]),
+        (SENTENCES[3], "cup", ["between(plate, jug)"]),
+        (SENTENCES[4], "anything", ["on(shelf[near(door)])"]),
+        ("find: the [third=t.rank] [biggest=t.large] [box=t]", "box", ["large 3"]),
+        ("find: the [dark blue=t.colour] [sofa=t]", "sofa", ["colour blue"]),
+        ("find: the [mug=t] [within=t.within(a)] [one and a half metres=t.amount] of the [bed=a]", "mug",
+         ["within 1.5(bed)"]),
+        ("find: the [shelf=t] [taller than=t.larger] [80 cm=t.amount]", "shelf", ["larger height 0.8"]),
+        ("find: the [lamp=t] [nearest=t.nearest-me] to me", "lamp", ["nearest-me"]),
+        ("find: the [shelf=t] [without=neg;t.with(a)!] [books=a]", "shelf", ["not with(book)"]),
+        ("find: the [last=t.rank] [chair=t] [from the left=t.from-left]", "chair", ["from-right"]),
+        ("find: the [wugglefrotz=t] [by=t.near(a)] the [door=a]", "wugglefrotz", ["near(door)"]),
+    ],
+)  # fmt: skip
+def test_marked_sentences_are_decoded(line: str, noun: str, constraints: list[str]) -> None:
+    read = meaning(line)
+    assert read.target is not None
+    assert read.target.noun == noun
+    assert said(read.constraints) == constraints
+
+
+def test_numbers_quantities_and_what_is_excluded() -> None:
+    both = meaning("find: bring [both=t.every;t.number] [lamps=t]")
+    assert (both.every, both.number) == (True, 2)
+    assert {t.name for t in graph_of(read_sentence("find: [both=t.every;t.number] [lamps=t]"))[1].told} == {
+        EVERY_NUMBER
+    }
+    but = meaning("find: [any=t.any] [chair=t] [but=excl] the [red=x.colour] [one=x]")
+    assert but.any_of
+    assert [(e.target.noun, said(e.constraints)) for e in but.excluded if e.target] == [("chair", ["colour red"])]
+    other = meaning("find: [not=excl] the [red=x.colour] [mug=x], the other [one=t]")
+    assert other.target is not None
+    assert other.target.noun == "mug"
+
+
+def test_the_place_of_what_is_in_hand_is_meant_and_a_room_is_no_object() -> None:
+    place = meaning("find: put this [cup=h] [on=t.supporting(h)] the [table=t]")
+    assert place.target is not None
+    assert place.target.noun == "table"
+    assert place.is_place
+    room = meaning("find: go to the [kitchen=t]", ("cabinet",))  # which vectors of words say is like a kitchen
+    assert room.target is None
+    assert room.invalid
+    assert "kitchen" in room.problem
+
+
+def test_an_unclear_target_leaves_another_reading() -> None:
+    line = "find: the [lamp=t] [by=t.near(a)] the [door=a]"
+    scores, count = scores_that_say(line)
+    begins_t, begins_a = 1 + KINDS.index("t"), 1 + KINDS.index("a")
+    scores.parts[0, 4, begins_t] = scores.parts[0, 4, begins_a] - 1.0
+    scores.parts[0, 1, begins_a] = scores.parts[0, 1, begins_t] - 1.0
+    first, other = graphs_of(scores, 0, count)
+    assert [t.first for t in first.things if t.kind == "t"] == [1]
+    assert [t.first for t in other.things if t.kind == "t"] == [4]
+    assert other.probability == pytest.approx(first.probability * np.exp(-2.0), rel=0.05)
+
+
+def test_variations_keep_their_marks_and_the_slot_grammar_is_well_marked() -> None:
+    rng = np.random.default_rng(0)
+    vary = Variation(rng, noise=1.0)
+    drawn = [*SlotGrammar().draw(rng, 60), *(read_sentence(line) for line in SENTENCES)]
+    for sentence in drawn:
+        for _ in range(4):
+            other = vary(sentence, keep=0.0)
+            assert [s.tags for s in read_sentence(str(other)).spans] == [s.tags for s in other.spans]
+            assert len(other.spans) == len(sentence.spans)
+            assert all(s.end > s.start for s in other.spans)
+            example_of(other)
+    left = read_sentence("find: the [mug=t] [left of=t.left(a)] the [jug=a]")
+    mirrored = {str(Variation(np.random.default_rng(k), noise=0.0)(left, keep=1.0)) for k in range(40)}
+    assert any("[right of=t.right(a)]" in line for line in mirrored)
+
+
+@pytest.mark.parametrize(
+    ("line", "constraints"),
+    [
+        ("find: the [table=t] with a [lamp=a] [on=a.on(t)] [it=t]", ["supporting(lamp)"]),
+        ("find: the [bath=t], to [its=t] [left=a.left(t)] a [toilet=a]", ["right(toilet)"]),
+        ("find: the [second=t.rank] [chair=t] [counting from=t.farthest(a)] the [door=a]", ["closest 2(door)"]),
+        ("find: the [second=t.rank] [stool=t] [from=t.in(a)] the [door=a]", ["closest 2(door)"]),
+        ("find: the [first=t.rank] [chair=t] [on the left=t.left-of-all]", ["from-left"]),
+        ("find: the [table=t] [without=neg;t.with(a)!] a [lamp=a] [on=a.on(t)] it", ["not supporting(lamp)"]),
+        ("find: the [chair=t] [farthest from=t.farthest(a)] the [door=a]", ["farthest(door)"]),
+        (
+            "find: [sitting in=speaker.from(a)] the [couch=a], the [plant=t] [on my right=t.right-of-me]",
+            ["right-of-all"],
+        ),
+    ],
+)
+def test_what_is_told_from_the_other_side(line: str, constraints: list[str]) -> None:
+    assert said(meaning(line).constraints) == constraints
+
+
+def test_of_two_nouns_for_what_is_meant_that_of_the_scene_counts() -> None:
+    line = "find: paint the [fence=t] with the green [paint=t]"
+    for labels, noun in ((("paint", "chair"), "paint"), (("fence", "chair"), "fence")):
+        target = meaning(line, labels).target
+        assert target is not None
+        assert target.noun == noun
+
+
+def test_a_part_is_no_object() -> None:
+    part = meaning("find: the [handle=t] [of=t.near(a)] the [fridge=a]")
+    assert part.target is None
+    assert "a part of it" in part.problem
+
+
+def test_what_is_made_for_a_thing_is_not_that_thing() -> None:
+    line = "find: have you seen the [bottle opener=t]"
+    opener = meaning(line, ("bottle", "table"))
+    assert opener.target is None
+    assert opener.problem == "there is no bottle opener: it belongs to a bottle, but is none"
+    there = meaning(line, ("bottle", "bottle opener")).target
+    assert there is not None
+    assert there.noun == "bottle opener"
+
+
+def test_one_is_called_like_what_was_named_before() -> None:
+    read = meaning("find: [standing before=speaker.before(a)] the [sinks=a], the [one=t] [on the left=t.left-of-all]")
+    assert read.target is not None
+    assert (read.target.noun, read.target.plural) == ("sink", False)
+
+
+def test_a_negation_denies_what_is_told_next() -> None:
+    line = "find: a [chair=t] that is [not=neg] [white=t.colour!]"
+    scores, count = scores_that_say(line)
+    scores.denied[0, 4], scores.denied[0, 5] = 9.0, -9.0  # at the wrong word
+    sentence = read_sentence(line)
+    words, _ = graph_of(sentence)
+    read = Decoder(sentence.text, words, graphs_of(scores, 0, count)[0]).meaning()
+    assert said(read.constraints) == ["not colour white"]

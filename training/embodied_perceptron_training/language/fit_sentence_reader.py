@@ -1,0 +1,211 @@
+"""The learned reader of sentences (:mod:`embodied_perceptron.language.learned`), fitted to marked sentences.
+
+    embodied-perceptron fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
+
+Every epoch reads other variations of the corpus (:mod:`.variation`) and other sentences of the slot grammar
+(:mod:`.slot_grammar`). Stopped, it goes on behind the last whole epoch. Needs the package of MiniLM.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from embodied_perceptron.language.learned.graph import THINGS, SentenceGraph
+from embodied_perceptron.language.learned.sentence_reader import WEIGHTS, SentenceReader, graphs_of, new_network
+from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
+from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
+from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of, sentence_of
+from embodied_perceptron_training.language.slot_grammar import SlotGrammar
+from embodied_perceptron_training.language.variation import Variation
+
+_BATCH = 64
+_RATE, _ADAPTER_RATE = 1e-3, 1.2e-3
+_WARM = 0.06  # share of the steps
+
+
+def batches(said: Sequence[Example], rng: np.random.Generator | None = None) -> Iterator[list[Example]]:
+    """Sentences of about one length together; in random order with ``rng``."""
+    lengths = np.array([len(e.words) for e in said])
+    order = np.argsort(lengths if rng is None else lengths + rng.random(len(said)) * 4, kind="stable")
+    piles = [order[k : k + _BATCH] for k in range(0, len(order), _BATCH)]
+    for k in range(len(piles)) if rng is None else rng.permutation(len(piles)):
+        yield [said[i] for i in piles[k]]
+
+
+def scores_of(network: SentenceNetwork, pile: Sequence[Example]) -> Scores:
+    batch = network.batch([e.text for e in pile], [e.words for e in pile])
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = network(batch)
+    return Scores(
+        scores.intent.float(), scores.parts.float(), scores.denied.float(),
+        {name: arc.float() for name, arc in scores.arcs.items()},
+    )  # fmt: skip
+
+
+class Draw:
+    """The sentences of an epoch: each marked one in ``times`` variations, and ``made`` of the slot grammar."""
+
+    def __init__(self, corpus: Sequence[MarkedSentence], times: int, made: int, seed: int) -> None:
+        self.corpus, self.times, self.made, self.seed = corpus, times, made, seed
+        self.grammar = SlotGrammar()
+
+    def __call__(self, epoch: int) -> list[Example]:
+        rng = np.random.default_rng((self.seed, epoch))
+        vary, light = Variation(rng), Variation(rng, noise=0.3)
+        said = [vary(s) for s in self.corpus for _ in range(self.times)]
+        said += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
+        examples = [example_of(s) for s in said]
+        return [e for e in examples if 0 < len(e.words) <= 80]
+
+
+def fit(
+    network: SentenceNetwork, draw: Draw, epochs: int, state: Path | None = None, say: Callable[[str], None] = print
+) -> None:
+    """Train adapters and heads; ``state`` is a file from which it goes on."""
+    trained = network.trained()
+    adapters = [value for name, value in trained.items() if name.endswith((".down", ".up"))]
+    heads = [value for name, value in trained.items() if not name.endswith((".down", ".up"))]
+    optimizer = torch.optim.AdamW(
+        [{"params": heads, "lr": _RATE}, {"params": adapters, "lr": _ADAPTER_RATE}], weight_decay=0.01
+    )
+    rates = [_RATE, _ADAPTER_RATE]
+    first, said = 0, draw(0)
+    steps_each = 1 + (len(said) - 1) // _BATCH
+    total, done = steps_each * epochs, 0
+    if state is not None and state.exists():
+        kept = torch.load(state, weights_only=True)
+        for name, value in trained.items():
+            value.data.copy_(kept["weights"][name])
+        optimizer.load_state_dict(kept["optimizer"])
+        first = kept["epoch"] + 1
+        done = first * steps_each
+        say(f"goes on with epoch {first}")
+    network.train()
+    for epoch in range(first, epochs):
+        said = draw(epoch) if epoch else said
+        rng = np.random.default_rng((draw.seed, epoch, 1))
+        begin, losses = time.monotonic(), []
+        for pile in batches(said, rng):
+            share = min(done / total, 1.0)
+            factor = min(share / _WARM, 1.0) * (0.5 + 0.5 * math.cos(math.pi * share))
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            loss = loss_of(scores_of(network, pile), pile)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(heads + adapters, 5.0)
+            optimizer.step()
+            losses.append(loss.item())
+            done += 1
+        say(f"epoch {epoch}: loss {np.mean(losses):.3f}, {time.monotonic() - begin:.0f} s")
+        if state is not None:
+            torch.save(
+                {
+                    "weights": {n: v.data for n, v in trained.items()},
+                    "optimizer": optimizer.state_dict(),
+                    "epoch": epoch,
+                },
+                state,
+            )
+    network.eval()
+
+
+def facts_of(graph: SentenceGraph) -> set[tuple[object, ...]]:
+    """What a graph says, by words: things, what is told, of which thing, in relation to which."""
+    words: dict[int, list[tuple[int, int]]] = {}
+    for t in graph.things:
+        words.setdefault(t.number, []).append((t.first, t.last))
+    of = {number: min(places) for number, places in words.items()}
+    facts: set[tuple[object, ...]] = {("thing", t.first, t.last, t.kind) for t in graph.things}
+    for t in graph.told:
+        if t.name in ("neg", "excl", "other", "any"):
+            continue
+        facts.add((t.name, of.get(t.owner), *sorted(of[o] for o in t.others if o in of), t.denied))
+    return facts
+
+
+def measure(
+    reader: SentenceReader, corpus: Sequence[MarkedSentence], say: Callable[[str], None] = print, show: int = 0
+) -> dict[str, float]:
+    """Percent of sentences read without a fault, of intents, and the F1 of facts."""
+    count: Counter[str] = Counter()
+    examples = [(s, example_of(s)) for s in corpus]
+    with torch.inference_mode():
+        for k in range(0, len(examples), _BATCH):
+            pile = examples[k : k + _BATCH]
+            scores = scores_of(reader.network, [e for _, e in pile])
+            for b, (sentence, example) in enumerate(pile):
+                words, wanted = graph_of(sentence)
+                read = graphs_of(scores, b, len(example.words))[0]
+                right, given = facts_of(wanted), facts_of(read)
+                things, told = (
+                    {f for f in right if (f[0] == "thing") == is_thing}
+                    == {f for f in given if (f[0] == "thing") == is_thing}
+                    for is_thing in (True, False)
+                )
+                target = {f for f in right if f[-1] == THINGS[0]} == {f for f in given if f[-1] == THINGS[0]}
+                same = right == given and wanted.intent == read.intent
+                count.update(
+                    n=1, same=same, intent=wanted.intent == read.intent, things=things, told=told, target=target,
+                    hit=len(right & given), given=len(given), right=len(right),
+                )  # fmt: skip
+                if not same and show > 0:
+                    show -= 1
+                    say(f"want {sentence}\n got {sentence_of(sentence.text, words, read)}  {read.probability:.2f}")
+    share = {
+        name: round(100 * count[name] / max(count["n"], 1), 1)
+        for name in ("same", "intent", "target", "things", "told")
+    }
+    return {**share, "f1": round(200 * count["hit"] / max(count["given"] + count["right"], 1), 1)}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is fitted.
+
+    Attributes:
+        corpus: files of marked sentences.
+        out: the weights; None = those that the package reads with.
+        start: weights to begin with, or None.
+        kept: files that are measured on.
+        epochs: how often the corpus is read.
+        seed: of all that is drawn.
+        times, made: variations of each sentence, and sentences of the slot grammar, in an epoch.
+    """
+
+    corpus: tuple[Path, ...]
+    out: Path | None = None
+    start: Path | None = None
+    kept: tuple[Path, ...] = ()
+    epochs: int = 6
+    seed: int = 0
+    times: int = 1
+    made: int = 800
+
+
+def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
+    """Fit, write the weights, and measure on the kept files; the first ``show`` sentences that are misread are said.
+
+    Raises ``FileNotFoundError`` without the package of MiniLM, ``ValueError`` for a file that is not well marked.
+    """
+    torch.manual_seed(wanted.seed)
+    corpus, kept = load_corpus(wanted.corpus), load_corpus(wanted.kept)
+    out = wanted.out or WEIGHTS
+    network = new_network()
+    if wanted.start is not None:
+        network.load_trained(wanted.start)
+    say(f"{len(corpus)} marked sentences")
+    state = out.with_suffix(".state")
+    fit(network, Draw(corpus, wanted.times, wanted.made, wanted.seed), wanted.epochs, state, say)
+    save_file({n: v.detach().half().contiguous() for n, v in network.trained().items()}, out)
+    state.unlink(missing_ok=True)
+    return measure(SentenceReader(network), kept, say, show) if kept else {}

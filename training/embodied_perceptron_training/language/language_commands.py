@@ -1,0 +1,36 @@
+"""``embodied-perceptron fit-language``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embodied_perceptron.apps.errors import CommandError
+
+
+def fit_language(
+    corpus: Annotated[list[Path], typer.Argument(help="Files of marked sentences.", dir_okay=False, exists=True)],
+    out: Annotated[Path | None, typer.Option(help="File to write: weights. Default: the package's own.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Weights to begin with.", dir_okay=False, exists=True)] = None,
+    kept: Annotated[
+        list[Path] | None, typer.Option(help="A file that is left out and measured on; repeatable.")
+    ] = None,
+    passes: Annotated[int, typer.Option(help="Length: passes over the sentences.", min=1)] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: of all that is drawn.")] = 0,
+) -> None:
+    """Fit the reader of sentences to marked ones. Run again after an interruption, it goes on."""
+    from embodied_perceptron_training.language.fit_sentence_reader import Fit, run
+
+    try:
+        figures = run(Fit(tuple(corpus), out, start, tuple(kept or ()), passes, seed), typer.echo)
+    except (FileNotFoundError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    for name, percent in figures.items():
+        typer.echo(f"{name}: {percent} %")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the sub-command to ``app``."""
+    app.command("fit-language")(fit_language)

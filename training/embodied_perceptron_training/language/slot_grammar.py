@@ -1,0 +1,103 @@
+"""Marked sentences from the grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_perceptron.language.plurals import pluralize
+from embodied_perceptron_training.language.markup import MarkedSentence, read_sentence
+from embodied_perceptron_training.language.variation import nouns
+
+GRAMMAR = Path(__file__).with_name("reader_grammar.json")
+_WARDS = ("", "ward", "wards", "most")
+_SLOTS = re.compile(r"\{(T|Ts|A|B|P|V|I)\}")
+_BEST = re.compile(r"\b(?:\w+est|most|least|no other|first|closer than|nearer than)\b")
+_MOST_WORDS = 6
+_LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
+
+
+@lru_cache(maxsize=1)
+def _grammar() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(GRAMMAR.read_text(encoding="utf-8"))
+    other = {f"{a}{end}": f"{b}{end}" for a, b in (("left", "right"), ("right", "left")) for end in _WARDS}
+    for name, group in data["relations"].items():
+        if "mirror" in group:
+            text = json.dumps(data["relations"][group["mirror"]])
+            data["relations"][name] = json.loads(re.sub(rf"\b(?:{'|'.join(other)})\b", lambda m: other[m[0]], text))
+    return data
+
+
+def forms() -> Iterator[tuple[str, str]]:
+    """(relation, sentence with slots {T} {Ts} {A} {B}, and [words=r] where the relation is told)."""
+    data = _grammar()
+    frames = data["frames"]
+    for relation, group in data["relations"].items():
+        places = group.get("frames", frames["place"])
+        for phrase in group.get("place", ()):
+            for frame in places:
+                yield _name(relation, phrase), frame.replace("{P}", f"[{phrase}=r]")
+        for kind, slot in (("verb", "{V}"), ("inverse", "{I}")):
+            for phrase in group.get(kind, ()):
+                for frame in frames[kind]:
+                    yield _name(relation, phrase), frame.replace(slot, f"[{phrase}=r]")
+        for whole in group.get("whole", ()):
+            marked = _told_between(whole)
+            if marked:
+                yield _name(relation, whole), marked
+
+
+def _name(relation: str, words: str) -> str:
+    """ "Next to" is near: only what says so is the closest."""
+    return "near" if relation == "closest" and not _BEST.search(words) else relation
+
+
+def _told_between(whole: str) -> str:
+    """A whole sentence with the words between its things marked; empty where these are not what tells."""
+    slots = list(_SLOTS.finditer(whole))
+    if len(slots) < 2:
+        return ""
+    start, end = slots[0].end(), slots[1].start()
+    words = [(m.start() + start, m.end() + start, m[0]) for m in re.finditer(r"[\w'-]+", whole[start:end])]
+    while words and words[-1][2] in _LIGHT:
+        words.pop()
+    while words and words[0][2] in _LIGHT:
+        words.pop(0)
+    if not words or len(words) > _MOST_WORDS or re.search(r"[.,:;?!]", whole[words[0][0] : words[-1][1]]):
+        return ""
+    a, b = words[0][0], words[-1][1]
+    return f"{whole[:a]}[{whole[a:b]}=r]{whole[b:]}"
+
+
+class SlotGrammar:
+    """Draws marked sentences of all relations alike."""
+
+    def __init__(self) -> None:
+        self.forms: dict[str, list[str]] = {}
+        for relation, form in forms():
+            if "{A}" in form and "{T" in form:
+                self.forms.setdefault(relation, []).append(form)
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[MarkedSentence]:
+        """``count`` sentences."""
+        names = sorted(self.forms)
+        return [self._one(rng, names[int(rng.integers(len(names)))]) for _ in range(count)]
+
+    def _one(self, rng: np.random.Generator, relation: str) -> MarkedSentence:
+        some = self.forms[relation]
+        form = some[int(rng.integers(len(some)))]
+        picked = rng.choice(len(nouns()), 3, replace=False)
+        target, first, second = (nouns()[int(i)] for i in picked)
+        others = "a,b" if "{B}" in form else "a"
+        said = form.replace("=r]", f"=t.{relation}({others})]")
+        said = said.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
+        said = said.replace("{A}", f"[{first}=a]").replace("{B}", f"[{second}=b]")
+        said = re.sub(r"\ba(?= \[[aeiou])", "an", said)
+        intent = "where" if said.startswith("where") else "exists" if said.startswith("is there") else "find"
+        return read_sentence(f"{intent}: {said}")

@@ -1,0 +1,237 @@
+"""Marked sentences -> others that say the same of other things, or the same less cleanly.
+
+Breadth comes from here: another noun of about the same shape in the place of a thing, other colours and numbers, left
+for right; fillers, stutter, slips, lost letters, words and punctuation of a transcript.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from embodied_perceptron.language.lexicon import lexicon, relation_words
+from embodied_perceptron.language.plurals import pluralize, singular
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.language.markup import MarkedSentence, MarkedSpan, Tag
+
+_PRONOUNS = frozenset(
+    ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
+     "everything", "which", "its", "itself", "there", "him", "stuff", "nothing", "what", "the one", "others", "other")
+)  # fmt: skip
+_MIRROR = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
+_MIRRORED = {
+    a: b
+    for one, other in (
+        ("left", "right"), ("own-left", "own-right"), ("from-left", "from-right"), ("leftmost", "rightmost"),
+        ("left-of-all", "right-of-all"), ("left-of-me", "right-of-me"),
+    )
+    for a, b in ((one, other), (other, one))
+}  # fmt: skip
+_COLOURS = (
+    "red", "blue", "green", "yellow", "black", "white", "grey", "gray", "brown", "orange", "purple", "pink", "beige",
+    "dark blue", "light green", "dark brown", "light grey", "cream", "navy", "turquoise",
+)  # fmt: skip
+_MATERIALS = ("wooden", "metal", "glass", "plastic", "leather", "wicker", "marble", "steel", "fabric", "ceramic", "oak")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "2nd", "3rd", "4th")
+_AMOUNTS = (
+    "two metres", "one metre", "3 meters", "half a metre", "1.5 m", "80 cm", "a metre and a half", "five feet",
+    "2 metres", "ten feet", "a metre", "120 centimetres", "1 m", "40 inches",
+)  # fmt: skip
+_FILLERS = ("um", "uh", "er", "like", "you know", "so", "well", "hmm", "erm", "i mean", "right", "let's see", "kind of")
+_POLITE_BEFORE = (
+    "please", "hey robot", "could you please", "hi", "excuse me", "okay so", "hello", "robot", "listen", "sorry",
+)  # fmt: skip
+_POLITE_AFTER = (
+    "please", "thanks", "thank you", "if you can", "would you", "when you have a minute", "mate", "dear", "cheers",
+    "thank you so much", "now", "quickly",
+)  # fmt: skip
+_HEARD = {
+    "their": "there", "there": "their", "to": "too", "two": "to", "for": "four", "the": "da", "by": "buy",
+    "it's": "its", "that's": "thats", "what's": "whats", "there's": "theres", "isn't": "isnt", "near": "neer",
+    "beside": "besides", "see": "sea", "which": "witch", "where": "wear", "right": "write", "you": "u",
+    "please": "pls", "are": "r", "with": "wiv", "you're": "your", "where's": "wheres", "and": "an", "behind": "behinde",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Piece:
+    text: str
+    tags: tuple[Tag, ...] = ()
+
+
+def _pieces(sentence: MarkedSentence) -> list[_Piece]:
+    pieces, end = [], 0
+    for span in sentence.spans:
+        if span.start > end:
+            pieces.append(_Piece(sentence.text[end : span.start]))
+        pieces.append(_Piece(sentence.text[span.start : span.end], span.tags))
+        end = span.end
+    return [*pieces, _Piece(sentence.text[end:])] if end < len(sentence.text) else pieces
+
+
+def _joined(intent: str, pieces: Sequence[_Piece]) -> MarkedSentence:
+    text, spans = "", []
+    for piece in pieces:
+        if piece.tags and piece.text:
+            spans.append(MarkedSpan(len(text), len(text) + len(piece.text), piece.tags))
+        text += piece.text
+    return MarkedSentence(intent, text, tuple(spans))
+
+
+@lru_cache(maxsize=1)
+def nouns() -> tuple[str, ...]:
+    """Nouns for things: the lexicon's and the names of categories, in singular."""
+    plain = {
+        n for n in (*lexicon().meaning, *lexicon().labels, *ALL_CATEGORIES) if re.fullmatch(r"[a-z]+( [a-z]+)?", n)
+    }
+    return tuple(sorted(n for n in plain if n not in _PRONOUNS))
+
+
+def _plural(words: str) -> bool:
+    last = words.lower().split()[-1]
+    return bool(singular(last)) and not lexicon().always_plural(last)
+
+
+class Variation:
+    """Draws other sentences of marked ones.
+
+    Args:
+        rng: of all that is drawn.
+        noise: share of sentences that get some.
+    """
+
+    def __init__(self, rng: np.random.Generator, noise: float = 0.5) -> None:
+        self.rng = rng
+        self.noise = noise
+
+    def __call__(self, sentence: MarkedSentence, keep: float = 0.3) -> MarkedSentence:
+        """Another sentence; with probability ``keep`` of the same things."""
+        rng = self.rng
+        pieces = _pieces(sentence)
+        if rng.random() > keep:
+            pieces = self._other_things(pieces)
+            pieces = self._other_values(pieces)
+        if rng.random() < 0.3:
+            pieces = _mirrored(pieces)
+        if rng.random() < self.noise:
+            pieces = self._noisy(pieces)
+        if rng.random() < 0.35:
+            pieces = [_Piece(p.text.lower(), p.tags) for p in pieces]
+        return _joined(sentence.intent, pieces)
+
+    def _pick(self, items: Sequence[str]) -> str:
+        return items[int(self.rng.integers(len(items)))]
+
+    def _other_things(self, pieces: list[_Piece]) -> list[_Piece]:
+        other: dict[tuple[str, str], str] = {}
+        letters: dict[str, bool] = {}
+        found = []
+        for piece in pieces:
+            thing = next((t.thing for t in piece.tags if not t.name and t.thing not in ("neg", "excl")), "")
+            said = piece.text.lower()
+            if not thing or said in _PRONOUNS:
+                found.append(piece)
+                continue
+            if thing not in letters:
+                letters[thing] = bool(self.rng.random() < 0.7)
+            if not letters[thing]:
+                found.append(piece)
+                continue
+            many = _plural(said)
+            one = said[: -len(said.split()[-1])] + singular(said.split()[-1]) if many else said
+            key = (thing, one)
+            if key not in other:
+                other[key] = self._pick(nouns())
+            found.append(_Piece(pluralize(other[key]) if many else other[key], piece.tags))
+        return found
+
+    def _other_values(self, pieces: list[_Piece]) -> list[_Piece]:
+        table = relation_words()
+        found = []
+        for piece in pieces:
+            name = piece.tags[0].name if len(piece.tags) == 1 else ""
+            said = piece.text.lower()
+            text = piece.text
+            if self.rng.random() < 0.5:
+                if name == "colour" and all(w in table.colours or w in ("dark", "light") for w in said.split()):
+                    text = self._pick(_COLOURS)
+                elif name == "material" and " " not in said:
+                    text = self._pick(_MATERIALS)
+                elif name == "rank" and said in _ORDINALS:
+                    text = self._pick(_ORDINALS)
+                elif name == "amount":
+                    text = self._pick(_AMOUNTS)
+            found.append(_Piece(text, piece.tags))
+        return found
+
+    def _noisy(self, pieces: list[_Piece]) -> list[_Piece]:
+        rng = self.rng
+        found = list(pieces)
+        if rng.random() < 0.35:  # a transcript has no punctuation and no capitals
+            found = [_Piece(re.sub(r"\s*[,.;:!?]+(?=\s|$)", "", p.text), p.tags) if not p.tags else p for p in found]
+            found = [_Piece(p.text.lower(), p.tags) for p in found]
+        if rng.random() < 0.3:
+            found = [_Piece(self._pick(_POLITE_BEFORE) + self._pick((" ", ", "))), *found]
+        if rng.random() < 0.25:
+            found = [*found, _Piece(self._pick((" ", ", ")) + self._pick(_POLITE_AFTER))]
+        if rng.random() < 0.35:
+            found = self._with_fillers(found)
+        if rng.random() < 0.4:
+            found = [_Piece(self._slips(p.text, 0.03 if p.tags else 0.06), p.tags) for p in found]
+        if rng.random() < 0.15:  # articles go
+            found = [p if p.tags else _Piece(re.sub(r"\b(?:the|a|an) ", "", p.text), ()) for p in found]
+        return [p for p in found if p.text]
+
+    def _with_fillers(self, pieces: list[_Piece]) -> list[_Piece]:
+        """ "The uh the chair": between words that mean nothing."""
+        found = []
+        for piece in pieces:
+            if not piece.tags and " " in piece.text and self.rng.random() < 0.4:
+                cut = [m.end() for m in re.finditer(" ", piece.text)]
+                at = cut[int(self.rng.integers(len(cut)))]
+                filler = self._pick(_FILLERS)
+                if self.rng.random() < 0.3 and piece.text[:at].split():
+                    filler = piece.text[:at].split()[-1].strip(",.;:!?") or filler
+                found.append(_Piece(f"{piece.text[:at]}{filler}{self._pick((' ', ' ', ', '))}{piece.text[at:]}"))
+            else:
+                found.append(piece)
+        return found
+
+    def _slips(self, text: str, rate: float) -> str:
+        words = text.split(" ")
+        for i, word in enumerate(words):
+            if self.rng.random() >= rate:
+                continue
+            low = word.lower()
+            if low in _HEARD and self.rng.random() < 0.7:
+                words[i] = _HEARD[low]
+            elif len(word) > 4 and word.isalpha():
+                at = int(self.rng.integers(1, len(word) - 1))
+                kind = int(self.rng.integers(3))
+                if kind == 0:
+                    words[i] = word[:at] + word[at + 1 :]
+                elif kind == 1:
+                    words[i] = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+                else:
+                    words[i] = word[:at] + word[at] + word[at:]
+        return " ".join(words)
+
+
+def _mirrored(pieces: list[_Piece]) -> list[_Piece]:
+    """Left for right and right for left, where a tag tells a side."""
+    if not any(t.name in _MIRRORED for p in pieces for t in p.tags):
+        return pieces
+    found = []
+    for piece in pieces:
+        tags = tuple(Tag(t.thing, _MIRRORED.get(t.name, t.name), t.others, t.denied) for t in piece.tags)
+        text = piece.text
+        if any(t.name in _MIRRORED for t in piece.tags):
+            text = re.sub(r"(?i)\b(leftmost|rightmost|left|right)(?=\b|-|hand)", lambda m: _MIRROR[m[0].lower()], text)
+            if text == piece.text:
+                return pieces  # a side without its name
+        found.append(_Piece(text, tags))
+    return found
