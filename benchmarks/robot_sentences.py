@@ -6,7 +6,8 @@
     ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
     ... --sentences benchmarks/data/robot_sentences_3.json --list 6      # lists 3 to 6, written blind
     ... --sentences benchmarks/data/robot_sentences_4.json --list 12     # lists 7 to 15, half of them of other rooms
-    ... --reader learned                                                # read by the network, not by the rules
+    ... --sentences benchmarks/data/robot_sentences_5.json --list 23     # lists 21 to 23, three rooms of its own each
+    ... --reader learned                                                 # read by the network, not by the rules
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
