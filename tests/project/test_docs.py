@@ -38,7 +38,7 @@ def reference_pages():
 
 def blocks(text):
     """(lines of a block of code, what stands before it) of a page; fenced as sh, or indented in README."""
-    for match in re.finditer(r"^```sh\n(.*?)^```|(?:^ {4,}\S[^\n]*\n)+", text, re.M | re.S):
+    for match in re.finditer(r"^```sh\n(.*?)^```|(?:^ {4,}\S[^\n]*\n(?:\n(?= {4}\S))?)+", text, re.M | re.S):
         body = match.group(1) or match.group(0)
         joined = re.sub(r"\\\n\s*", "", body)
         yield [line.strip() for line in joined.splitlines()], text[: match.start()]
