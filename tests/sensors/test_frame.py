@@ -59,7 +59,7 @@ def test_depth_encodings_follow_rep_118() -> None:
 @pytest.mark.parametrize(
     ("depth", "encoding", "message"),
     [
-        (np.zeros((2, 2), np.uint16), "mono16", "mono16"),
+        (np.zeros((2, 2), np.uint16), "8UC1", "8UC1"),
         (np.zeros((2, 2), np.float32), "16UC1", "uint16"),
         (np.zeros((2, 2), np.float64), "32FC1", "float32"),
         (np.zeros((2, 2, 1), np.uint16), "16UC1", "shape"),

@@ -143,5 +143,6 @@ class Rig:
 def compiled():
     """How often each compiled function of the library has been compiled."""
     modules = [m for name, m in list(sys.modules.items()) if name.startswith("embodied_perceptron.")]
-    found = {(m.__name__, n): f for m in modules for n, f in list(vars(m).items()) if hasattr(f, "signatures")}
+    members = [(m.__name__, n, f) for m in modules for n, f in list(vars(m).items()) if not isinstance(f, type)]
+    found = {(module, name): f for module, name, f in members if hasattr(f, "signatures")}
     return {key: len(f.signatures) for key, f in found.items()}

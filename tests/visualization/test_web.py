@@ -494,6 +494,7 @@ def test_the_camera_flies_to_the_answer(viewer, browser):
     one = viewer(Controls(lambda text: found(text, OTHER)))
     page = Page(browser, one.url)
     one.show(a_perception((CRATE, OTHER)))
+    page.wait_for(one._server.get_clients, "the page's connection")
     (client,) = one._server.get_clients().values()
     page.wait_for(lambda: one._page._room is not None, "the room")
     room = client.camera.look_at.copy()

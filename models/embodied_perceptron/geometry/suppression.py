@@ -89,6 +89,10 @@ ONE_PLACE_IOU = 0.5  # candidates that overlap more share their score between th
 PROPOSED_IOU = 0.2  # a proposal of the network's grounding means the object that it overlaps more
 RELATED_IOU = 0.3  # things that overlap more are too much alike to stand in a relation to each other
 BETWEEN_IOU = 0.2  # and for anything to lie between them
+
+# objects of two maps of one place
+UNCHANGED_IOU = 0.25  # what overlaps more is the thing that stood there, whatever it is called
+UNCHANGED_NAME_IOU = 0.1  # and of one name
 HELD_SHARE = 0.75  # of a thing within another, by volume of bounds: a description says that it is in it
 
 

@@ -21,12 +21,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import UNCHANGED_IOU, UNCHANGED_NAME_IOU
 from embodied_perceptron.mapping.voxel_counts import count_voxels_explained, without_bottom
 from embodied_perceptron.results import UNNAMED, Perception, SceneObject, VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
-_SAME_PLACE_IOU, _SAME_NAME_IOU = 0.25, 0.1
 _SAME_SIZE = 0.6  # smaller over larger edge
 _THERE, _MAPPED = 0.5, 0.2  # share of the thing's voxels, of those around it, that the other map has
 _AROUND_M = 0.3
@@ -167,7 +167,7 @@ def _paired_by_place(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict
         return {}
     iou = Bounds.of(np.stack([o.box for o in a])).iou(Bounds.of(np.stack([o.box for o in b])))
     same = np.array([[x.label == y.label for y in b] for x in a])
-    fits = (iou >= _SAME_PLACE_IOU) | (same & (iou >= _SAME_NAME_IOU))
+    fits = (iou >= UNCHANGED_IOU) | (same & (iou >= UNCHANGED_NAME_IOU))
     worth = np.where(fits, iou + 0.5 * same, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)
     return {int(i): int(j) for i, j in zip(rows, columns, strict=True) if fits[i, j]}

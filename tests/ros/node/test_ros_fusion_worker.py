@@ -123,7 +123,7 @@ def test_frames_are_fused(rig):
     ("spoil", "reason", "match"),
     [
         ({"color": {"encoding": "yuv422"}}, "bad_frame", "'yuv422'"),
-        ({"depth_changes": {"encoding": "64FC1"}}, "bad_frame", "'64FC1'"),
+        ({"depth_changes": {"encoding": "8UC3"}}, "bad_frame", "'8UC3'"),
         ({"color": {"data": array.array("B", [1, 2, 3])}}, "bad_frame", "cut short"),
         ({"depth_changes": {"data": array.array("B")}}, "bad_frame", "cut short"),
         ({"color": {"height": 0}}, "bad_frame", "size"),
