@@ -8,16 +8,15 @@ a sentence is read while its asker waits.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
-from embodied_perceptron.nn.text_encoder import MINILM_SHA256, TextTokenizer, minilm_folder, tokens_between
+from embodied_perceptron.nn.minilm import load_minilm, load_trained, trained_parameters
+from embodied_perceptron.nn.text_encoder import TextTokenizer, tokens_between
 
 RELATIONS = (
     "closest", "farthest", "above", "below", "on", "supporting", "in", "front", "behind", "left", "right", "between",
@@ -107,16 +106,7 @@ class RelationReader(nn.Module):
 
         Raises ``FileNotFoundError`` where it is not installed, ``ValueError`` when its weights are not the known ones.
         """
-        folder = minilm_folder()
-        path = folder / "model.safetensors"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != MINILM_SHA256:
-            raise ValueError(f"{path} has SHA-256 {digest}, expected {MINILM_SHA256}")
-        own = self.state_dict()
-        with safe_open(path, "pt") as file, torch.no_grad():
-            for name, theirs in _minilm_names().items():
-                own[name].copy_(file.get_tensor(theirs)[0 if name == "segment" else slice(None)])
-        self.tokenizer = TextTokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), MAX_TOKENS, 0)
+        self.tokenizer = load_minilm(self, "words", _LAYERS, MAX_TOKENS)
         return self
 
     def batch(self, texts: Sequence[str], nouns: Sequence[Sequence[Span]]) -> NounBatch:
@@ -153,19 +143,14 @@ class RelationReader(nn.Module):
 
     def trained(self) -> dict[str, torch.Tensor]:
         """The weights that are trained and stored."""
-        return {name: value for name, value in self.named_parameters() if value.requires_grad}
+        return trained_parameters(self)
 
     def load_trained(self, path: str | Path) -> RelationReader:
         """Take the trained weights from a safetensors file.
 
         Raises ``OSError`` when it cannot be read, ``ValueError`` when it holds other weights than these.
         """
-        own = self.trained()
-        with safe_open(path, "pt") as file, torch.no_grad():
-            if set(file.keys()) != set(own):
-                raise ValueError(f"{path} holds other weights than those of a relation reader")
-            for name, value in own.items():
-                value.copy_(file.get_tensor(name))
+        load_trained(self, path, "relation reader")
         return self
 
 
@@ -173,22 +158,3 @@ def probabilities(pairs: torch.Tensor, nothing: torch.Tensor) -> torch.Tensor:
     """Logits (B, M, M, R), (B, 1) of :class:`RelationReader` -> (B, M, M, R); what is missing to 1 is for none."""
     both = torch.cat([pairs.flatten(1), nothing], dim=1).softmax(dim=1)
     return both[:, :-1].reshape(pairs.shape)
-
-
-def _minilm_names() -> dict[str, str]:
-    """Own name of each fixed weight -> its name in MiniLM's file."""
-    names = {
-        "words.weight": "embeddings.word_embeddings.weight",
-        "places.weight": "embeddings.position_embeddings.weight",
-        "segment": "embeddings.token_type_embeddings.weight",
-    }
-    parts = {
-        "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
-        "attended": "attention.output.dense", "norm": "attention.output.LayerNorm", "inner": "intermediate.dense",
-        "outer": "output.dense", "last_norm": "output.LayerNorm",
-    }  # fmt: skip
-    for end in ("weight", "bias"):
-        names[f"norm.{end}"] = f"embeddings.LayerNorm.{end}"
-        for k in range(_LAYERS):
-            names |= {f"layers.{k}.{own}.{end}": f"encoder.layer.{k}.{theirs}.{end}" for own, theirs in parts.items()}
-    return names

@@ -9,16 +9,15 @@ computed here and not by ``transformers``, which takes seconds to import: a sent
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
-from embodied_perceptron.nn.text_encoder import MINILM_SHA256, TextTokenizer, minilm_folder
+from embodied_perceptron.nn.minilm import load_minilm, load_trained, trained_parameters
+from embodied_perceptron.nn.text_encoder import TextTokenizer
 
 MAX_TOKENS = 256
 _LAYERS, _CHANNELS, _INNER, _HEADS = 6, 384, 1536, 12
@@ -151,16 +150,7 @@ class SentenceNetwork(nn.Module):
 
         Raises ``FileNotFoundError`` where it is not installed, ``ValueError`` when its weights are not the known ones.
         """
-        folder = minilm_folder()
-        path = folder / "model.safetensors"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != MINILM_SHA256:
-            raise ValueError(f"{path} has SHA-256 {digest}, expected {MINILM_SHA256}")
-        own = self.state_dict()
-        with safe_open(path, "pt") as file, torch.no_grad():
-            for name, theirs in _minilm_names().items():
-                own[name].copy_(file.get_tensor(theirs)[0 if name == "segment" else slice(None)])
-        self.tokenizer = TextTokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), MAX_TOKENS, 0)
+        self.tokenizer = load_minilm(self, "embedding", _LAYERS, MAX_TOKENS)
         return self
 
     def batch(self, texts: Sequence[str], words: Sequence[Sequence[Span]]) -> WordBatch:
@@ -203,19 +193,14 @@ class SentenceNetwork(nn.Module):
 
     def trained(self) -> dict[str, torch.Tensor]:
         """The weights that are trained and stored."""
-        return {name: value for name, value in self.named_parameters() if value.requires_grad}
+        return trained_parameters(self)
 
     def load_trained(self, path: str | Path) -> SentenceNetwork:
         """Take the trained weights from a safetensors file.
 
         Raises ``OSError`` when it cannot be read, ``ValueError`` when it holds other weights than these.
         """
-        own = self.trained()
-        with safe_open(path, "pt") as file, torch.no_grad():
-            if set(file.keys()) != set(own):
-                raise ValueError(f"{path} holds other weights than those of a sentence network")
-            for name, value in own.items():
-                value.copy_(file.get_tensor(name))
+        load_trained(self, path, "sentence network")
         return self
 
     def merge(self) -> SentenceNetwork:
@@ -225,22 +210,3 @@ class SentenceNetwork(nn.Module):
                 if isinstance(part, _Adapted):
                     setattr(layer, name, part.merged())
         return self.eval()
-
-
-def _minilm_names() -> dict[str, str]:
-    """Own name of each fixed weight -> its name in MiniLM's file."""
-    names = {
-        "embedding.weight": "embeddings.word_embeddings.weight",
-        "places.weight": "embeddings.position_embeddings.weight",
-        "segment": "embeddings.token_type_embeddings.weight",
-    }
-    parts = {
-        "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
-        "attended": "attention.output.dense", "norm": "attention.output.LayerNorm", "inner": "intermediate.dense",
-        "outer": "output.dense", "last_norm": "output.LayerNorm",
-    }  # fmt: skip
-    for end in ("weight", "bias"):
-        names[f"norm.{end}"] = f"embeddings.LayerNorm.{end}"
-        for k in range(_LAYERS):
-            names |= {f"layers.{k}.{own}.{end}": f"encoder.layer.{k}.{theirs}.{end}" for own, theirs in parts.items()}
-    return names
