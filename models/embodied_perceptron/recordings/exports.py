@@ -36,7 +36,7 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
 )
 from embodied_perceptron.recordings.conventions import convert_pose
-from embodied_perceptron.recordings.files import read_file
+from embodied_perceptron.recordings.files import read_file, read_text
 from embodied_perceptron.recordings.image_codec import decode_color_file, decode_depth_file
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
@@ -237,21 +237,10 @@ def _decoded(path: Path, decode: Callable[[bytes], Any]) -> Any:
         raise RecordingError(f"{path}: {error}") from error
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_file(path, _MAX_TEXT_BYTES).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise RecordingError(f"{path} is missing") from error
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecordingError(f"{path}: {error}") from error
-
-
 def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float64]:
     """Numbers of a text file, separated by blanks or commas."""
     try:
-        values = np.array([float(word) for word in re.split(r"[\s,]+", _text(path).strip())])
+        values = np.array([float(word) for word in re.split(r"[\s,]+", read_text(path, _MAX_TEXT_BYTES).strip())])
     except ValueError as error:
         raise RecordingError(f"{path}: {error}") from error
     if values.size not in [r * columns for r in rows]:
@@ -330,7 +319,9 @@ class _Video:
 def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
     """Poses of the optical frame in ARKit's world, y up."""
     path = folder / "odometry.csv"
-    rows = [[field.strip() for field in row] for row in csv.reader(io.StringIO(_text(path))) if row]
+    rows = [
+        [field.strip() for field in row] for row in csv.reader(io.StringIO(read_text(path, _MAX_TEXT_BYTES))) if row
+    ]
     names = rows[0] if rows else []
     needed = ("timestamp", "frame", "x", "y", "z", "qx", "qy", "qz", "qw")
     missing = [name for name in needed if name not in names]
@@ -367,7 +358,7 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     cameras = _numbered(inner / f"{before}cameras", ".json")
     for path in cameras:
         try:
-            said = json.loads(_text(path))
+            said = json.loads(read_text(path, _MAX_TEXT_BYTES))
             T = np.eye(4)
             T[:3] = [[float(said[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
             fx, fy, cx, cy = (float(said[k]) for k in ("fx", "fy", "cx", "cy"))
@@ -388,7 +379,7 @@ def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Expo
     """Poses are world to camera, as a turning vector and a translation; world z up."""
     times, poses = [], []
     path = folder / "lowres_wide.traj"
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
         try:
             time_s, *values = (float(word) for word in line.split())
             if len(values) != 6:

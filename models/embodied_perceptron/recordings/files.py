@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from embodied_perceptron.recordings.recording import RecordingError
+
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -104,3 +106,15 @@ def _writes(pid: int, temporary: Path) -> bool:
     except (OSError, OverflowError):
         return False
     return True
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Text with or without a byte-order mark. Raises :class:`RecordingError` naming the file."""
+    try:
+        return read_file(path, max_bytes).decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise RecordingError(f"{path} is missing") from error
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecordingError(f"{path}: {error}") from error

@@ -37,7 +37,7 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_from_pose,
 )
-from embodied_perceptron.recordings.files import read_file, write_atomically
+from embodied_perceptron.recordings.files import read_file, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -396,18 +396,6 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
     return spec
 
 
-def _read_text(path: Path) -> str:
-    """Text with or without a byte-order mark. Raises :class:`RecordingError` naming the file."""
-    try:
-        return read_file(path, _MAX_LIST_BYTES).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise RecordingError(f"{path} is missing") from error
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RecordingError(f"{path}: {error}") from error
-
-
 def _read_lines(
     path: Path, columns: int, parse: Callable[[list[str]], ArrayT], left_out: LeftOut | None
 ) -> tuple[tuple[int, ArrayT], ...]:
@@ -416,7 +404,7 @@ def _read_lines(
     Lines that are none raise, or go to ``left_out``, unless no line is left.
     """
     entries = []
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, _MAX_LIST_BYTES).splitlines(), start=1):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
