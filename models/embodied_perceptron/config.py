@@ -47,8 +47,8 @@ class VolumeConfig:
         voxel_size_m: edge length of a map voxel.
         min_range_m, max_range_m: depth outside of it makes no points (beyond max_range a ray still clears up to it).
         radius_m: blocks further than this from the camera are evicted.
-        max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. Memory is reserved for
-            all of them at once: mere address space on the CPU, real memory on a GPU.
+        max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. On the CPU address
+            space is reserved for all of them at once; a GPU's memory is taken in steps as the map grows.
         clearing: remove stored voxels that the depth image sees through.
         clearing_margin_m, clearing_margin_per_m2: a voxel must lie this much in front of the measured surface to count
             as seen through: the first plus the second times depth squared (structured-light noise grows so).

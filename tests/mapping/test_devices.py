@@ -275,9 +275,36 @@ def test_a_card_without_room_for_the_voxels(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(volume, "DeviceMap", no_room)
     found = FeatureVolume(VolumeConfig(), kernels="torch")
     assert isinstance(found._map, HostMap)
-    assert "no room for max_blocks=60000" in found.fault
-    with pytest.raises(ConfigError, match="no room for max_blocks=60000"):
+    assert "cpu has no room for the map's voxels: CUDA out of memory" in found.fault
+    with pytest.raises(ConfigError, match="no room for the map's voxels"):
         FeatureVolume(VolumeConfig(device="cpu"), kernels="torch")
+
+
+def test_a_device_gives_memory_as_the_map_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_map, "_FIRST_SLOTS", 64)
+    frames = random_walk(3, 8)
+    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="torch")
+    reserved = [found.statistics().reserved_bytes]
+    for frame in frames:
+        expected.integrate(frame)
+        found.integrate(frame)
+        reserved.append(found.statistics().reserved_bytes)
+    assert sorted(set(reserved)) == list(dict.fromkeys(reserved))  # never less
+    assert 2 < len(set(reserved)) < len(frames)
+    assert found.statistics().blocks > 64
+    assert reserved[-1] < expected.statistics().reserved_bytes / 4
+    assert found.snapshot(1).coords.tolist() == expected.snapshot(1).coords.tolist()
+
+
+def test_a_device_without_room_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_map, "_FIRST_SLOTS", 64)
+    failing(monkeypatch, "_allocate", 2, torch.OutOfMemoryError("CUDA out of memory"), for_good=True)
+    expected, found = FeatureVolume(VolumeConfig()), FeatureVolume(VolumeConfig(), kernels="torch")
+    for frame in random_walk(3, 4):
+        assert found.integrate(frame).counts == expected.integrate(frame).counts
+    assert isinstance(found._map, HostMap)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])

@@ -199,12 +199,14 @@ def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("budget", [64, 170, 4096])
+@pytest.mark.parametrize("first_slots", [16, 16_384])
 def test_random_lives_on_a_device_are_those_on_the_cpu(
-    budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    first_slots: int, budget: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Frames, eviction, corrected poses, cleared boxes, files, resets; counts that a device tells late."""
     rng = np.random.default_rng(budget)
     monkeypatch.setattr(device_map, "_ERASED_AT_ONCE", 7)
+    monkeypatch.setattr(device_map, "_FIRST_SLOTS", first_slots)
     monkeypatch.setattr(device_map._Counts, "ready", lambda counts: bool(rng.random() < 0.3))
     config = VolumeConfig(voxel_size_m=0.04, max_range_m=2.5, radius_m=2.5, max_blocks=budget)
     every = KeyframeConfig(translation_m=1e-6, rotation_rad=1e-6, min_interval_s=0.0, max_count=5)

@@ -71,6 +71,7 @@ _FREE = 1 << 40  # x of a slot without a block
 _ERASE = _FREE + 1  # x of a slot whose voxels must be erased before it is free
 _USED = 1 << 30  # x of a block is less
 _ERASED_AT_ONCE = 1024  # slots
+_FIRST_SLOTS = 16_384  # what is allocated at first: twice what one frame may add at 5 m and voxels of 4 cm
 _MAX_CELLS = 1 << 24  # of a frame's box of blocks
 
 
@@ -420,20 +421,12 @@ class DeviceMap:
     def __init__(self, config: VolumeConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
-        self._capacity = config.max_blocks
-        # two slots more than there are blocks: one is read for what is refused or only padding, and stays empty; the
-        # other is written to instead
-        shape = (self._capacity + 2, BLOCK_VOXELS, _COLUMNS)
-        self._voxels = torch.zeros(shape, dtype=torch.int32, device=device)
-        self._rows = self._voxels.view(-1, _COLUMNS)
-        self._all_coords = torch.full((self._capacity + 2, 3), float(_FREE), dtype=torch.float64, device=device)
-        self._coords = self._all_coords[:-1]  # whole numbers: of the blocks in the slots
-        self._owner = torch.empty(len(self._rows), dtype=torch.int32, device=device)  # scratch
+        self._capacity = 0
+        self._voxels: torch.Tensor
+        self._all_coords: torch.Tensor
+        self._allocate(min(_FIRST_SLOTS, config.max_blocks))
         self._counting = torch.zeros(0, dtype=torch.int32, device=device)
         self._one = torch.zeros((0, 1), dtype=torch.int64, device=device)
-        self._slots = torch.arange(self._capacity + 1, device=device)
-        self._nowhere = torch.tensor(self._capacity + 1, device=device)
-        self._nowhere_voxel = torch.tensor((self._capacity + 1) * BLOCK_VOXELS, device=device)
         self._infinity = torch.tensor(torch.inf, device=device)
         self._axes = torch.arange(3, device=device)
         # sums of more points than the first of them are halved once, than the second twice: more than a band can need
@@ -441,6 +434,41 @@ class DeviceMap:
         self._caps = torch.tensor([(HITS_CAP + 1) << n for n in range(halvings)], device=device)
         self._block_m = BLOCK_EDGE * config.voxel_size_m
         self._restart(0, 0)
+
+    def _allocate(self, capacity: int) -> None:
+        """Room for so many blocks, with those that are there in their slots; where the device has no room for that,
+        nothing has changed."""
+        # two slots more than there are blocks: one is read for what is refused or only padding, and stays empty; the
+        # other is written to instead
+        voxels = torch.zeros((capacity + 2, BLOCK_VOXELS, _COLUMNS), dtype=torch.int32, device=self.device)
+        coords = torch.full((capacity + 2, 3), float(_FREE), dtype=torch.float64, device=self.device)
+        owner = torch.empty((capacity + 2) * BLOCK_VOXELS, dtype=torch.int32, device=self.device)
+        slots = torch.arange(capacity + 1, device=self.device)
+        nowhere = torch.tensor([capacity + 1, (capacity + 1) * BLOCK_VOXELS], device=self.device)
+        if self._capacity:
+            voxels[: self._capacity] = self._voxels[: self._capacity]
+            coords[: self._capacity] = self._all_coords[: self._capacity]
+        self._capacity = capacity
+        self._voxels, self._rows = voxels, voxels.view(-1, _COLUMNS)
+        self._all_coords, self._coords = coords, coords[:-1]  # whole numbers: of the blocks in the slots
+        self._owner = owner  # scratch
+        self._slots = slots
+        self._nowhere, self._nowhere_voxel = nowhere.unbind()
+
+    def _ensure_room(self, more: int) -> tuple[int, int]:
+        """For so many blocks more, within the budget; slots of blocks and voxels that are taken at most.
+
+        Memory is taken in steps, for only a large map needs that of its whole budget. Before a step the host asks what
+        the frames under way have added, which is mostly far less than what they could have.
+        """
+        blocks, voxels = self._bounds()
+        if self._capacity < self.config.max_blocks and blocks + more > self._capacity:
+            while self._pending:
+                self._take(self._pending.popleft()[0])
+            blocks, voxels = self._bounds()
+            if blocks + more > self._capacity:
+                self._allocate(min(max(2 * self._capacity, blocks + more), self.config.max_blocks))
+        return blocks, voxels
 
     def _restart(self, blocks: int, voxels: int) -> None:
         """Nothing is under way: there are so many."""
@@ -458,7 +486,7 @@ class DeviceMap:
         blocks, voxels = self._known
         for _, more_blocks, more_voxels in self._pending:
             blocks, voxels = blocks + more_blocks, voxels + more_voxels
-        blocks = min(blocks, self._capacity)
+        blocks = min(blocks, self.config.max_blocks)
         return blocks, min(voxels, blocks * BLOCK_VOXELS)
 
     def _take(self, counts: _Counts) -> None:
@@ -469,7 +497,7 @@ class DeviceMap:
         used = self._coords[:-1, 0] < _USED
         slots = used.nonzero()[:, 0]
         voxels = int((self._voxels[slots, :, HITS] > 0).sum())
-        return MapSize(len(slots), voxels, int(slots.max()) + 1 if len(slots) else 0)
+        return MapSize(len(slots), voxels, int(slots.max()) + 1 if len(slots) else 0, self._capacity)
 
     @property
     def is_empty(self) -> bool:
@@ -486,12 +514,16 @@ class DeviceMap:
         done: FusionProgress,
         clock: StageTimer,
     ) -> None:
-        blocks, voxels = self._bounds()
         frame = _Frame(view, self.config, rule, self.device)
+        most = [
+            min(n, box.cells, frame.blocks_in_frustum()) for n, box in zip(frame.points_of, frame.boxes, strict=True)
+        ]
+        blocks, voxels = self._ensure_room(sum(most[done.bands :]))
         counts = _Counts()
         done.counts.append(counts)
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
-        self._pending.append((counts, self._capacity, self._capacity * BLOCK_VOXELS))  # until the frame is through
+        everything = self.config.max_blocks, self.config.max_blocks * BLOCK_VOXELS
+        self._pending.append((counts, *everything))  # until the frame is through
         if not done.evicted:
             self._evict(center, radius, counts)
             done.evicted = True
@@ -499,8 +531,7 @@ class DeviceMap:
         clock.lap("evict")
         added = 0
         for band in range(done.bands, len(frame.boxes)):
-            box = frame.boxes[band]
-            more = min(frame.points_of[band], box.cells, frame.blocks_in_frustum())
+            box, more = frame.boxes[band], most[band]
             room = blocks + more > self._capacity
             self._add_points(frame, box.within(center, radius), (center, radius) if room else None, done, counts)
             blocks, added = min(blocks + more, self._capacity), added + more
@@ -774,6 +805,8 @@ class DeviceMap:
         block_keys, local = split_coords(rows.coords.cpu().numpy())
         distinct, slot = np.unique(block_keys, return_inverse=True)
         coords = block_coords(distinct)
+        if len(coords) > self._capacity:
+            self._allocate(len(coords))
         self._coords[: len(distinct)] = self._tensor(coords)
         stamps = rows.last_seen_ns.to(self.device)[:, None].view(torch.int32)
         self._rows[self._tensor(slot * BLOCK_VOXELS + local)] = torch.cat([rows.records.to(self.device), stamps], 1)

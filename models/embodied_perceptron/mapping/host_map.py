@@ -46,7 +46,7 @@ class HostMap:
         return self._voxels == 0
 
     def size(self) -> MapSize:
-        return MapSize(len(self._blocks), self._voxels, self._blocks.slots_ever_used)
+        return MapSize(len(self._blocks), self._voxels, self._blocks.slots_ever_used, self.config.max_blocks)
 
     def fuse(
         self,

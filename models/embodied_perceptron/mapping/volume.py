@@ -51,7 +51,7 @@ class VolumeStatistics:
     Attributes:
         blocks, voxels: stored now.
         memory_bytes: voxel memory that has been written to, plus keyframes and their image features.
-        reserved_bytes: voxel memory for the whole block budget (address space on the CPU, real memory on a GPU).
+        reserved_bytes: allocated voxel memory: address space for the whole block budget on the CPU, on a GPU memory.
         keyframes: kept now; ``keyframes_dropped`` were pushed out by newer ones.
         frames_fused: since the start, the last reset or load.
         voxels_cleared: seen through, since then.
@@ -162,7 +162,7 @@ class FeatureVolume:
         except RuntimeError as error:
             if not is_device_fault(error):
                 raise
-            reason = f"{device} has no room for max_blocks={self.config.max_blocks} of voxels: {first_line(error)}"
+            reason = f"{device} has no room for the map's voxels: {first_line(error)}"
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
             self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
@@ -336,7 +336,7 @@ class FeatureVolume:
             blocks=size.blocks,
             voxels=size.voxels,
             memory_bytes=size.slots_used * per_block + self.keyframes.nbytes + features,
-            reserved_bytes=self.config.max_blocks * per_block,
+            reserved_bytes=size.slots * per_block,
             keyframes=len(self.keyframes),
             keyframes_dropped=self.keyframes.dropped,
             frames_fused=c.frames_fused,

@@ -229,11 +229,12 @@ class FusionProgress:
 
 @dataclass(frozen=True)
 class MapSize:
-    """Blocks and voxels stored now, and slots of blocks that have ever been written to."""
+    """Blocks and voxels stored now, slots of blocks that have ever been written to, and those that are allocated."""
 
     blocks: int
     voxels: int
     slots_used: int
+    slots: int
 
 
 class StageTimer(Protocol):
