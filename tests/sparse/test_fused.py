@@ -138,3 +138,33 @@ def test_only_where_it_computes() -> None:
     assert not fused.serves(torch.zeros(1, 1, dtype=torch.float64))
     if not INTERPRETED:
         assert not fused.serves(torch.zeros(1, 1))
+
+
+@pytest.mark.skipif(WITHOUT_TRITON or INTERPRETED, reason="Triton is not installed: torch for the CPU comes without")
+@pytest.mark.parametrize("capability", [80, 87, 90], ids=["A100", "Orin", "H100"])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("fp16", "ieee"), ("bf16", "ieee"), ("fp32", "ieee"), ("fp32", "tf32")]
+)
+def test_it_compiles_for_cards_that_are_not_there(capability: int, dtype: str, precision: str) -> None:
+    """To machine code, with the tensor cores' instructions where a precision has them."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from embodied_perceptron.sparse import triton_kernels
+
+    kernel = triton_kernels._gather_multiply
+    constants = {
+        "column_stride": 1, "HAS_BIAS": True, "PRECISION": precision, "WIDEN": False, "ROWS": 64, "IN": 64, "OUT": 64,
+    }  # fmt: skip
+    tensors = dict.fromkeys(("feats", "weights", "bias", "out"), f"*{dtype}") | {"sources": "*i32"}
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else tensors.get(name, "i32") for name in names}
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*tensors, "channels", "outputs")}
+    source = ASTSource(kernel, signature, {(names.index(n),): v for n, v in constants.items()}, aligned)
+    options = {"num_warps": 4, "num_stages": 2}
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert compiled.asm["cubin"][:4] == b"\x7fELF"
+    assert ("mma" in compiled.asm["ptx"]) == (dtype != "fp32" or precision == "tf32")
+    assert ".local" not in compiled.asm["ptx"]  # sums stay in registers
+    assert compiled.metadata.shared <= 99 * 1024  # that the least of these cards gives a block
