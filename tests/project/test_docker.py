@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import tomllib
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ("Dockerfile", "Dockerfile.jetson")
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+VERSIONS: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "distributions.yaml").read_text(encoding="utf-8"))
 BROUGHT = {"language", "onnxruntime-gpu"}
 
 
@@ -70,3 +77,54 @@ def test_the_node_warms_up_before_it_is_ready() -> None:
     called = [c.func.id for c in ast.walk(prepare) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)]
     assert "warm_up" in called
     assert "prepare(" in (node / "perception_node.py").read_text(encoding="utf-8")
+
+
+def test_images_are_of_the_distributions_that_are_named() -> None:
+    assert f"ARG ROS_DISTRO={VERSIONS['default']}" in instructions("Dockerfile")
+    jetson = " ".join(instructions("Dockerfile.jetson"))
+    assert f"ROS_DISTRO={VERSIONS['jetson']}" in jetson
+    assert f"ros2/ubuntu {VERSIONS['distributions'][VERSIONS['jetson']]['codename']} main" in jetson
+    composed = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{ROS_DISTRO:-(\w+)\}", composed)) == {VERSIONS["default"]}
+    files = [*(f"docker/{image}" for image in IMAGES), "docker/compose.yaml"]
+    for file in files:  # nowhere else by name: another distribution is one argument away
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not re.findall(rf"(?:ros-|/opt/ros/|ros:)(?:{'|'.join(VERSIONS['distributions'])})", text), file
+
+
+@pytest.mark.parametrize("name", VERSIONS["distributions"])
+def test_python_and_numpy_fit_a_distribution(name: str) -> None:
+    """Messages compiled against numpy 1 cannot be imported with numpy 2. pyarrow 26 raises ImportError with numpy 1,
+    and the Rerun SDK imports it; 22 takes both."""
+    of = VERSIONS["distributions"][name]
+    assert of["python"] in SpecifierSet(PROJECT["requires-python"])
+    lines = (ROOT / ".ci" / "constraints-ros.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    held = {pin.name: pin.specifier for pin in pins if pin.marker is None or pin.marker.evaluate(_python(of["python"]))}
+    assert ("2.0.0" in held.get("numpy", SpecifierSet())) == (of["numpy"] == 2)
+    assert "1.26.4" in held.get("numpy", SpecifierSet())
+    assert ("26.0.0" in held.get("pyarrow", SpecifierSet())) == (of["numpy"] == 2)
+
+
+def _python(version: str) -> dict[str, str]:
+    return {"python_version": version, "python_full_version": f"{version}.0"}
+
+
+def test_the_page_has_the_table_of_distributions() -> None:
+    made = _module(ROOT / ".ci" / "distributions.py")
+    text = made.PAGE.read_text(encoding="utf-8")
+    assert made.page(text, VERSIONS) == text, "python .ci/distributions.py"
+    needed = re.search(r"\*Needs ROS 2 ([^.]*)\.\*", text)
+    assert needed is not None
+    assert re.split(r", | or ", needed[1].lower()) == list(VERSIONS["distributions"])
+    with pytest.raises(ValueError, match="no <!-- distributions: begin"):
+        made.page("nothing", VERSIONS)
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

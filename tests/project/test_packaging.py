@@ -487,14 +487,6 @@ def test_the_example_for_nav2_fits_the_node() -> None:
     assert static["map_subscribe_transient_local"] is True
 
 
-def test_beside_ros_the_viewer_gets_a_pyarrow_that_takes_numpy_1() -> None:
-    """pyarrow 26 raises ImportError with numpy 1, and the Rerun SDK imports it; 22 takes both."""
-    lines = (ROOT / ".ci" / "constraints-ros.txt").read_text().splitlines()
-    pins = dict(re.split(r"(?=<)", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
-    assert pins["numpy"] == "<2"
-    assert int(pins["pyarrow"].removeprefix("<")) <= 23
-
-
 @pytest.mark.slow
 def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: Path) -> None:
     """Weights, words, launch files, configuration, definitions of interfaces; the network is read from it."""
