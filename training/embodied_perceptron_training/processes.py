@@ -1,8 +1,8 @@
-"""Processes that work beside this one.
+"""One function over many items, in processes beside this one or on a Ray cluster.
 
-They are spawned, not forked: a fork inherits the thread pools of torch, numba and ray casters in an unknown state. They
-end when this process ends, however that happens; those of the standard library wait for ever for work from a process
-that was killed.
+Processes are spawned, not forked: a fork inherits the thread pools of torch, numba and ray casters in an unknown
+state. They end when this process ends, however that happens; those of the standard library wait for ever for work from
+a process that was killed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,102 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ClusterError(ValueError):
+    """There is no cluster to work on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster instead of processes of this machine. Its machines have the same packages, and see data and weights
+    under the same (absolute) paths.
+
+    Attributes:
+        address: as ``ray.init`` takes it: ``HOST:PORT`` of the head node, ``auto``, or ``local`` for one of its own.
+    """
+
+    address: str
+
+
+Workers = int | Cluster
+
+
+def choose_workers(processes: int, ray_address: str | None) -> Workers:
+    """What the options ``--workers`` and ``--ray`` mean together."""
+    return processes if ray_address is None else Cluster(ray_address)
+
+
+def spread(
+    work: Callable[[Item], Result], items: Sequence[Item], workers: Workers
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    """Each item, in the order in which they are done, with a function that returns what ``work`` (picklable) returned
+    for it, or raises what it raised. What still waits is given up when the caller takes no more.
+
+    With one worker everything runs in this process, when it is asked for. Raises ``ValueError`` for fewer, and
+    :class:`ClusterError` where there is no Ray, or no cluster at the address.
+    """
+    if isinstance(workers, Cluster):
+        yield from _on_cluster(work, items, workers)
+    elif workers < 1:
+        raise ValueError(f"need at least one worker, got {workers}")
+    elif workers == 1 or len(items) <= 1:
+        yield from ((item, partial(work, item)) for item in items)
+    else:
+        with process_pool(min(workers, len(items))) as pool:
+            item_of: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
+            try:
+                for future in as_completed(item_of):
+                    yield item_of[future], future.result
+            finally:
+                for future in item_of:  # shutdown(cancel_futures=True) may wait for ever for a process that is starting
+                    future.cancel()
+
+
+def _on_cluster(
+    work: Callable[[Item], Result], items: Sequence[Item], cluster: Cluster
+) -> Iterator[tuple[Item, Callable[[], Result]]]:
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterError("--ray needs the package ray: pip install ray") from error
+    try:
+        ray.init(address=cluster.address)
+    except (ConnectionError, ValueError) as error:
+        raise ClusterError(f"no Ray cluster at {cluster.address!r}: {error}") from error
+    try:
+        remote = ray.remote(_on_one_thread)
+        item_of = {remote.remote(work, item): item for item in items}
+        waiting = list(item_of)
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield item_of[done[0]], partial(_get, done[0])
+    finally:
+        ray.shutdown()  # ends what still waits
+
+
+def _get(task: Any) -> Any:
+    """What it returned; raises what it raised, without Ray's own text around it."""
+    import ray
+
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+def _on_one_thread(work: Callable[[Item], Result], item: Item) -> Result:
+    one_thread()
+    return work(item)
 
 
 def process_pool(workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> ProcessPoolExecutor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 import shutil
@@ -32,6 +33,7 @@ from embodied_perceptron_training.homes.prompts import (
     relation_holds,
 )
 from embodied_perceptron_training.homes.trajectories import shortest_path
+from embodied_perceptron_training.processes import Cluster
 
 SPEC = HomeSampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
 SEEDS = range(20, 23)
@@ -98,6 +100,29 @@ def test_same_seed_same_files_whatever_the_workers_and_interruptions(root: Path,
     generate(again, SEEDS, SPEC, workers=2)
     assert contents(again) == first
     assert not (again / ".partial").exists()
+
+
+@pytest.mark.slow  # starts a cluster of two machines, both this one
+def test_a_cluster_makes_the_same_files(root: Path, tmp_path: Path) -> None:
+    ray_cluster = pytest.importorskip("ray.cluster_utils")
+    cluster = ray_cluster.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        generate(tmp_path, SEEDS, SPEC, workers=Cluster(cluster.address))
+    finally:
+        cluster.shutdown()
+    assert contents(tmp_path) == contents(root)
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        with pytest.raises(ValueError, match="pip install ray"):
+            generate(tmp_path, SEEDS, SPEC, workers=Cluster("local"))
+    else:
+        with pytest.raises(ValueError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
+            generate(tmp_path, SEEDS, SPEC, workers=Cluster("127.0.0.1:1"))
+    with pytest.raises(ValueError, match="at least one worker, got 0"):
+        generate(tmp_path, SEEDS, SPEC, workers=0)
 
 
 def test_finished_samples_are_kept_and_others_made_anew(root: Path, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -53,7 +52,7 @@ from embodied_perceptron_training.homes.sensing import measured_color, measured_
 from embodied_perceptron_training.homes.sensor_model import draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
 from embodied_perceptron_training.homes.varied_trajectories import handheld_trajectory, map_views
-from embodied_perceptron_training.processes import process_pool
+from embodied_perceptron_training.processes import Workers, spread
 
 RECORD = "record.json"
 SPLITS = ("train", "val", "test")
@@ -400,15 +399,14 @@ def generate(
     seeds: Sequence[int],
     spec: HomeSampleSpec,
     split: str = "train",
-    workers: int = 1,
-    ray_address: str | None = None,
+    workers: Workers = 1,
     progress: Progress | None = None,
 ) -> None:
     """Make the homes ``seeds`` below ``root`` and the split's index files over them.
 
     Samples that are there already are kept, so that an interrupted run goes on where it stopped; the index files are
-    written last and whole. ``ray_address`` spreads the homes over a Ray cluster that sees the same ``root``.
-    Raises ``ValueError`` for an unknown split or repeated seeds, ``OSError`` when ``root`` cannot be written.
+    written last and whole. The machines of a cluster see the same ``root``. Raises ``ValueError`` for an unknown split,
+    repeated seeds and where there is no cluster, ``OSError`` when ``root`` cannot be written.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -419,7 +417,9 @@ def generate(
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
     _check_writable(root)
-    for done, _ in enumerate(_run(list(seeds), root, spec, workers, ray_address), 1):
+    work = partial(write_sample, root=root.resolve(), spec=spec)
+    for done, (_, take) in enumerate(spread(work, list(seeds), workers), 1):
+        take()
         if progress is not None:
             progress(done, len(seeds))
     write_index(root, [sample_idx(seed) for seed in sorted(seeds)], split)
@@ -432,39 +432,6 @@ def _check_writable(root: Path) -> None:
     probe = root / f".probe-{os.getpid()}"
     probe.write_bytes(b"")
     probe.unlink()
-
-
-def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
-    work = partial(write_sample, root=root, spec=spec)
-    if ray_address is not None:
-        yield from _run_ray(seeds, root, spec, ray_address)
-    elif workers <= 1:
-        yield from map(work, seeds)
-    else:
-        with process_pool(workers) as pool:
-            futures = [pool.submit(work, seed) for seed in seeds]
-            try:
-                for future in as_completed(futures):
-                    yield future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
-
-def _run_ray(seeds: list[int], root: Path, spec: HomeSampleSpec, address: str) -> Iterator[str]:
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("--ray needs the package ray: pip install ray") from error
-    ray.init(address=address)
-    try:
-        remote = ray.remote(write_sample)
-        waiting = [remote.remote(seed, str(root.resolve()), spec) for seed in seeds]
-        while waiting:
-            done, waiting = ray.wait(waiting)
-            yield ray.get(done[0])
-    finally:
-        ray.shutdown()
 
 
 # -- index files

@@ -133,6 +133,7 @@ def generate_command(
         from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
         from embodied_perceptron_training.homes.noise import NoiseModel
         from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
+        from embodied_perceptron_training.processes import choose_workers
 
     width, height = parse_size(size)
     try:
@@ -155,7 +156,7 @@ def generate_command(
             renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
         with TaskProgress("generating homes") as progress:
-            generate(out, range(seed, seed + homes), spec, split, workers, ray, progress.update)
+            generate(out, range(seed, seed + homes), spec, split, choose_workers(workers, ray), progress.update)
     except (ValueError, OSError, GlUnavailableError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")

@@ -8,13 +8,12 @@ import sys
 import pytest
 
 from embodied_perceptron_training.evaluation.runner.parallel import (
-    Cluster,
     CorruptSceneError,
     EvaluationError,
-    choose_workers,
     known_everywhere,
     map_scenes,
 )
+from embodied_perceptron_training.processes import Cluster, choose_workers
 
 
 def half(name: str) -> int:

@@ -14,8 +14,8 @@ from embodied_perceptron_training import evaluation
 from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner import report
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
-from embodied_perceptron_training.evaluation.runner.parallel import Cluster
 from embodied_perceptron_training.evaluation.suites.commands import register, suite_spec
+from embodied_perceptron_training.processes import Cluster
 
 SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers", "ray"}
 

@@ -48,13 +48,9 @@ from embodied_perceptron_training.evaluation.calibration.context_fit import Matc
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import calibration_error, check_writable
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import (
-    CorruptSceneError,
-    EvaluationError,
-    Workers,
-    map_scenes,
-)
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
+from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 _Home = TypeVar("_Home")

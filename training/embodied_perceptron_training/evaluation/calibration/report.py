@@ -28,9 +28,9 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     write_calibration,
 )
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import Workers
 from embodied_perceptron_training.evaluation.runner.progress import open_split, scene_progress
 from embodied_perceptron_training.evaluation.runner.report import csv_text, write_text
+from embodied_perceptron_training.processes import Workers
 
 
 def run_calibration(

@@ -44,9 +44,10 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     load,
     scene_names,
 )
-from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError, Workers, map_scenes
+from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
+from embodied_perceptron_training.processes import Workers
 
 EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 SCORES = EVEN

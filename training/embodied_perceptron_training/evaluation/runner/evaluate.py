@@ -25,7 +25,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
     CorruptSceneError,
     EvaluationError,
-    Workers,
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.runner.scene_tasks import (
@@ -36,6 +35,7 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import (
     score_grounding,
 )
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, by_scan, load_scene
+from embodied_perceptron_training.processes import Workers
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
 GROUPS: Mapping[str, tuple[str, ...]] = {

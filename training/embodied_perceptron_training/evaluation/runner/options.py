@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron_training.evaluation.runner.parallel import Workers, choose_workers
+from embodied_perceptron_training.processes import Workers, choose_workers
 
 DataSet = Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")]
 Weights = Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")]

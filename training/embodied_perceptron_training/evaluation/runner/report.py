@@ -28,10 +28,10 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     evaluate,
     load,
 )
-from embodied_perceptron_training.evaluation.runner.parallel import Workers
 from embodied_perceptron_training.evaluation.runner.pictures import compare, draw_scene, rank_scenes, save_picture
 from embodied_perceptron_training.evaluation.runner.progress import scene_progress
 from embodied_perceptron_training.evaluation.runner.scene_tasks import is_in_benchmark
+from embodied_perceptron_training.processes import Workers
 
 SCREEN_ROWS = 24
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"

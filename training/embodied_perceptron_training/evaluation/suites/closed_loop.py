@@ -33,12 +33,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import (
-    CorruptSceneError,
-    EvaluationError,
-    Workers,
-    map_scenes,
-)
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import cells_at, mapped_scene, perceive_everywhere
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
@@ -89,6 +84,7 @@ from embodied_perceptron_training.evaluation.suites.refer_lift import (
 )
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.generate import load_record, sample_idx
+from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

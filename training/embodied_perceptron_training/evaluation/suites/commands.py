@@ -14,7 +14,8 @@ from rich.table import Table
 
 from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
-from embodied_perceptron_training.evaluation.runner.parallel import Workers, known_everywhere
+from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
+from embodied_perceptron_training.processes import Workers
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec

@@ -37,12 +37,7 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import (
-    CorruptSceneError,
-    EvaluationError,
-    Workers,
-    map_scenes,
-)
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
 from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
 from embodied_perceptron_training.homes.building.floorplan import HomeError
@@ -50,6 +45,7 @@ from embodied_perceptron_training.homes.building.home import Home, HomeSpec, bui
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
 from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.homes.trajectories import rgbd_camera
+from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 OUR = ""  # name of the perceptron's figures
