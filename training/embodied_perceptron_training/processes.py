@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -80,8 +81,11 @@ def _on_cluster(
     except ImportError as error:
         raise ClusterError("--ray needs the package ray: pip install ray") from error
     try:
+        host, separator, port = cluster.address.removeprefix("ray://").rpartition(":")
+        if separator and port.isdigit():  # Ray itself goes on trying for minutes
+            socket.create_connection((host, int(port)), timeout=10.0).close()
         ray.init(address=cluster.address)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ClusterError(f"no Ray cluster at {cluster.address!r}: {error}") from error
     try:
         remote = ray.remote(_on_one_thread)
