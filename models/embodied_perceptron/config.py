@@ -413,7 +413,7 @@ class NetworkOptions:
     device: str = "auto"
     window_m: float = WINDOW_M
     window_ahead: float = 0.25
-    reuse_tolerance: float = 1.0
+    reuse_tolerance: float = 2.0
     min_score: float | None = None
     classes: tuple[str, ...] = ()
     all_boxes: bool = False

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -326,7 +327,8 @@ class MapPredictor:
         center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
         if manhattan.yaw_rad:
             # no more than may lie in the window, which is widened to whole cells
-            copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
+            reach_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
+            copy = copy.turned(manhattan, center, math.sqrt(0.5) * reach_m)
         window = self._kept_window(manhattan.from_world(center), window_m)
         return self._pass(copy, lookup, window, floor_z_m, live=True)
 
@@ -334,10 +336,9 @@ class MapPredictor:
         """The last window while its middle is hardly further from the centre than another's would be."""
         last, window = self._last_window, self._window(center_m, size_m)
         if last is not None and np.array_equal(last.size_m, window.size_m):
-            lower, upper = (end[:2] for end in last.limits(self._cell_m / self._coarsest))
-            middle_m = 0.5 * (lower + upper) * self._cell_m / self._coarsest
-            away_m = np.abs(center_m[:2] - middle_m)
-            if away_m.max() <= (0.5 + _KEPT_CELLS) * self._cell_m:
+            lower, upper = (end[:2] / self._coarsest for end in last.limits(self._cell_m / self._coarsest))
+            away = np.abs(center_m[:2] / self._cell_m - 0.5 * (lower + upper))  # in cells
+            if away.max() <= 0.5 + _KEPT_CELLS:
                 return last
         self._last_window = window
         return window
@@ -374,9 +375,8 @@ class MapPredictor:
             last, limit = self._last, (self.reuse_tolerance, self._coarsest // 2)
             if last is not None and last.answers(sites, seen, region, answered, *limit):
                 return last.prediction
-            if takes_loops(sites.keys):
-                sites = self._engine.begin(sites)
-        scene = inference.encode(sites, views, copy.manhattan)
+        with self._engine.over(sites) if live and takes_loops(sites.keys) else nullcontext(sites) as sites:
+            scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
             found = inference.boxes(scene, self.scores.decode)
         semantic = None if config.occupancy is None else inference.occupancy(scene, anchor.tolist())

@@ -8,6 +8,8 @@ of a layer has changed it is computed whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,14 +39,17 @@ class _Layer:
 
 
 class IncrementalEngine(TorchEngine):
-    """Plain PyTorch on the CPU that keeps what every convolution of one network read and gave, for inference over one
-    map: the memory of one pass, whatever the length of the run.
+    """Plain PyTorch that keeps what every convolution of one network read and gave, for inference over one map. Memory
+    is that of one pass, whatever the length of the run.
 
-    Sites and kernel maps of the last pass serve again where the sites are the same. Where operations are on a device,
-    whose launches cost more than its arithmetic, every layer is computed whole.
+        with engine.over(x) as x:
+            levels = network.encode(x, lookup)
+
+    Sites and kernel maps of the last pass serve again where the sites are the same. Outside of a pass, in other
+    threads, and on devices, whose launches cost more than their arithmetic, layers are computed whole.
 
     Attributes:
-        computed: outputs that were computed since :meth:`begin`; outputs: all of them.
+        computed: outputs of the layers that may be kept, as far as the last pass computed them; outputs: all of them.
     """
 
     def __init__(self) -> None:
@@ -57,15 +62,16 @@ class IncrementalEngine(TorchEngine):
         self._memory = SitesMemory()
         self._layers.clear()
 
-    def begin(self, x: SparseTensor) -> SparseTensor:
-        """The input of the next pass, of one sample, on sites of this engine."""
+    @contextmanager
+    def over(self, x: SparseTensor) -> Iterator[SparseTensor]:
+        """A pass over an input of one sample; gives the same input on sites of this engine."""
         self.computed = self.outputs = 0
-        self._memory.begin()
-        known = self._memory.find(x.keys, x.stride)
-        if known is None:
-            shared = {"sites": self._memory}
-            known = self._memory.add(Sites(x.keys, x.stride, x.batch_size, self, shared, x.sites.bounds))
-        return SparseTensor(known, x.feats)
+        with self._memory.open():
+            known = self._memory.find(x.keys, x.stride)
+            if known is None:
+                shared = {"sites": self._memory}
+                known = self._memory.add(Sites(x.keys, x.stride, x.batch_size, self, shared, x.sites.bounds))
+            yield SparseTensor(known, x.feats)
 
     def convolve(
         self,
@@ -81,7 +87,7 @@ class IncrementalEngine(TorchEngine):
         """See :class:`TorchEngine`. What is returned is kept: it must not be changed."""
         # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
         decodes = transposed or crowded
-        if decodes or not self._memory.serves or not takes_loops(feats, kernel) or torch.is_grad_enabled():
+        if decodes or not self._memory.is_open or not takes_loops(feats, kernel) or torch.is_grad_enabled():
             return super().convolve(feats, kernel, in_sites, out_sites, kernel_size, transposed, crowded, bias)
         x = SparseTensor(in_sites, feats)
         out = self._from_last(x, kernel, out_sites, kernel_size)

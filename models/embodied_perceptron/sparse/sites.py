@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any, Protocol
 
@@ -286,17 +287,29 @@ class Sites:
 
 class SitesMemory:
     """The sets of the last pass over a map and of this one, of one sample on the CPU: a set of the same sites is the
-    same object, with the sets that were derived from it and its kernel maps. For the thread of the pass; others that
-    read its results derive sets of their own."""
+    same object, with the sets that were derived from it and its kernel maps."""
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
         self._last: dict[tuple[int, int], list[Sites]] = {}
         self._now: dict[tuple[int, int], list[Sites]] = {}
+        self._thread: int | None = None
 
-    def begin(self) -> None:
-        """Another pass, of this thread: forget what the last one did not use."""
-        self._thread = threading.get_ident()
+    @property
+    def is_open(self) -> bool:
+        """Whether this is the thread of a pass: what others derive from its results is theirs."""
+        return threading.get_ident() == self._thread
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """One pass, by this thread; sets that it does not use are forgotten."""
+        self._now, self._thread = {}, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+            self._keep_used()
+
+    def _keep_used(self) -> None:
         kept = {id(s): s for sets in self._now.values() for s in sets}
         waiting = list(kept.values())
         while waiting:  # a set is also used where it is read off a finer one
@@ -309,27 +322,22 @@ class SitesMemory:
             sites._maps = {k: v for k, v in sites._maps.items() if v[0] is None or id(v[0]) in kept}
             self._last.setdefault((sites.stride, len(sites)), []).append(sites)
 
-    @property
-    def serves(self) -> bool:
-        """Whether this is the thread of the pass."""
-        return threading.get_ident() == self._thread
-
     def find(self, keys: torch.Tensor, stride: int) -> Sites | None:
-        """The remembered set of these (N,) keys on the CPU; None = there is none."""
-        if not self.serves or not takes_loops(keys):
+        """The remembered set of these (N,) keys; None = there is none, or no pass here on the CPU."""
+        if not self.is_open or not takes_loops(keys):
             return None
         place = stride, len(keys)
         for sites in (*self._now.get(place, ()), *self._last.get(place, ())):
             if torch.equal(sites.keys, keys):
-                if sites not in self._now.get(place, ()):
-                    self.add(sites)
-                return sites
+                return self.add(sites)
         return None
 
     def add(self, sites: Sites) -> Sites:
         """Remember a set; returns it."""
-        if self.serves:
-            self._now.setdefault((sites.stride, len(sites)), []).append(sites)
+        if self.is_open:
+            sets = self._now.setdefault((sites.stride, len(sites)), [])
+            if not any(known is sites for known in sets):
+                sets.append(sites)
         return sites
 
 
