@@ -149,7 +149,7 @@ def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
         torch.testing.assert_close(found.labels, expected.labels, rtol=0, atol=0)
         torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
         torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-4)
-        shares.append(predictor._engine.computed / predictor._engine.outputs)
+        shares.append(predictor._memory.computed / predictor._memory.outputs)
     assert min(shares) < 0.9  # some of it was kept
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
 from embodied_perceptron.sparse.engine import TorchEngine
-from embodied_perceptron.sparse.incremental import IncrementalEngine, largest_change
+from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 SIZE = 40
@@ -65,63 +67,64 @@ def change(world: dict[tuple[int, ...], np.ndarray], rng: np.random.Generator) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_pass_over_what_changed_equals_one_over_everything(seed: int, dtype: torch.dtype) -> None:
-    rng, engine, net = np.random.default_rng(seed), IncrementalEngine(), backbone().to(dtype)
+    rng, memory, net = np.random.default_rng(seed), LayerMemory(), backbone().to(dtype)
     world, shares = room(rng), []
     with torch.inference_mode():
         for _ in range(12):
             x = tensor_of(world, dtype)
             whole = net(x)
-            with engine.over(x) as kept:
+            with memory.over(x) as kept:
                 levels = net(kept)
             for a, b in zip(levels, whole, strict=True):
                 torch.testing.assert_close(a.keys, b.keys, rtol=0, atol=0)
                 torch.testing.assert_close(a.feats, b.feats, rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-12)
-            shares.append(engine.computed / engine.outputs)
+            shares.append(memory.computed / memory.outputs)
             change(world, rng)
     assert shares[0] == 1.0
     assert min(shares) < 0.5  # something was kept
 
 
 def test_nothing_is_computed_where_nothing_changed() -> None:
-    engine, net, world = IncrementalEngine(), backbone(), room(np.random.default_rng(0))
+    memory, net, world = LayerMemory(), backbone(), room(np.random.default_rng(0))
     with torch.inference_mode():
         for expected in (1.0, 0.0):
-            with engine.over(tensor_of(world)) as x:
+            with memory.over(tensor_of(world)) as x:
                 first = net(x)
-            assert engine.computed == expected * engine.outputs
-            assert engine.outputs > 0
-        with engine.over(tensor_of(world)) as y:
+            assert memory.computed == expected * memory.outputs
+            assert memory.outputs > 0
+        with memory.over(tensor_of(world)) as y:
             assert y.sites is x.sites  # with its kernel maps
             assert all(a.sites is b.sites for a, b in zip(net(y), first, strict=True))
 
 
 def test_a_small_change_costs_little() -> None:
-    engine, net, world = IncrementalEngine(), backbone(), room(np.random.default_rng(0))
+    memory, net, world = LayerMemory(), backbone(), room(np.random.default_rng(0))
     with torch.inference_mode():
         for _ in range(2):
-            with engine.over(tensor_of(world)) as x:
+            with memory.over(tensor_of(world)) as x:
                 net(x)
             world[(SIZE - 1, SIZE - 1, 0)] = np.ones(3, np.float32)
-    assert 0 < engine.computed < 0.1 * engine.outputs
+    assert memory.computed > 0
+    assert memory.computed < 0.1 * memory.outputs
 
 
 def test_other_weights_and_other_numbers_are_not_taken_for_those_of_before() -> None:
-    engine, world = IncrementalEngine(), room(np.random.default_rng(0))
+    memory, world = LayerMemory(), room(np.random.default_rng(0))
     with torch.inference_mode():
         for net in (backbone(0), backbone(1), backbone(1).double()):
             x = tensor_of(world, next(net.parameters()).dtype)
-            with engine.over(x) as kept:
+            with memory.over(x) as kept:
                 levels = net(kept)
             torch.testing.assert_close(levels[-1].feats, net(x)[-1].feats, rtol=0, atol=1e-4)
 
 
 def test_a_number_that_is_none_stays_one_and_goes_again() -> None:
-    engine, net, world = IncrementalEngine(), backbone(), room(np.random.default_rng(0))
+    memory, net, world = LayerMemory(), backbone(), room(np.random.default_rng(0))
     with torch.inference_mode():
         for value in (torch.nan, torch.nan, 1.0):
             read = tensor_of(world)
             read.feats[len(read) // 2] = value
-            with engine.over(read) as x:
+            with memory.over(read) as x:
                 levels = net(x)
             whole = net(read)
             torch.testing.assert_close(levels[0].feats, whole[0].feats, rtol=0, atol=1e-4, equal_nan=True)
@@ -129,7 +132,7 @@ def test_a_number_that_is_none_stays_one_and_goes_again() -> None:
 
 def test_only_the_pass_keeps_anything() -> None:
     """What others compute with the results of a pass, later or in another thread, is theirs."""
-    engine, net, world = IncrementalEngine(), backbone(), room(np.random.default_rng(0))
+    memory, net, world = LayerMemory(), backbone(), room(np.random.default_rng(0))
     seen = []
 
     def other() -> None:
@@ -137,42 +140,59 @@ def test_only_the_pass_keeps_anything() -> None:
             seen.append(net(SparseTensor(x.sites, x.feats + 1))[0].feats)
 
     with torch.inference_mode():
-        with engine.over(tensor_of(world)) as x:
+        with memory.over(tensor_of(world)) as x:
             net(x)
-            computed = engine.outputs
+            computed = memory.outputs
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
         other()
-        assert engine.outputs == computed
+        assert memory.outputs == computed
         torch.testing.assert_close(*seen)
-        with engine.over(tensor_of(world)) as x:
+        with memory.over(tensor_of(world)) as x:
             net(x)
-        assert engine.computed == 0
+        assert memory.computed == 0
 
 
 def test_learning_is_left_alone() -> None:
-    engine, net = IncrementalEngine(), backbone()
-    with engine.over(tensor_of(room(np.random.default_rng(0)))) as x:
+    memory, net = LayerMemory(), backbone()
+    with memory.over(tensor_of(room(np.random.default_rng(0)))) as x:
         net(x)[-1].feats.square().sum().backward()
-    assert engine.outputs == 0
-    assert net.conv1.kernel.grad is not None and float(net.conv1.kernel.grad.abs().sum()) > 0
+    assert memory.outputs == 0
+    assert net.conv1.kernel.grad is not None
+    assert float(net.conv1.kernel.grad.abs().sum()) > 0
 
 
 def test_memory_is_that_of_one_pass() -> None:
-    engine, net, rng = IncrementalEngine(), backbone(), np.random.default_rng(3)
+    memory, net, rng = LayerMemory(), backbone(), np.random.default_rng(3)
     world = room(rng)
     sizes = []
     with torch.inference_mode():
         for _ in range(30):
-            with engine.over(tensor_of(world)) as x:
+            with memory.over(tensor_of(world)) as x:
                 net(x)
-            sets = [s for place in engine._memory._last.values() for s in place]
-            sizes.append((len(sets), len(engine._layers), sum(len(s._maps) for s in sets)))
+            sets = [s for place in memory.sites._last.values() for s in place]
+            sizes.append((len(sets), len(memory._layers), sum(len(s._maps) for s in sets)))
             change(world, rng)
     assert {s[0] for s in sizes} == {len(BACKBONE.channels) + 1}
     assert {s[1] for s in sizes} == {sizes[0][1]}
     assert max(s[2] for s in sizes) <= sizes[0][2]
+
+
+def test_a_memory_is_freed_with_all_that_it_holds() -> None:
+    """By counting references: results of a pass may live on."""
+    gc.disable()
+    try:
+        memory, net = LayerMemory(), backbone()
+        with torch.inference_mode(), memory.over(tensor_of(room(np.random.default_rng(0)))) as x:
+            level = net(x)[-1]
+        refs = [weakref.ref(memory), weakref.ref(memory.sites), weakref.ref(x.sites)]
+        del memory, x
+        assert [ref() for ref in refs] == [None, None, None]
+        with torch.inference_mode():
+            assert len(net.layer3[0].conv2(level)) == len(level)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("seed", range(5))

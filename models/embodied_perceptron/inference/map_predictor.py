@@ -39,7 +39,7 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.incremental import IncrementalEngine, largest_change
+from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -47,6 +47,7 @@ _RETRY_AFTER = 100  # predictions in a smaller window, before a larger one is tr
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides
 # by which a standing camera's heading and place may tremble across the middle between two windows, in coarsest strides
 _KEPT_CELLS = 0.25
+_KEPT_FLOOR_M = 0.01  # so far the floor's height may tremble with every frame: it stands in every input site
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,10 +183,11 @@ class MapPredictor:
         self._released = False
         self._limit_m = math.inf  # of the window, after running out of memory
         self._good_predictions = 0  # since then
-        self._engine = IncrementalEngine()
+        self._memory = LayerMemory()
         self._last: _Pass | None = None
-        self._last_frame = WORLD
+        self._last_frame: ManhattanFrame | None = None
         self._last_window: Window | None = None
+        self._last_floor_z_m = math.nan
 
     def release(self) -> None:
         """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
@@ -195,13 +197,17 @@ class MapPredictor:
         if isinstance(self.inference.text_encoder, LazyTextEncoder):
             self.inference.text_encoder.release()
         self.inference.network.cpu()
-        self._forget()
+        self._forget_pass()
         forget_memory()
 
-    def _forget(self) -> None:
-        """What the last pass left."""
+    def forget(self) -> None:
+        """The map is another one: window, frame and floor are chosen anew."""
+        self._forget_pass()
+        self._last_frame, self._last_window, self._last_floor_z_m = None, None, math.nan
+
+    def _forget_pass(self) -> None:
         self._last = None
-        self._engine.forget()
+        self._memory.forget()
 
     def _restore(self) -> None:
         if self._released:
@@ -238,10 +244,13 @@ class MapPredictor:
             manhattan = WORLD
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
-        if manhattan != self._last_frame:
+        if self._last_frame is not None and manhattan != self._last_frame:
             coords = copy.rows.cpu().coords.numpy()
             manhattan = kept_frame(self._last_frame, manhattan, coords, copy.voxel_size_m, floor_z_m)
-            self._last_frame = manhattan
+        self._last_frame = manhattan
+        if abs(floor_z_m - self._last_floor_z_m) <= _KEPT_FLOOR_M:
+            floor_z_m = self._last_floor_z_m
+        self._last_floor_z_m = floor_z_m
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -263,7 +272,7 @@ class MapPredictor:
                     continue
                 if self._features is not None:
                     self._features.clear()
-                self._forget()
+                self._forget_pass()
                 forget_memory()
                 self._limit_m, self._good_predictions = finite_m / 2, 0
                 if smallest:
@@ -291,7 +300,7 @@ class MapPredictor:
         self._limit_m = math.inf
         if self._features is not None:
             self._features.use_cpu()
-        self._forget()
+        self._forget_pass()
         forget_memory()
 
     def _with_names(self, prediction: ScenePrediction) -> ScenePrediction:
@@ -364,6 +373,7 @@ class MapPredictor:
         region = Region(lower_m, upper_m, copy.manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if len(sites) == 0:
+            self.forget()
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
         answered = Region.nowhere()
         if config.occupancy is not None:
@@ -375,7 +385,7 @@ class MapPredictor:
             last, limit = self._last, (self.reuse_tolerance, self._coarsest // 2)
             if last is not None and last.answers(sites, seen, region, answered, *limit):
                 return last.prediction
-        with self._engine.over(sites) if live and takes_loops(sites.keys) else nullcontext(sites) as sites:
+        with self._memory.over(sites) if live and takes_loops(sites.keys) else nullcontext(sites) as sites:
             scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
             found = inference.boxes(scene, self.scores.decode)

@@ -176,6 +176,10 @@ class NetworkProposer:
         prediction = self.predict(scene, window_m, clock)
         return Proposal(prediction.detections, self.scores, self.predictor.no_cells, prediction)
 
+    def forget(self) -> None:
+        """The map is another one."""
+        self.predictor.forget()
+
     def encode(self, keyframe: Keyframe, clock: StageClock) -> None:
         """Compute the image features of a new keyframe now; from the thread that fuses."""
         if self._features is not None:

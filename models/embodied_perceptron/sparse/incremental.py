@@ -1,14 +1,16 @@
 """Sparse layers over a growing map: what the last pass computed is kept, and only what changed is computed anew.
 
 A layer is a function of its input at the sites under its kernel, so that the outputs of a pass stay right wherever no
-input in reach has changed, come or gone. :class:`IncrementalEngine` finds that out from the numbers themselves, layer
-by layer: whatever changed a map (a new view, a correction, another map from a file), nothing has to tell it. Where most
-of a layer has changed it is computed whole.
+input in reach has changed, come or gone. :class:`LayerMemory` finds that out from the numbers themselves, layer by
+layer: whatever changed a map (a new view, a correction, another map from a file), nothing has to tell it. Where most of
+a layer has changed it is computed whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,11 +40,11 @@ class _Layer:
     out: SparseTensor
 
 
-class IncrementalEngine(TorchEngine):
-    """Plain PyTorch that keeps what every convolution of one network read and gave, for inference over one map. Memory
-    is that of one pass, whatever the length of the run.
+class LayerMemory:
+    """What every convolution of one network read and gave in the last pass over one map, for inference. It is that of
+    one pass, whatever the length of the run.
 
-        with engine.over(x) as x:
+        with memory.over(x) as x:
             levels = network.encode(x, lookup)
 
     Sites and kernel maps of the last pass serve again where the sites are the same. Outside of a pass, in other
@@ -54,45 +56,38 @@ class IncrementalEngine(TorchEngine):
 
     def __init__(self) -> None:
         self.computed = self.outputs = 0
-        self._memory = SitesMemory()
+        self.sites = SitesMemory()
         self._layers: dict[int, _Layer] = {}
+        self._engine = IncrementalEngine(self)
 
     def forget(self) -> None:
         """The next pass computes all."""
-        self._memory = SitesMemory()
+        self.sites = SitesMemory()
         self._layers.clear()
 
     @contextmanager
     def over(self, x: SparseTensor) -> Iterator[SparseTensor]:
-        """A pass over an input of one sample; gives the same input on sites of this engine."""
+        """A pass over an input of one sample on the CPU; gives the same input on sites that lead here."""
         self.computed = self.outputs = 0
-        with self._memory.open():
-            known = self._memory.find(x.keys, x.stride)
+        with self.sites.open():
+            known = self.sites.find(x.keys, x.stride)
             if known is None:
-                shared = {"sites": self._memory}
-                known = self._memory.add(Sites(x.keys, x.stride, x.batch_size, self, shared, x.sites.bounds))
+                shared = {"sites": weakref.ref(self.sites)}
+                known = self.sites.add(Sites(x.keys, x.stride, x.batch_size, self._engine, shared, x.sites.bounds))
             yield SparseTensor(known, x.feats)
 
     def convolve(
         self,
-        feats: torch.Tensor,
+        x: SparseTensor,
         kernel: torch.Tensor,
-        in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
-        crowded: bool = False,
-        bias: torch.Tensor | None = None,
+        whole: Callable[[], torch.Tensor],
     ) -> torch.Tensor:
-        """See :class:`TorchEngine`. What is returned is kept: it must not be changed."""
-        # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
-        decodes = transposed or crowded
-        if decodes or not self._memory.is_open or not takes_loops(feats, kernel) or torch.is_grad_enabled():
-            return super().convolve(feats, kernel, in_sites, out_sites, kernel_size, transposed, crowded, bias)
-        x = SparseTensor(in_sites, feats)
+        """Outputs of a layer, which are kept and must not be changed; ``whole`` computes all of them."""
         out = self._from_last(x, kernel, out_sites, kernel_size)
         if out is None:
-            out = super().convolve(feats, kernel, in_sites, out_sites, kernel_size, transposed)
+            out = whole()
             self.computed += len(out_sites)
         self.outputs += len(out_sites)
         self._layers[id(kernel)] = _Layer(kernel, x, SparseTensor(out_sites, out))
@@ -122,6 +117,35 @@ class IncrementalEngine(TorchEngine):
         gather_multiply_scatter(x.feats, kernel, pairs, computed)
         self.computed += len(anew)
         return out.index_copy_(0, anew, computed)
+
+
+class IncrementalEngine(TorchEngine):
+    """Plain PyTorch that asks a memory first; sites that it holds lead back to it without holding it."""
+
+    def __init__(self, memory: LayerMemory) -> None:
+        self._memory = weakref.ref(memory)
+
+    def convolve(
+        self,
+        feats: torch.Tensor,
+        kernel: torch.Tensor,
+        in_sites: Sites,
+        out_sites: Sites,
+        kernel_size: int,
+        transposed: bool,
+        crowded: bool = False,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See :class:`TorchEngine`. What is returned may be kept: it must not be changed."""
+        where = in_sites, out_sites, kernel_size, transposed, crowded, bias
+        memory = self._memory()
+        # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
+        if memory is None or transposed or crowded or torch.is_grad_enabled():
+            return super().convolve(feats, kernel, *where)
+        if not memory.sites.is_open or not takes_loops(feats, kernel):
+            return super().convolve(feats, kernel, *where)
+        whole = functools.partial(super().convolve, feats, kernel, *where)
+        return memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
 
 
 def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:

@@ -169,7 +169,7 @@ class Sites:
 
     def derive(self, keys: torch.Tensor, stride: int, bounds: list[int] | None = None) -> Sites:
         """A set with the batch size and the engine of this one: a new one, or that which an engine remembers."""
-        memory: SitesMemory | None = self.engine_shared.get("sites")
+        memory: SitesMemory | None = self.engine_shared["sites"]() if "sites" in self.engine_shared else None
         known = None if memory is None else memory.find(keys, stride)
         if known is not None:
             return known
