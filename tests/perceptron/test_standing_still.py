@@ -130,6 +130,15 @@ def test_the_window_stays_while_the_camera_trembles():
     np.testing.assert_allclose(regions, [0, 0, 0, 0, 0, 1, 1, 1, 0], atol=1e-9)
 
 
+def test_the_floor_stays_while_its_height_trembles(monkeypatch):
+    it, runs = standing(monkeypatch, 0.0)
+    predictor, copy, direction = it._network.predictor, it.volume.copy(), it.map._cameras.view_direction
+    start_m = it.prediction.floor_z_m
+    seen = [predictor.predict(copy, direction, start_m + step).floor_z_m for step in (0.0, 0.009, -0.009, 0.02, 0.012)]
+    np.testing.assert_allclose(np.array(seen) - start_m, [0, 0, 0, 0.02, 0.02], atol=1e-9)
+    assert runs == [1]  # for the 2 cm
+
+
 def test_a_tolerance_is_not_negative():
     with pytest.raises(ValueError, match="reuse_tolerance must not be negative, got -1"):
         dataclasses.replace(config().network, reuse_tolerance=-1.0)

@@ -118,6 +118,17 @@ def test_other_weights_and_other_numbers_are_not_taken_for_those_of_before() -> 
             torch.testing.assert_close(levels[-1].feats, net(x)[-1].feats, rtol=0, atol=1e-4)
 
 
+def test_weights_that_change_in_place_are_noticed() -> None:
+    memory, net, x = LayerMemory(), backbone(), tensor_of(room(np.random.default_rng(0)))
+    for _ in range(2):
+        with torch.inference_mode():
+            with memory.over(x) as kept:
+                levels = net(kept)
+            torch.testing.assert_close(levels[-1].feats, net(x)[-1].feats, rtol=0, atol=1e-4)
+        with torch.no_grad():
+            net.layer1[0].conv2.kernel.mul_(1.5)
+
+
 def test_a_number_that_is_none_stays_one_and_goes_again() -> None:
     memory, net, world = LayerMemory(), backbone(), room(np.random.default_rng(0))
     with torch.inference_mode():

@@ -373,7 +373,8 @@ class MapPredictor:
         region = Region(lower_m, upper_m, copy.manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if len(sites) == 0:
-            self.forget()
+            if live:
+                self.forget()
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
         answered = Region.nowhere()
         if config.occupancy is not None:

@@ -33,9 +33,10 @@ _MOST_INPUTS = 0.5  # of them: where more have changed, the outputs have
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """What a convolution read and gave; ``kernel`` is held so that its identity stays its own."""
+    """What a convolution read and gave; ``kernel``, held so that its identity stays its own, at its ``version``."""
 
     kernel: torch.Tensor
+    version: int
     x: SparseTensor
     out: SparseTensor
 
@@ -90,7 +91,7 @@ class LayerMemory:
             out = whole()
             self.computed += len(out_sites)
         self.outputs += len(out_sites)
-        self._layers[id(kernel)] = _Layer(kernel, x, SparseTensor(out_sites, out))
+        self._layers[id(kernel)] = _Layer(kernel, _version(kernel), x, SparseTensor(out_sites, out))
         return out
 
     def _from_last(
@@ -98,7 +99,7 @@ class LayerMemory:
     ) -> torch.Tensor | None:
         """The outputs, as far as possible those of the last pass; None where most have changed."""
         last = self._layers.get(id(kernel))
-        if last is None or last.x.feats.dtype != x.feats.dtype:
+        if last is None or last.version != _version(kernel) or last.x.feats.dtype != x.feats.dtype:
             return None
         rows = None if x.sites is last.x.sites else last.x.sites.rows_of(x.sites)
         if _sample_has_changed(last.x.feats, x.feats, rows):
@@ -163,6 +164,11 @@ def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:
     cells, of = torch.unique(floor_site_keys(keys[there], cell), return_inverse=True)
     sums = differences.new_zeros(len(cells) + 1).index_add_(0, of, differences[there])
     return float(sums.max())
+
+
+def _version(kernel: torch.Tensor) -> int:
+    """Grows with every change in place; what was made for inference does not count them."""
+    return 0 if kernel.is_inference() else kernel._version
 
 
 def changed_rows(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
