@@ -393,6 +393,10 @@ class NetworkOptions:
             ``.inf`` = the whole map.
         window_ahead: how far before the cameras the middle of that square lies, as a share of its edge: 0 = around
             them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
+        reuse_tolerance: the last answers of the network hold, and it does not run, while it would read the same images
+            and the map has hardly changed from what they were made of: in no cell of 0.32 m by more than so many sites
+            that came or went. A site that stays counts by its colour (0 to 1), height (m) or place (of its edge). 0 =
+            the network runs for any change.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
         classes: names that shall be published, also those that the network lacks; what belongs to none of them is
             ``object``. [] = all that network and detector know. A detector that is told in words looks for them, unless
@@ -409,6 +413,7 @@ class NetworkOptions:
     device: str = "auto"
     window_m: float = WINDOW_M
     window_ahead: float = 0.25
+    reuse_tolerance: float = 2.0
     min_score: float | None = None
     classes: tuple[str, ...] = ()
     all_boxes: bool = False
@@ -423,6 +428,7 @@ class NetworkOptions:
             object.__setattr__(self, "weights", "")
         _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
         _require(0 <= self.window_ahead <= 0.5, f"window_ahead must be in [0, 0.5], got {self.window_ahead}")
+        _require(self.reuse_tolerance >= 0, f"reuse_tolerance must not be negative, got {self.reuse_tolerance}")
         _require(
             self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
         )

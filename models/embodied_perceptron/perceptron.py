@@ -10,6 +10,7 @@ blocks fusing, and queries wait for neither: they read what was published last (
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -73,7 +74,8 @@ class Perceptron(MapOwner):
         self._proposer = GeometryProposer() if self._network is None else self._network
         self._stages = map_stages(self._proposer, lift, name_of)
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
-        self.map = LiveMap(config, volume, cells, name_of, reach_m, None if lift is None else lift.forget)
+        remember = [part for part in (self._network, lift) if part is not None]
+        self.map = LiveMap(config, volume, cells, name_of, reach_m, functools.partial(_forget, remember))
         scores, named = self._proposer.scores, inference is not None
         self.grounder = Grounder(
             inference, lift, classes, scores, config.objects.tracking, named, config.language.reader
@@ -239,3 +241,9 @@ class Perceptron(MapOwner):
         """What a device failed by, in words, since when the CPU does its work."""
         faults = self.volume.fault, "" if self._network is None else self._network.predictor.fault
         return tuple(fault for fault in faults if fault)
+
+
+def _forget(parts: Sequence[NetworkProposer | DetectionLift]) -> None:
+    """The map is another one."""
+    for part in parts:
+        part.forget()

@@ -11,7 +11,14 @@ import torch
 from support.online_world import config, inference, walk
 
 from embodied_perceptron.geometry.boxes import corners, transform_boxes
-from embodied_perceptron.geometry.manhattan import STEP_DEG, WORLD, ManhattanFrame, Region, wall_aligned_frame
+from embodied_perceptron.geometry.manhattan import (
+    STEP_DEG,
+    WORLD,
+    ManhattanFrame,
+    Region,
+    kept_frame,
+    wall_aligned_frame,
+)
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.mapping.export import _turn_compiled, turn_by_tensors
 from embodied_perceptron.perceptron import Perceptron
@@ -165,3 +172,22 @@ def test_a_turned_world_is_seen_alike():
     filled = set(map(tuple, cells.tolist()))
     assert np.mean([tuple(c) in filled for c in there.tolist()]) > 0.6
     assert b.answered.contains(b.semantic.centers_m).all()
+
+
+def test_a_frame_stays_while_another_is_hardly_better():
+    def kept(yaw_deg: float, last: ManhattanFrame) -> ManhattanFrame:
+        coords = np.floor(room(math.radians(yaw_deg), np.random.default_rng(0)) / VOXEL_M).astype(np.int32)
+        return kept_frame(last, wall_aligned_frame(coords, VOXEL_M, 0.0), coords, VOXEL_M, 0.0)
+
+    first, second, far = (ManhattanFrame(math.radians(k * STEP_DEG)) for k in (1, 2, 6))
+    between = [1.5 * STEP_DEG - 0.1, 1.5 * STEP_DEG + 0.1]  # walls that tremble about the middle of two steps
+    assert {frame_of(room(math.radians(yaw), np.random.default_rng(0))) for yaw in between} == {first, second}
+    for last in (first, second):
+        assert [kept(yaw, last) for yaw in between] == [last, last]
+    assert kept(between[0], far) == first  # walls elsewhere: another map, or another room
+    assert kept(2 * STEP_DEG, first) == second
+
+
+def test_without_much_to_see_no_frame_stays():
+    nothing = np.zeros((0, 3), np.int32)
+    assert kept_frame(ManhattanFrame(math.radians(STEP_DEG)), WORLD, nothing, VOXEL_M, 0.0) == WORLD

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.online_world import config, inference, walk
+from support.online_world import config, inference, look_at, photograph, walk
 
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
@@ -19,6 +19,8 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sparse.engine import TorchEngine
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 STEPS = 9
 # networks are the same for all sequences; they hold no state of a map
@@ -126,6 +128,29 @@ def test_live_equals_batch(seed, tmp_path):
     assert prediction.semantic is not None
     np.testing.assert_array_equal(prediction.semantic.centers_m, cells.centers_m)
     np.testing.assert_array_equal(prediction.semantic.labels, cells.labels)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
+    it = live_sequence(seed, "float32", tmp_path)
+    predictor, network = it._network.predictor, it.inference.network
+    shares = []
+    for i in range(5):  # a camera that turns a little
+        T = look_at(np.array([0.1, -0.2, 1.3]), [1.6, 0.1 * i, 0.4])
+        it.integrate(photograph(T, 10**12 + 250_000_000 * i))
+        scene = look(it).scene
+        everything = Sites(scene.sites.keys, 1, 1, TorchEngine())
+        with torch.inference_mode():
+            whole = network(SparseTensor(everything, scene.sites.feats), scene.lookup)
+        for kept, anew in zip(scene.levels, whole.levels, strict=True):
+            torch.testing.assert_close(kept.keys, anew.keys, rtol=0, atol=0)
+            torch.testing.assert_close(kept.feats, anew.feats, rtol=0, atol=1e-4)
+        (found,), (expected,) = (network.boxes(features) for features in (scene, whole))
+        torch.testing.assert_close(found.labels, expected.labels, rtol=0, atol=0)
+        torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
+        torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-4)
+        shares.append(predictor._memory.computed / predictor._memory.outputs)
+    assert min(shares) < 0.9  # some of it was kept
 
 
 def test_the_comparison_would_notice_a_missing_view():

@@ -27,6 +27,7 @@ _LOW_M, _HIGH_M = 0.3, 2.2  # above the floor: walls and tall furniture, no floo
 _COLUMN_M = 0.04
 _BIN_M = 0.06
 _MIN_COLUMNS = 50
+_KEPT_SHARPNESS = 0.85  # of the best: until the walls have turned 0.3 degrees past the middle between two steps
 _MIN_CONTRAST = 1.2  # best direction against the mean of all; an empty hall of columns has 1
 
 
@@ -121,6 +122,14 @@ class Region:
         """Holds everything."""
         return Region(np.full(3, -np.inf), np.full(3, np.inf))
 
+    def same_as(self, other: Region) -> bool:
+        """Whether both are the same part of the world, along the same frame."""
+        return (
+            self.manhattan == other.manhattan
+            and np.array_equal(self.lower_m, other.lower_m)
+            and np.array_equal(self.upper_m, other.upper_m)
+        )
+
     def contains(self, points_m: NDArray[np.floating]) -> NDArray[np.bool_]:
         """(N, 3) world -> (N,) whether they lie in [lower, upper)."""
         at = self.manhattan.from_world(points_m)
@@ -140,17 +149,23 @@ def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z
         voxel_size_m: their edge.
         floor_z_m: height of the floor.
     """
-    filled, width = _columns(coords, voxel_size_m, floor_z_m + _LOW_M, floor_z_m + _HIGH_M)
-    flat = np.flatnonzero(filled)
-    if len(flat) < _MIN_COLUMNS:
-        return WORLD
-    x, y = ((part * _COLUMN_M).astype(np.float64) for part in (flat // width, flat % width))
-    sharpness = _sharpness(x, y, filled[flat].astype(np.float64), np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
-    if sharpness.max() < _MIN_CONTRAST * sharpness.mean():
+    sharpness = _sharpness_of(coords, voxel_size_m, floor_z_m, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
+    if sharpness is None or sharpness.max() < _MIN_CONTRAST * sharpness.mean():
         return WORLD
     best = int(sharpness.argmax())
     turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
     return ManhattanFrame(math.radians(turn * STEP_DEG))
+
+
+def kept_frame(
+    last: ManhattanFrame, found: ManhattanFrame, coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float
+) -> ManhattanFrame:
+    """``last``, the frame until now, while the map's profile along it is nearly as sharp as along ``found``, what
+    :func:`wall_aligned_frame` has found for these arguments; otherwise ``found``. So the frame of a map whose walls lie
+    between two steps does not turn with every voxel."""
+    yaws_rad = np.array([last.yaw_rad, found.yaw_rad])
+    sharpness = _sharpness_of(coords, voxel_size_m, floor_z_m, yaws_rad)
+    return found if sharpness is None or sharpness[0] < _KEPT_SHARPNESS * sharpness[1] else last
 
 
 def wall_yaw(normals: F64) -> float:
@@ -165,6 +180,17 @@ def wall_yaw(normals: F64) -> float:
     near = np.abs(error) < np.radians(4 * 12.0)  # a second pass without clutter
     refined = rough + (error[near].mean() if near.any() else 0.0)
     return float((refined / 4.0) % (np.pi / 2))
+
+
+def _sharpness_of(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float, yaws_rad: F64) -> F64 | None:
+    """How sharp the profile of a map is along each direction; None where there is not enough to see."""
+    filled, width = _columns(coords, voxel_size_m, floor_z_m + _LOW_M, floor_z_m + _HIGH_M)
+    flat = np.flatnonzero(filled)
+    if len(flat) < _MIN_COLUMNS:
+        return None
+    x, y = ((part * _COLUMN_M).astype(np.float64) for part in (flat // width, flat % width))
+    found: F64 = _sharpness(x, y, filled[flat].astype(np.float64), yaws_rad)
+    return found
 
 
 @njit(cache=True, nogil=True)

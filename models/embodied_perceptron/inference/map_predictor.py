@@ -6,15 +6,17 @@
     prediction = predictor.predict(volume.copy(), view_direction, floor_z_m)
     prediction.detections, prediction.semantic
 
-A prediction is a pure function of the voxels, the keyframes and the window: what the volume keeps of image features
-saves work and changes nothing. The window goes before the camera in steps of the network's coarsest stride, so every
-site stays on one Manhattan frame, and that frame is turned with the walls.
+A prediction is a pure function of the voxels, the keyframes and the window: what the volume keeps of image features,
+and the network of its last pass, saves work and changes nothing. The window goes before the camera in steps of the
+network's coarsest stride, so every site stays on one Manhattan frame, and that frame is turned with the walls; it stays
+while another is hardly better. A prediction whose input is that of the last one, to a tolerance, is the last one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
+from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, kept_frame, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
@@ -36,11 +39,15 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 _RETRY_AFTER = 100  # predictions in a smaller window, before a larger one is tried again
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides
+# by which a standing camera's heading and place may tremble across the middle between two windows, in coarsest strides
+_KEPT_CELLS = 0.25
+_KEPT_FLOOR_M = 0.01  # so far the floor's height may tremble with every frame: it stands in every input site
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +85,39 @@ class ScenePrediction:
     parts: tuple[ScenePart, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """The last pass of the network.
+
+    Attributes:
+        sites: what it read, of voxels; views: and of images.
+        prediction: what it gave.
+    """
+
+    sites: SparseTensor
+    views: tuple[View, ...]
+    prediction: ScenePrediction
+
+    def answers(
+        self,
+        sites: SparseTensor,
+        views: tuple[View, ...],
+        region: Region,
+        answered: Region,
+        tolerance: float,
+        cell: int,
+    ) -> bool:
+        """Whether it holds for this input: the same images and regions, and sites that have changed by no more than
+        ``tolerance`` (:func:`~embodied_perceptron.sparse.incremental.largest_change`)."""
+        last = self.prediction
+        return (
+            last.region.same_as(region)
+            and last.answered.same_as(answered)
+            and self.views == views  # compared by identity: views have no other equality
+            and largest_change(self.sites, sites, cell) <= tolerance
+        )
+
+
 def image_features(inference: Predictor) -> ImageFeatures | None:
     """Empty image features for a volume whose map ``inference`` predicts; None for a network that sees no images."""
     network = inference.network
@@ -97,6 +137,8 @@ class MapPredictor:
         window_m: edge of the window; infinite = the whole map.
         scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
+        reuse_tolerance: the last prediction holds while the map has changed by no more, in any cell of half the
+            coarsest stride, from what it was made of (:func:`.largest_change`); 0 = while nothing has.
 
     Attributes:
         fault: what the network's device failed by, "" = it has not: predictions are then made on the CPU.
@@ -113,6 +155,7 @@ class MapPredictor:
         window_m: float,
         scores: ScorePolicy = EVERY_SCORE,
         window_ahead: float = 0.0,
+        reuse_tolerance: float = 0.0,
     ) -> None:
         config = inference.network.config
         if config.uses_images and features is None:
@@ -121,6 +164,7 @@ class MapPredictor:
         self.window_m = window_m
         self.scores = scores
         self.window_ahead = window_ahead
+        self.reuse_tolerance = reuse_tolerance
         self._features = features if config.uses_images else None
         self.reads_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self.reads_map else 1
@@ -139,6 +183,11 @@ class MapPredictor:
         self._released = False
         self._limit_m = math.inf  # of the window, after running out of memory
         self._good_predictions = 0  # since then
+        self._memory = LayerMemory()
+        self._last: _Pass | None = None
+        self._last_frame: ManhattanFrame | None = None
+        self._last_window: Window | None = None
+        self._last_floor_z_m = math.nan
 
     def release(self) -> None:
         """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
@@ -148,7 +197,17 @@ class MapPredictor:
         if isinstance(self.inference.text_encoder, LazyTextEncoder):
             self.inference.text_encoder.release()
         self.inference.network.cpu()
+        self._forget_pass()
         forget_memory()
+
+    def forget(self) -> None:
+        """The map is another one: window, frame and floor are chosen anew."""
+        self._forget_pass()
+        self._last_frame, self._last_window, self._last_floor_z_m = None, None, math.nan
+
+    def _forget_pass(self) -> None:
+        self._last = None
+        self._memory.forget()
 
     def _restore(self) -> None:
         if self._released:
@@ -185,6 +244,13 @@ class MapPredictor:
             manhattan = WORLD
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
+        if self._last_frame is not None and manhattan != self._last_frame:
+            coords = copy.rows.cpu().coords.numpy()
+            manhattan = kept_frame(self._last_frame, manhattan, coords, copy.voxel_size_m, floor_z_m)
+        self._last_frame = manhattan
+        if abs(floor_z_m - self._last_floor_z_m) <= _KEPT_FLOOR_M:
+            floor_z_m = self._last_floor_z_m
+        self._last_floor_z_m = floor_z_m
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -206,6 +272,7 @@ class MapPredictor:
                     continue
                 if self._features is not None:
                     self._features.clear()
+                self._forget_pass()
                 forget_memory()
                 self._limit_m, self._good_predictions = finite_m / 2, 0
                 if smallest:
@@ -233,6 +300,7 @@ class MapPredictor:
         self._limit_m = math.inf
         if self._features is not None:
             self._features.use_cpu()
+        self._forget_pass()
         forget_memory()
 
     def _with_names(self, prediction: ScenePrediction) -> ScenePrediction:
@@ -268,17 +336,35 @@ class MapPredictor:
         center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
         if manhattan.yaw_rad:
             # no more than may lie in the window, which is widened to whole cells
-            copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
-        return self._pass(copy, lookup, self._window(manhattan.from_world(center), window_m), floor_z_m)
+            reach_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
+            copy = copy.turned(manhattan, center, math.sqrt(0.5) * reach_m)
+        window = self._kept_window(manhattan.from_world(center), window_m)
+        return self._pass(copy, lookup, window, floor_z_m, live=True)
+
+    def _kept_window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
+        """The last window while its middle is hardly further from the centre than another's would be."""
+        last, window = self._last_window, self._window(center_m, size_m)
+        if last is not None and np.array_equal(last.size_m, window.size_m):
+            lower, upper = (end[:2] / self._coarsest for end in last.limits(self._cell_m / self._coarsest))
+            away = np.abs(center_m[:2] / self._cell_m - 0.5 * (lower + upper))  # in cells
+            if away.max() <= 0.5 + _KEPT_CELLS:
+                return last
+        self._last_window = window
+        return window
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
         center = np.array([center_m[0], center_m[1], 0.0])
         return Window(center, np.array([size_m, size_m, np.inf]), self._coarsest)
 
     def _pass(
-        self, copy: VolumeCopy, views: Sequence[View] | StreamingLookup, window: Window, floor_z_m: float
+        self,
+        copy: VolumeCopy,
+        views: Sequence[View] | StreamingLookup,
+        window: Window,
+        floor_z_m: float,
+        live: bool = False,
     ) -> ScenePrediction:
-        """The network over one window."""
+        """The network over one window; ``live``: over the one that follows the robot, whose last pass is kept."""
         inference, config = self.inference, self.inference.network.config
         lower, upper = window.limits(config.voxel_size_m)
         lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
@@ -287,19 +373,29 @@ class MapPredictor:
         region = Region(lower_m, upper_m, copy.manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if len(sites) == 0:
+            if live:
+                self.forget()
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
-        scene = inference.encode(sites, views, copy.manhattan)
-        if config.detection is not None:
-            found = inference.boxes(scene, self.scores.decode)
-        semantic, answered = None, Region.nowhere()
+        answered = Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
             size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
             answered = Region(low_m, low_m + size_m, copy.manhattan)
-            semantic = inference.occupancy(scene, anchor.tolist())
-        return ScenePrediction(
-            found, semantic, region, answered, scene, floor_z_m, parts=(ScenePart(scene, Region.everywhere()),)
-        )
+        seen = tuple(views.views if isinstance(views, StreamingLookup) else views)
+        if live:
+            last, limit = self._last, (self.reuse_tolerance, self._coarsest // 2)
+            if last is not None and last.answers(sites, seen, region, answered, *limit):
+                return last.prediction
+        with self._memory.over(sites) if live and takes_loops(sites.keys) else nullcontext(sites) as sites:
+            scene = inference.encode(sites, views, copy.manhattan)
+        if config.detection is not None:
+            found = inference.boxes(scene, self.scores.decode)
+        semantic = None if config.occupancy is None else inference.occupancy(scene, anchor.tolist())
+        parts = (ScenePart(scene, Region.everywhere()),)
+        prediction = ScenePrediction(found, semantic, region, answered, scene, floor_z_m, parts=parts)
+        if live:
+            self._last = _Pass(sites, seen, prediction)
+        return prediction
 
     def _sites(
         self,

@@ -159,8 +159,15 @@ class NetworkProposer:
         self.scores = replace(inference.scores, all_boxes=options.all_boxes)
         self.reach_m = inference.network.config.voxel_size_m * MAX_SITE_COORDINATE - volume.config.radius_m
         self.calibration = ConfidenceCalibration.of_calibration(inference.calibration)
-        voxel_m, window_m, ahead = volume.config.voxel_size_m, options.window_m, options.window_ahead
-        self.predictor = MapPredictor(inference, volume.features, voxel_m, window_m, self.scores, ahead)
+        self.predictor = MapPredictor(
+            inference,
+            volume.features,
+            volume.config.voxel_size_m,
+            options.window_m,
+            self.scores,
+            options.window_ahead,
+            options.reuse_tolerance,
+        )
         self._features = volume.features
         self._stages = scoring_stages(inference, self.calibration)
 
@@ -168,6 +175,10 @@ class NetworkProposer:
         """See :class:`Proposer`."""
         prediction = self.predict(scene, window_m, clock)
         return Proposal(prediction.detections, self.scores, self.predictor.no_cells, prediction)
+
+    def forget(self) -> None:
+        """The map is another one."""
+        self.predictor.forget()
 
     def encode(self, keyframe: Keyframe, clock: StageClock) -> None:
         """Compute the image features of a new keyframe now; from the thread that fuses."""

@@ -61,7 +61,8 @@ class _ConvolutionBase(nn.Module):
             if self.bias is not None and isinstance(engine, TorchEngine) and not takes_loops(x.feats):
                 return SparseTensor(out_sites, engine.convolve(x.feats, self.kernel, *where, self.bias))
             feats = engine.convolve(x.feats, self.kernel, *where)
-        return SparseTensor(out_sites, feats if self.bias is None else feats.add_(self.bias))  # nobody else has them
+        # not in place: an engine may keep what it gave
+        return SparseTensor(out_sites, feats if self.bias is None else feats + self.bias)
 
 
 class SparseConv(_ConvolutionBase):

@@ -115,7 +115,7 @@ class _Convolution(torch.autograd.Function):
         else:
             out = feats.new_zeros(kernel_map.n_out, kernel.shape[2])
         pairs = [(k, i, o) for k, (i, o) in enumerate(kernel_map.pairs) if k != kernel_map.identity and len(i)]
-        _gather_multiply_scatter(feats, kernel, pairs, out)
+        gather_multiply_scatter(feats, kernel, pairs, out)
         return out
 
     @staticmethod
@@ -131,7 +131,7 @@ class _Convolution(torch.autograd.Function):
             else:
                 grad_feats = torch.zeros_like(feats)
             swapped = [(k, o, i) for k, i, o in pairs]
-            _gather_multiply_scatter(grad_out.contiguous(), kernel.transpose(1, 2), swapped, grad_feats)
+            gather_multiply_scatter(grad_out.contiguous(), kernel.transpose(1, 2), swapped, grad_feats)
         if ctx.needs_input_grad[1]:
             grad_kernel = torch.zeros_like(kernel)
             if kernel_map.identity is not None:
@@ -140,7 +140,7 @@ class _Convolution(torch.autograd.Function):
         return grad_feats, grad_kernel, None, None
 
 
-def _gather_multiply_scatter(
+def gather_multiply_scatter(
     source: torch.Tensor, kernel: torch.Tensor, pairs: list[tuple[int, torch.Tensor, torch.Tensor]], out: torch.Tensor
 ) -> None:
     """``out[to] += source[rows] @ kernel[k]`` for every (k, rows, to), in place; no row twice within one offset."""

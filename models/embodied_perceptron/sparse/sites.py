@@ -11,7 +11,9 @@ fastest; odd kernels are centred, even kernels reach from 0 to k - 1.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any, Protocol
 
@@ -166,8 +168,13 @@ class Sites:
         return self.stride == other.stride and len(self) == len(other) and torch.equal(self.keys, other.keys)
 
     def derive(self, keys: torch.Tensor, stride: int, bounds: list[int] | None = None) -> Sites:
-        """A new set with the batch size and the engine of this one."""
-        return Sites(keys, stride, self.batch_size, self.engine, self.engine_shared, bounds)
+        """A set with the batch size and the engine of this one: a new one, or that which an engine remembers."""
+        memory: SitesMemory | None = self.engine_shared["sites"]() if "sites" in self.engine_shared else None
+        known = None if memory is None else memory.find(keys, stride)
+        if known is not None:
+            return known
+        made = Sites(keys, stride, self.batch_size, self.engine, self.engine_shared, bounds)
+        return made if memory is None else memory.add(made)
 
     def coarser(self, factor: int) -> Sites:
         """The sites ``unique(floor(c / s) * s)`` with ``s = stride * factor``; this set itself for factor 1."""
@@ -186,7 +193,7 @@ class Sites:
         if factor < 1 or self.stride % factor:
             raise ValueError(f"stride {self.stride} cannot be refined by a factor of {factor}")
         stride = self.stride // factor
-        keys = (self.keys[None, :] + constant(_key_steps(kernel_size, stride), self.device)[:, None]).reshape(-1)
+        keys = (self.keys[None, :] + constant(kernel_steps(kernel_size, stride), self.device)[:, None]).reshape(-1)
         if kernel_size <= factor and not takes_loops(keys):  # no site has two parents
             return self.derive(keys.sort().values, stride, [kernel_size**3 * end for end in self.bounds])
         return self.derive_distinct(keys, stride, [kernel_size**3 * end for end in self.bounds])
@@ -234,7 +241,7 @@ class Sites:
             elif self._chain is not None and out._chain is self._chain:
                 built = self._chain.kernel_map(self, out, kernel_size)
             else:
-                sources = search(self.ended, out.keys, _key_steps(kernel_size, self.stride))
+                sources = search(self.ended, out.keys, kernel_steps(kernel_size, self.stride))
                 identity = kernel_size**3 // 2 if self is out and kernel_size % 2 else None
                 built = KernelMap(len(self), len(out), identity, sources=sources)
             self._maps[cache_key] = (None if out is self else out, built)
@@ -246,7 +253,7 @@ class Sites:
             return out.kernel_map(self, kernel_size).transposed
         cache_key = (id(out), -kernel_size)
         if cache_key not in self._maps:
-            steps = tuple(-step for step in _key_steps(kernel_size, out.stride))
+            steps = tuple(-step for step in kernel_steps(kernel_size, out.stride))
             built = KernelMap(len(self), len(out), None, sources=search(self.ended, out.keys, steps))
             self._maps[cache_key] = (out, built)
         return self._maps[cache_key][1]
@@ -276,6 +283,62 @@ class Sites:
         rows = torch.empty(len(other), dtype=torch.int64)
         cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
         return rows
+
+
+class SitesMemory:
+    """The sets of the last pass over a map and of this one, of one sample on the CPU: a set of the same sites is the
+    same object, with the sets that were derived from it and its kernel maps."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, int], list[Sites]] = {}
+        self._now: dict[tuple[int, int], list[Sites]] = {}
+        self._thread: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is the thread of a pass: what others derive from its results is theirs."""
+        return threading.get_ident() == self._thread
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """One pass, by this thread; sets that it does not use are forgotten."""
+        self._now, self._thread = {}, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+            self._keep_used()
+
+    def _keep_used(self) -> None:
+        kept = {id(s): s for sets in self._now.values() for s in sets}
+        waiting = list(kept.values())
+        while waiting:  # a set is also used where it is read off a finer one
+            for coarse in waiting.pop()._coarser.values():
+                if id(coarse) not in kept:
+                    kept[id(coarse)] = coarse
+                    waiting.append(coarse)
+        self._last, self._now = {}, {}
+        for sites in kept.values():
+            sites._maps = {k: v for k, v in sites._maps.items() if v[0] is None or id(v[0]) in kept}
+            self._last.setdefault((sites.stride, len(sites)), []).append(sites)
+
+    def find(self, keys: torch.Tensor, stride: int) -> Sites | None:
+        """The remembered set of these (N,) keys; None = there is none, or no pass here on the CPU."""
+        if not self.is_open or not takes_loops(keys):
+            return None
+        place = stride, len(keys)
+        for sites in (*self._now.get(place, ()), *self._last.get(place, ())):
+            if torch.equal(sites.keys, keys):
+                return self.add(sites)
+        return None
+
+    def add(self, sites: Sites) -> Sites:
+        """Remember a set; returns it."""
+        if self.is_open:
+            sets = self._now.setdefault((sites.stride, len(sites)), [])
+            if not any(known is sites for known in sets):
+                sets.append(sites)
+        return sites
 
 
 class _Chain:
@@ -321,7 +384,7 @@ class _Chain:
         for i in outs:
             source = i - strided
             aside = self._numbers[source] - self._numbers[i]
-            steps = [step + aside for step in _key_steps(kernel_size, self._strides[source])]
+            steps = [step + aside for step in kernel_steps(kernel_size, self._strides[source])]
             table.append([*steps, ends[source], ends[source + 1] - ends[source], ends[i + 1] - ends[i]])
         numbers = torch.tensor(table).to(device, non_blocking=True)
         own = numbers.repeat_interleave(numbers[:, -1], 0, output_size=ends[-1] - ends[strided])
@@ -361,7 +424,7 @@ def kernel_offsets(kernel_size: int) -> list[tuple[int, int, int]]:
 
 
 @cache
-def _key_steps(kernel_size: int, stride: int) -> tuple[int, ...]:
+def kernel_steps(kernel_size: int, stride: int) -> tuple[int, ...]:
     """What leads from a key to those under the rows of a kernel."""
     return tuple(site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size))
 
@@ -457,7 +520,7 @@ def build_kernel_map(
         in_stride: stride of the input sites.
         same: both are the same set. An odd kernel is then symmetric, and half of the search is saved.
     """
-    steps = list(_key_steps(kernel_size, in_stride))
+    steps = list(kernel_steps(kernel_size, in_stride))
     n_in, n_out = in_keys.numel(), out_keys.numel()
     identity = steps.index(0) if same else None
     if not (same and kernel_size % 2):
