@@ -21,6 +21,7 @@ from embodied_perceptron.geometry.transforms import (
     site_keys_of,
     unpack_keys,
 )
+from embodied_perceptron.mapping.block_copies import BlockRows, voxel_means
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.numba_voxels import lowest_bit
 from embodied_perceptron.mapping.voxels import (
@@ -49,22 +50,6 @@ _FAR = 1 << 30  # no voxel lies there: the limit of an open side
 SITE_COLUMNS = {
     "color": (0, 1, 2), "offset": (3, 4, 5), "point": (6, 7, 8), "height": (9,), "log_hits": (10,), "one": (11,)
 }  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
-def voxel_means(
-    coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array, hits: Array, evidence: Array
-) -> None:
-    """Sums -> mean points (metres), mean colours, hits and log-odds, row by row."""
-    for i in range(records.shape[0]):
-        n = np.float64(records[i, HITS])
-        for c in range(3):
-            # half a unit: a fixed-point number stands for the unit above it
-            place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
-            points[i, c] = (coords[i, c] + place) * voxel_size_m
-            colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
-        hits[i] = records[i, HITS]
-        evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -335,19 +320,15 @@ class VolumeCopy:
 
 def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     """Stored sums -> means."""
+    if isinstance(rows, BlockRows):
+        return rows.blocks.snapshot()
     rows, n = rows.cpu(), len(rows)
-    snapshot = VoxelSnapshot(
-        voxel_size_m=voxel_size_m,
-        coords=rows.coords.numpy(),
-        mean_point_m=np.empty((n, 3), np.float32),
-        mean_color=np.empty((n, 3), np.uint8),
-        hits=np.empty(n, np.int32),
-        evidence=np.empty(n, np.float32),
-        last_seen_ns=rows.last_seen_ns.numpy(),
-    )
-    s = snapshot
-    voxel_means(s.coords, rows.records.numpy(), voxel_size_m, s.mean_point_m, s.mean_color, s.hits, s.evidence)
-    return snapshot
+    coords, records = rows.coords.numpy(), rows.records.numpy()
+    points, colors = np.empty((n, 3), np.float32), np.empty((n, 3), np.uint8)
+    voxel_means(np.zeros(1, np.int64), np.array([n]), coords, records, voxel_size_m, points, colors)
+    evidence = (records[:, EVIDENCE] * EVIDENCE_UNIT).astype(np.float32)
+    stamps = rows.last_seen_ns.numpy()
+    return VoxelSnapshot(voxel_size_m, coords, points, colors, records[:, HITS].copy(), evidence, stamps)
 
 
 def turn_by_tensors(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS
+from embodied_perceptron.mapping.block_copies import Arena
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, hash_position, pack_key
 from embodied_perceptron.mapping.voxels import (
     COLOR,
@@ -237,6 +238,7 @@ def clear_blocks(
     last_seen: Array,
     occupied: Array,
     count: Array,
+    changed: Array,
     emptied: Array,
 ) -> tuple[int, int]:
     """Lower the evidence of seen-through voxels; returns (removed voxels, emptied blocks).
@@ -247,6 +249,7 @@ def clear_blocks(
             margin per m2; ``margins`` = margin, margin per m2, half of a voxel's edge.
         image: (H, W) float32 depth, 0 = unknown.
         near, step: of :func:`window_evidence`; ``r`` = half the size of its windows.
+        changed: per slot; set where any evidence falls.
     """
     height, width = near.shape
     fx, fy, cx, cy = k[0], k[1], k[2], k[3]
@@ -283,8 +286,11 @@ def clear_blocks(
                     image, i, j, r, row, column, z, limit, k, T, margins
                 ):
                     continue
+                if step[i - r, j - r] == 0:
+                    continue
                 evidence = records[slot, local, EVIDENCE] - step[i - r, j - r]
                 records[slot, local, EVIDENCE] = evidence
+                changed[slot] = True
                 if evidence < 0:
                     erase_voxel(slot, local, records, last_seen, occupied, count)
         removed += before - count[slot]
@@ -360,96 +366,50 @@ def put_voxels(
 
 
 @njit(cache=True, nogil=True)
-def _run_end(coords: Array, start: int, columns: int) -> int:
-    """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
-    end = start + 1
-    while end < coords.shape[0]:
-        for c in range(columns):
-            if coords[end, c] != coords[start, c]:
-                return end
-        end += 1
-    return end
-
-
-@njit(cache=True, nogil=True)
-def kept_voxels(slots: Array, min_hits: int, records: Array, occupied: Array, kept: Array, rows: Array) -> None:
-    """Which voxels of each block have enough hits, as ``occupied`` has them, and how many in each of its (x, y) rows.
-
-    ``kept`` (B, 8) uint64 and ``rows`` (B, 64) int32 are filled here. Indices are unsigned, which need no test for the
-    far end of an array.
-    """
-    for b in range(slots.shape[0]):
-        slot = np.uint64(slots[b])
-        for x in range(np.uint64(8)):
-            word = occupied[slot, x]
-            left = word
-            while left != np.uint64(0):
-                bit = np.uint64(lowest_bit(left))
-                left &= left - np.uint64(1)
-                local = x * np.uint64(64) + bit
-                if records[slot, local, HITS] < min_hits:
-                    word &= ~(np.uint64(1) << bit)
-                else:
-                    rows[b, local >> np.uint64(3)] += 1
-            kept[b, x] = word
-
-
-@njit(cache=True, nogil=True)
-def row_starts(coords: Array, rows: Array) -> int:
-    """Lengths of the rows of :func:`kept_voxels` -> where each begins among all, ordered by (x, y, z); how many voxels.
-
-    Blocks come ordered by (x, y, z). Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with
-    one y: voxel rows y; in a row the blocks by z.
-    """
-    n = 0
-    slab = 0
-    while slab < coords.shape[0]:
-        slab_end = _run_end(coords, slab, 1)
-        for x in range(8):
-            row = slab
-            while row < slab_end:
-                row_end = _run_end(coords, row, 2)
-                for y in range(8):
-                    for b in range(row, row_end):
-                        length = rows[b, x * 8 + y]
-                        rows[b, x * 8 + y] = n
-                        n += length
-                row = row_end
-        slab = slab_end
-    return n
-
-
-@njit(cache=True, nogil=True)
-def gather_voxels(
+def copy_blocks(
     slots: Array,
     coords: Array,
-    kept: Array,
     starts: Array,
+    min_hits: int,
     records: Array,
     last_seen: Array,
+    occupied: Array,
     out_coords: Array,
     out_records: Array,
     out_last_seen: Array,
+    counts: Array,
+    newest: Array,
 ) -> None:
-    """Copy the kept voxels, block by block, to where :func:`row_starts` puts them; records as int64, two columns in
-    each."""
+    """Copy the voxels of some blocks that have enough hits, of each to ``starts`` on; how many, and their newest stamp.
+
+    Records are given as int64, two columns in each. Indices are unsigned, which need no test for the far end.
+    """
     for b in range(slots.shape[0]):
         slot = np.uint64(slots[b])
         low_x, low_y, low_z = coords[b, 0] * 8, coords[b, 1] * 8, coords[b, 2] * 8
+        n = np.uint64(starts[b])
+        stamp = np.int64(0)
         for x in range(np.uint64(8)):
-            word = kept[b, x]
+            word = occupied[slot, x]
             while word != np.uint64(0):
                 bit = np.uint64(lowest_bit(word))
                 word &= word - np.uint64(1)
                 local = x * np.uint64(64) + bit
-                n = np.uint64(starts[b, local >> np.uint64(3)])
-                starts[b, local >> np.uint64(3)] += 1
+                first = records[slot, local, 0]
+                if np.int32(first & 0xFFFFFFFF) < min_hits:
+                    continue
+                out_records[n, 0] = first
+                for c in range(np.uint64(1), np.uint64(RECORD // 2)):
+                    out_records[n, c] = records[slot, local, c]
+                seen = last_seen[slot, local]
+                out_last_seen[n] = seen
+                stamp = max(stamp, seen)
                 out_coords[n, 0] = low_x + x
                 out_coords[n, 1] = low_y + (bit >> np.uint64(3))
                 out_coords[n, 2] = low_z + (bit & np.uint64(7))
-                for c in range(np.uint64(RECORD // 2)):
-                    out_records[n, c] = records[slot, local, c]
-                out_last_seen[n] = last_seen[slot, local]
+                n += np.uint64(1)
+        counts[b] = np.int64(n) - starts[b]
+        newest[b] = stamp
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -669,6 +629,7 @@ class NumbaVoxels:
         self._last_seen = np.zeros((capacity, BLOCK_VOXELS), np.int64)
         self._occupied = np.zeros((capacity, BLOCK_EDGE), np.uint64)  # bit y * 8 + z of word x
         self._count = np.zeros(capacity, np.int32)
+        self._changed = np.zeros(capacity, np.bool_)  # since the last :meth:`take_changed`
         self.records = torch.from_numpy(self._records)
         self.last_seen_ns = torch.from_numpy(self._last_seen)
         self._emptied = np.empty(capacity, np.int32)
@@ -730,6 +691,7 @@ class NumbaVoxels:
         In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
         """
         n, self._voxels = self._voxels, 0
+        self._changed[slots[slots >= 0]] = True
         return MergeCounts(
             *merge_rows(
                 slots,
@@ -782,6 +744,7 @@ class NumbaVoxels:
             self._last_seen,
             self._occupied,
             self._count,
+            self._changed,
             self._emptied,
         )
         emptied: NDArray[np.int32] = self._emptied[:empty].copy()
@@ -789,26 +752,44 @@ class NumbaVoxels:
 
     def erase(self, slots: NDArray[np.int32]) -> int:
         """Empty whole blocks; returns how many voxels they held."""
+        self._changed[slots] = True
         return int(erase_blocks(slots, self._records, self._last_seen, self._occupied, self._count))
 
     def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
         """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
+        self._changed[slots] = True
         empty = remove_voxels(slots, local, self._records, self._last_seen, self._occupied, self._count, self._emptied)
         slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
         return slots_left
 
-    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
-        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
-        kept, rows = np.empty((len(slots), BLOCK_EDGE), np.uint64), np.zeros((len(slots), BLOCK_EDGE**2), np.int32)
-        kept_voxels(slots, min_hits, self._records, self._occupied, kept, rows)
-        n = row_starts(coords, rows)
-        out = np.empty((n, 3), np.int32), np.empty((n, RECORD), np.int32), np.empty(n, np.int64)
-        pairs = self._records.view(np.int64), out[1].view(np.int64)
-        gather_voxels(slots, coords, kept, rows, pairs[0], self._last_seen, out[0], pairs[1], out[2])
-        return VoxelRows(*(torch.from_numpy(a) for a in out))
+    def take_changed(self) -> NDArray[np.int32]:
+        """Slots whose voxels have changed since this was last asked."""
+        slots = np.flatnonzero(self._changed).astype(np.int32)
+        self._changed[slots] = False
+        return slots
+
+    def sizes(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(N,) voxels in each of some slots."""
+        sizes: NDArray[np.int32] = self._count[slots]
+        return sizes
+
+    def copy(
+        self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int, arena: Arena, starts: Array
+    ) -> tuple[Array, Array]:
+        """Copy the voxels of some blocks with at least ``min_hits`` (>= 1) points, of each to the rows from ``starts``.
+
+        Returns (N,) int64 how many they are, and their newest stamps.
+        """
+        counts, newest = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+        copy_blocks(
+            slots, coords, starts, min_hits, self._records.view(np.int64), self._last_seen, self._occupied,
+            arena.coords, arena.records.view(np.int64), arena.last_seen_ns, counts, newest,
+        )  # fmt: skip
+        return counts, newest
 
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         """Write voxels (distinct) into empty places."""
+        self._changed[slots] = True
         put_voxels(
             slots,
             local,

@@ -270,13 +270,8 @@ class FeatureVolume:
     def copy(self, min_hits: int | None = None) -> VolumeCopy:
         """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
-
-        def take() -> VoxelRows:
-            rows = self._map.gather(max(hits, 1))
-            rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
-            return rows
-
-        return VolumeCopy(self._served(take), self.config.voxel_size_m, tuple(self.keyframes))
+        rows = self._served(lambda: self._map.copy(max(hits, 1)))
+        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes))
 
     def as_sparse_tensor(
         self,
