@@ -267,8 +267,9 @@ class MapPredictor:
             view_direction = ViewDirection.of(copy.keyframes[-1].T_world_camera)
         center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
         if manhattan.yaw_rad:
-            # no more than may lie in the window, which is widened to whole cells
-            copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
+            # no more than may lie in the window, which is widened to whole cells, and a voxel's points off its centre
+            reach_m = math.sqrt(0.5) * (window_m + 2 * self._cell_m) + 2.0 * copy.voxel_size_m
+            copy = copy.turned(manhattan, center, reach_m)
         return self._pass(copy, lookup, self._window(manhattan.from_world(center), window_m), floor_z_m)
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:

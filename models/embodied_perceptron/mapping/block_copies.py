@@ -1,4 +1,4 @@
-"""Copies of the map that cost what has changed: its voxels block by block, in memory that one copy shares with the next.
+"""Copies of the map that cost what has changed: its voxels block by block, in memory shared by all copies.
 
 A copy is a :class:`BlockView`: which blocks there are, where the voxels of each stand in an *arena* of rows, and a
 version that a block's content never shares with another content. What changed since the copy before is written to rows
@@ -6,8 +6,8 @@ that no view uses; unchanged blocks stay where they are. A view is therefore fro
 same arena: rows are used again only after the last view that shows them is gone. Whoever keeps something of a view
 keeps the view.
 
-What is computed of a map block by block follows by :func:`changed_blocks`: take out what the blocks that changed had
-given, put in what they give now.
+What is computed of a map block by block is carried from one view to the next by :func:`carried_blocks`, and computed
+anew for the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.mapping.blocks import BLOCK_VOXELS, row_starts
+from embodied_perceptron.mapping.blocks import BLOCK_VOXELS, block_coords, row_starts, split_coords
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -114,6 +114,11 @@ class BlockView:
         return int(self.counts.sum())
 
     @cached_property
+    def ranges(self) -> Index:
+        """(B, 2) first row of each block in the arena, and the one behind its last."""
+        return np.stack([self.starts, self.starts + self.counts], axis=1)
+
+    @cached_property
     def order(self) -> Index:
         """(N,) rows of the arena by voxel, x slowest, z fastest."""
         rows = np.zeros((len(self.keys), 64), np.int32)
@@ -140,6 +145,8 @@ class BlockView:
 class BlockRows(VoxelRows):
     """:class:`~.voxels.VoxelRows` of a view. ``blocks``: the view."""
 
+    blocks: BlockView
+
     def __init__(self, blocks: BlockView) -> None:
         object.__setattr__(self, "blocks", blocks)
 
@@ -147,15 +154,15 @@ class BlockRows(VoxelRows):
         return len(self.blocks)
 
     @cached_property
-    def coords(self) -> torch.Tensor:  # type: ignore[override]
+    def coords(self) -> torch.Tensor:
         return torch.from_numpy(self.blocks.arena.coords[self.blocks.order])
 
     @cached_property
-    def records(self) -> torch.Tensor:  # type: ignore[override]
+    def records(self) -> torch.Tensor:
         return torch.from_numpy(self.blocks.arena.records[self.blocks.order])
 
     @cached_property
-    def last_seen_ns(self) -> torch.Tensor:  # type: ignore[override]
+    def last_seen_ns(self) -> torch.Tensor:
         return torch.from_numpy(self.blocks.arena.last_seen_ns[self.blocks.order])
 
     def cpu(self) -> VoxelRows:
@@ -165,6 +172,8 @@ class BlockRows(VoxelRows):
 class BlockSnapshot(VoxelSnapshot):
     """:class:`~embodied_perceptron.results.VoxelSnapshot` of a view. ``blocks``: the view, with means."""
 
+    blocks: BlockView
+
     def __init__(self, blocks: BlockView) -> None:
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "voxel_size_m", blocks.voxel_size_m)
@@ -173,38 +182,99 @@ class BlockSnapshot(VoxelSnapshot):
         return len(self.blocks)
 
     @cached_property
-    def coords(self) -> NDArray[np.int32]:  # type: ignore[override]
+    def coords(self) -> NDArray[np.int32]:
         return self.blocks.arena.coords[self.blocks.order]
 
     @cached_property
-    def mean_point_m(self) -> NDArray[np.float32]:  # type: ignore[override]
+    def mean_point_m(self) -> NDArray[np.float32]:
         return self.blocks.arena.points_m[self.blocks.order]
 
     @cached_property
-    def mean_color(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def mean_color(self) -> NDArray[np.uint8]:
         return self.blocks.arena.colors[self.blocks.order]
 
     @cached_property
-    def hits(self) -> NDArray[np.int32]:  # type: ignore[override]
-        return self.blocks.arena.records[self.blocks.order, HITS]
+    def hits(self) -> NDArray[np.int32]:
+        hits: NDArray[np.int32] = self.blocks.arena.records[self.blocks.order, HITS]
+        return hits
 
     @cached_property
-    def evidence(self) -> NDArray[np.float32]:  # type: ignore[override]
-        return (self.blocks.arena.records[self.blocks.order, EVIDENCE] * EVIDENCE_UNIT).astype(np.float32)
+    def evidence(self) -> NDArray[np.float32]:
+        units = self.blocks.arena.records[self.blocks.order, EVIDENCE]
+        evidence: NDArray[np.float32] = (units * EVIDENCE_UNIT).astype(np.float32)
+        return evidence
 
     @cached_property
-    def last_seen_ns(self) -> Index:  # type: ignore[override]
+    def last_seen_ns(self) -> Index:
         return self.blocks.arena.last_seen_ns[self.blocks.order]
 
 
-def changed_blocks(old: BlockView | None, new: BlockView) -> tuple[Index, Index]:
-    """Blocks of ``old`` that are not in ``new`` as they were, and those of ``new`` that were not so in ``old``, as
-    indices."""
-    if old is None:
-        return np.zeros(0, np.int64), np.arange(len(new.keys))
-    gone, came = np.empty(len(old.keys), np.int64), np.empty(len(new.keys), np.int64)
-    g, c = compare_blocks(old.keys, old.versions, new.keys, new.versions, gone, came)
-    return gone[:g], came[:c]
+def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
+    """A snapshot block by block, with means: as it was copied, or else put in order here."""
+    if isinstance(snapshot, BlockSnapshot):
+        return snapshot.blocks
+    if snapshot not in _BLOCKS:
+        _BLOCKS[snapshot] = _in_blocks(snapshot)
+    return _BLOCKS[snapshot]
+
+
+def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
+    keys, _ = split_coords(snapshot.coords)
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    counts, stamps = np.diff(starts, append=len(order)), snapshot.last_seen_ns[order]
+    arena = Arena(
+        snapshot.coords[order], np.zeros((0, RECORD), np.int32), stamps, snapshot.mean_point_m[order],
+        snapshot.mean_color[order],
+    )  # fmt: skip
+    blocks = keys[order][starts]
+    newest_ns = np.maximum.reduceat(stamps, starts) if len(starts) else stamps
+    versions = np.full(len(starts), next(_MOMENTS))
+    coords = block_coords(blocks).astype(np.int32)
+    return BlockView(snapshot.voxel_size_m, blocks, coords, starts, counts, newest_ns, versions, arena)
+
+
+_BLOCKS: weakref.WeakKeyDictionary[VoxelSnapshot, BlockView] = weakref.WeakKeyDictionary()
+
+
+def carried_blocks(old: BlockView | None, new: BlockView) -> Index:
+    """(B,) for each block of ``new`` where it is in ``old``; -1 if it was not there, or not as it is now."""
+    rows = np.full(len(new.keys), -1, np.int64)
+    if old is not None:
+        match_blocks(old.keys, old.versions, new.keys, new.versions, rows)
+    return rows
+
+
+class Rooms:
+    """Which rows of an arena are given away: room for a block is a multiple of 16 rows, given again when it is freed.
+
+    ``end``: rows behind it were never given away. ``rows``: that there are.
+    """
+
+    def __init__(self, rows: int = 0) -> None:
+        units = -(-rows // _UNIT)
+        self.rows, self.end = units * _UNIT, 0
+        self._free = np.full(_SIZES, -1, np.int64)  # first free room of each size, in units; -1 = none
+        self._next_free = np.empty(units, np.int64)
+
+    @staticmethod
+    def sizes(counts: NDArray[np.integer[Any]]) -> Index:
+        """Rows of the rooms for so many voxels."""
+        return (counts.astype(np.int64) + (_UNIT - 1)) // _UNIT * _UNIT
+
+    def fits(self, sizes: Index) -> bool:
+        """Whether there is room for all of these, whatever is free."""
+        return self.end + int(sizes.sum()) <= self.rows
+
+    def take(self, sizes: Index) -> Index:
+        """First rows of rooms of these sizes, which fit."""
+        starts = np.empty(len(sizes), np.int64)
+        self.end = take_room(sizes, self._free, self._next_free, self.end, starts)
+        return starts
+
+    def free(self, starts: Index, sizes: Index) -> None:
+        """Rooms that nobody reads any more."""
+        free_room(starts, sizes, self._free, self._next_free)
 
 
 class BlockCopier:
@@ -216,22 +286,15 @@ class BlockCopier:
     def __init__(self, slots: int, voxel_size_m: float) -> None:
         self._voxel_size_m = voxel_size_m
         self._start = np.zeros(slots, np.int64)
-        self._size = np.zeros(slots, np.int32)  # of the room that it has, in units
+        self._size = np.zeros(slots, np.int64)  # of the room that it has
         self._count = np.zeros(slots, np.int64)
         self._newest = np.zeros(slots, np.int64)
         self._version = np.zeros(slots, np.int64)
-        self._arena = Arena.of(0)
-        self._end = 0
-        self._free = np.full(_SIZES, -1, np.int64)  # first free room of each size, in units; -1 = none
-        self._next_free = np.empty(0, np.int64)
-        self._left: deque[tuple[int, Index, NDArray[np.int32]]] = deque()  # moment, room that views before it may show
+        self._arena, self._rooms = Arena.of(0), Rooms()
+        self._left: deque[tuple[int, Index, Index]] = deque()  # moment, rooms that views before it may show
         self._views: deque[tuple[int, weakref.ref[BlockView]]] = deque()
         self._without_means: list[tuple[Index, Index]] = []
         self._means_lock = threading.Lock()
-
-    def rows_in_use(self) -> int:
-        """Rows of the arena that were ever written to."""
-        return self._end
 
     def make_room(self, slots: NDArray[np.int32], sizes: NDArray[np.int32]) -> Index:
         """(N,) first rows of new room for blocks that have changed, ``sizes`` voxels at most in each.
@@ -240,33 +303,28 @@ class BlockCopier:
         """
         self._moment = next(_MOMENTS)
         had = slots[self._size[slots] > 0]
-        self._left.append((self._moment, self._start[had] // _UNIT, self._size[had].copy()))
+        self._left.append((self._moment, self._start[had], self._size[had]))
         while self._views and self._views[0][1]() is None:
             self._views.popleft()
         oldest = self._views[0][0] if self._views else self._moment
         while self._left and self._left[0][0] <= oldest:
-            _, starts, units = self._left.popleft()
-            free_room(starts, units, self._free, self._next_free)
-        wanted = (sizes + (_UNIT - 1)) // _UNIT
+            self._rooms.free(*self._left.popleft()[1:])
+        wanted = Rooms.sizes(sizes)
         self._size[slots] = 0
-        if self._end + int(wanted.sum()) * _UNIT > len(self._arena):
+        if not self._rooms.fits(wanted):
             self._move(int(wanted.sum()))
-        starts = np.empty(len(slots), np.int64)
-        self._end = take_room(wanted, self._free, self._next_free, self._end, starts)
+        starts = self._rooms.take(wanted)
         self._start[slots], self._size[slots], self._version[slots] = starts, wanted, self._moment
         return starts
 
-    def _move(self, units: int) -> None:
+    def _move(self, rows: int) -> None:
         """Into a new arena with room for so much more; views stay in the one that they were made with."""
         self._fill_means()
         slots = np.flatnonzero(self._size)
-        units = int(_ROOM * (units + int(self._size.sum()))) + 1
-        arena, starts = Arena.of(units * _UNIT), np.empty(len(slots), np.int64)
-        self._next_free = np.empty(units, np.int64)
-        self._free.fill(-1)
-        self._end = take_room(self._size[slots], self._free, self._next_free, 0, starts)
-        counts = self._count[slots]
-        arena.take(row_ranges(starts, counts), self._arena, row_ranges(self._start[slots], counts))
+        sizes, counts, old = self._size[slots], self._count[slots], self._start[slots]
+        self._rooms = Rooms(int(_ROOM * (rows + int(sizes.sum()))))
+        starts, arena = self._rooms.take(sizes), Arena.of(self._rooms.rows)
+        arena.take(row_ranges(starts, counts), self._arena, row_ranges(old, counts))
         self._arena, self._start[slots] = arena, starts
         self._left.clear()
         self._views.clear()
@@ -325,23 +383,24 @@ def row_ranges(starts: Array, counts: Array) -> Array:
 
 @njit(cache=True, nogil=True)
 def free_room(starts: Array, sizes: Array, free: Array, next_free: Array) -> None:
-    """Put rooms, in units, on the lists of free ones of their sizes."""
+    """Put rooms on the lists of free ones of their sizes; both lists in units."""
     for i in range(starts.shape[0]):
-        next_free[starts[i]] = free[sizes[i]]
-        free[sizes[i]] = starts[i]
+        start, size = starts[i] // _UNIT, sizes[i] // _UNIT
+        next_free[start] = free[size]
+        free[size] = start
 
 
 @njit(cache=True, nogil=True)
-def take_room(wanted: Array, free: Array, next_free: Array, end: int, starts: Array) -> int:
-    """First rows of rooms of ``wanted`` units, free ones or else behind ``end``; returns the new end."""
-    for i in range(wanted.shape[0]):
-        size = wanted[i]
+def take_room(sizes: Array, free: Array, next_free: Array, end: int, starts: Array) -> int:
+    """First rows of rooms, free ones or else behind ``end``; returns the new end."""
+    for i in range(sizes.shape[0]):
+        size = sizes[i] // _UNIT
         if size > 0 and free[size] >= 0:
             starts[i] = free[size] * _UNIT
             free[size] = next_free[free[size]]
         else:
             starts[i] = end
-            end += size * _UNIT
+            end += sizes[i]
     return end
 
 
@@ -379,21 +438,11 @@ def order_rows(starts: Array, counts: Array, coords: Array, rows: Array, order: 
 
 
 @njit(cache=True, nogil=True)
-def compare_blocks(
-    old_keys: Array, old_versions: Array, keys: Array, versions: Array, gone: Array, came: Array
-) -> tuple[int, int]:
-    """See :func:`changed_blocks`; returns how many ``gone`` and ``came`` were filled in."""
-    i, j, g, c = 0, 0, 0, 0
-    while i < old_keys.shape[0] or j < keys.shape[0]:
-        only_old = j == keys.shape[0] or (i < old_keys.shape[0] and old_keys[i] < keys[j])
-        only_new = i == old_keys.shape[0] or (j < keys.shape[0] and keys[j] < old_keys[i])
-        if not only_old and not only_new and old_versions[i] == versions[j]:
-            i, j = i + 1, j + 1
-            continue
-        if not only_new:
-            gone[g] = i
-            g, i = g + 1, i + 1
-        if not only_old:
-            came[c] = j
-            c, j = c + 1, j + 1
-    return g, c
+def match_blocks(old_keys: Array, old_versions: Array, keys: Array, versions: Array, rows: Array) -> None:
+    """See :func:`carried_blocks`."""
+    i = 0
+    for j in range(keys.shape[0]):
+        while i < old_keys.shape[0] and old_keys[i] < keys[j]:
+            i += 1
+        if i < old_keys.shape[0] and old_keys[i] == keys[j] and old_versions[i] == versions[j]:
+            rows[j] = i

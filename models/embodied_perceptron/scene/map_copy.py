@@ -7,6 +7,7 @@ from functools import cached_property
 
 from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, wall_aligned_frame
+from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import find_boxes
@@ -35,7 +36,8 @@ class MapCopy:
     @cached_property
     def manhattan(self) -> ManhattanFrame:
         """The frame along the walls."""
-        return wall_aligned_frame(self.voxels.coords, self.voxels.voxel_size_m, self.floor_z_m)
+        blocks = blocks_of(self.voxels)
+        return wall_aligned_frame(blocks.arena.coords, self.voxels.voxel_size_m, self.floor_z_m, blocks.ranges)
 
     @cached_property
     def layers(self) -> Layers:
