@@ -8,6 +8,7 @@ input gives the same bits, and a device the same map (``device_map.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from embodied_perceptron.mapping.voxels import (
     EVIDENCE,
     EVIDENCE_HIT,
     EVIDENCE_MAX,
-    EVIDENCE_MISS,
     HITS,
     HITS_CAP,
     OFFSET,
@@ -33,6 +33,7 @@ from embodied_perceptron.mapping.voxels import (
     ClearingRule,
     FrameView,
     VoxelRows,
+    evidence_step,
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -103,53 +104,74 @@ def merge_rows(
 
 @njit(cache=True, nogil=True)
 def _lower(row: Array, other: Array) -> None:
-    for u in range(row.shape[0]):
+    for u in range(other.shape[0]):
         row[u] = min(row[u], other[u])
 
 
 @njit(cache=True, nogil=True)
 def _add(row: Array, other: Array) -> None:
-    for u in range(row.shape[0]):
+    for u in range(other.shape[0]):
         row[u] += other[u]
 
 
 @njit(cache=True, nogil=True)
-def window_evidence(image: Array, r: int, near: Array, step: Array) -> None:
+def _lowest(a: Array, b: Array, out: Array) -> None:
+    for u in range(b.shape[0]):
+        out[u] = min(a[u], b[u])
+
+
+@njit(cache=True, nogil=True)
+def _sum(a: Array, b: Array, out: Array) -> None:
+    for u in range(b.shape[0]):
+        out[u] = a[u] + b[u]
+
+
+@njit(cache=True, nogil=True)
+def window_evidence(image: Array, r: int, near: Array, unknown: Array, known: Array, missing: Array) -> None:
     """What each window of (2r + 1)^2 pixels says about space before it, at the index of its first pixel.
 
     Args:
         image: (H, W) float32 depth, 0 = unknown.
         near: (H, W) float32 out: minimum of the known depths; 0 where the pixel in the middle is unknown.
-        step: (H, W) int32 out: loss of evidence of what is seen through, see ``voxels.evidence_step``.
+        unknown: (H, W) int32 out: pixels without depth.
+        known, missing: (2r + 1, W) float32 and int32, scratch: the rows of the window.
 
     Both are undefined where the window leaves the image.
     """
     height, width = image.shape
     size = 2 * r + 1
-    pixels = size * size
-    known = np.empty((height, width), np.float32)  # unknown = infinitely far
-    missing = np.empty((height, width), np.int32)
-    for v in range(height):
-        for u in range(width):
-            missing[v, u] = image[v, u] == 0
-            known[v, u] = np.inf if image[v, u] == 0 else image[v, u]
     row, sums = np.empty(width, np.float32), np.empty(width, np.int32)
-    for v in range(height - size + 1):
-        row[:] = known[v]
-        sums[:] = missing[v]
-        for k in range(1, size):
-            _lower(row, known[v + k])
-            _add(sums, missing[v + k])
-        near[v] = row
-        step[v] = sums
-        for k in range(1, size):
-            _lower(near[v, : width - k], row[k:])
-            _add(step[v, : width - k], sums[k:])
-        for u in range(width - size + 1):
-            unknown = step[v, u]
-            step[v, u] = (EVIDENCE_MISS * (pixels - unknown)) // pixels if 3 * unknown <= pixels else 0
-            if missing[v + r, u + r]:
-                near[v, u] = 0.0
+    for v in range(height):
+        _known_depths(image[v], known[v % size], missing[v % size])
+        first = v - size + 1
+        if first < 0:
+            continue
+        _lowest(known[0], known[1], row)
+        _sum(missing[0], missing[1], sums)
+        for k in range(2, size):
+            _lower(row, known[k])
+            _add(sums, missing[k])
+        near_row, unknown_row = near[first], unknown[first]
+        _lowest(row[:-1], row[1:], near_row)
+        _sum(sums[:-1], sums[1:], unknown_row)
+        for k in range(2, size):
+            _lower(near_row, row[k:])
+            _add(unknown_row, sums[k:])
+        _hide(near[first, : width - size + 1], missing[(first + r) % size, r : width - r])
+
+
+@njit(cache=True, nogil=True)
+def _known_depths(image: Array, known: Array, missing: Array) -> None:
+    """Unknown = infinitely far."""
+    for u in range(image.shape[0]):
+        missing[u] = np.int32(image[u] == 0)
+        known[u] = np.float32(np.inf) if image[u] == 0 else image[u]
+
+
+@njit(cache=True, nogil=True)
+def _hide(near: Array, missing: Array) -> None:
+    for u in range(near.shape[0]):
+        near[u] = np.float32(0.0) if missing[u] else near[u]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -231,7 +253,8 @@ def clear_blocks(
     margins: Array,
     image: Array,
     near: Array,
-    step: Array,
+    unknown: Array,
+    steps: Array,
     r: int,
     stamp_ns: int,
     records: Array,
@@ -248,7 +271,8 @@ def clear_blocks(
         T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
             margin per m2; ``margins`` = margin, margin per m2, half of a voxel's edge.
         image: (H, W) float32 depth, 0 = unknown.
-        near, step: of :func:`window_evidence`; ``r`` = half the size of its windows.
+        near, unknown: of :func:`window_evidence`; ``r`` = half the size of its windows.
+        steps: loss of evidence of what is seen through, by how many pixels of the window are unknown.
         changed: per slot; set where any evidence falls.
     """
     height, width = near.shape
@@ -286,9 +310,10 @@ def clear_blocks(
                     image, i, j, r, row, column, z, limit, k, T, margins
                 ):
                     continue
-                if step[i - r, j - r] == 0:
+                step = steps[unknown[i - r, j - r]]
+                if step == 0:
                     continue
-                evidence = records[slot, local, EVIDENCE] - step[i - r, j - r]
+                evidence = records[slot, local, EVIDENCE] - step
                 records[slot, local, EVIDENCE] = evidence
                 changed[slot] = True
                 if evidence < 0:
@@ -579,6 +604,12 @@ def accumulate_rows(
 # the store
 
 
+@lru_cache(maxsize=8)
+def _evidence_steps(pixels: int) -> NDArray[np.int32]:
+    """(pixels + 1,) see :func:`~.voxels.evidence_step`."""
+    return np.array([evidence_step(unknown, pixels) for unknown in range(pixels + 1)], np.int32)
+
+
 def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
     """(512, 3) voxel centres of a block relative to its lower corner, metres."""
     i = np.arange(BLOCK_VOXELS)
@@ -638,7 +669,8 @@ class NumbaVoxels:
         self._sums = np.empty((0, RECORD), np.int32)
         self._voxels = 0
         self._near = np.empty((0, 0), np.float32)
-        self._step = np.empty((0, 0), np.int32)
+        self._unknown = np.empty((0, 0), np.int32)
+        self._centers: tuple[float, NDArray[np.float64]] = 0.0, np.zeros((0, 3))
 
     def _size_scratch(self, blocks: int) -> None:
         bits = int(np.ceil(np.log2(2 * blocks)))
@@ -721,15 +753,19 @@ class NumbaVoxels:
         """
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)
-            self._step = np.empty(view.depth_m.shape, np.int32)
+            self._unknown = np.empty(view.depth_m.shape, np.int32)
         r = rule.window_px(view.intrinsics)
-        window_evidence(view.depth_m, r, self._near, self._step)
+        rows = 2 * r + 1, view.depth_m.shape[1]
+        known, missing = np.empty(rows, np.float32), np.empty(rows, np.int32)
+        window_evidence(view.depth_m, r, self._near, self._unknown, known, missing)
+        if self._centers[0] != voxel_size_m:
+            self._centers = voxel_size_m, local_centers(voxel_size_m)
         k = view.intrinsics
         T = view.T_camera_world
         removed, empty = clear_blocks(
             slots,
             coords,
-            local_centers(voxel_size_m) @ T[:3, :3].T,
+            self._centers[1] @ T[:3, :3].T,
             BLOCK_EDGE * voxel_size_m,
             T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
@@ -737,7 +773,8 @@ class NumbaVoxels:
             np.array([rule.margin_m, rule.margin_per_m2, 0.5 * voxel_size_m]),
             view.depth_m,
             self._near,
-            self._step,
+            self._unknown,
+            _evidence_steps((2 * r + 1) ** 2),
             r,
             view.stamp_ns,
             self._records,
