@@ -4,9 +4,9 @@
     perceive(now)      perception rate   objects, occupancy and grid from a copy of the map
     ground(text)       on a query        which objects a sentence means
 
-Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another and ``ground`` in any. Images may be
-encoded apart from fusing, in a third (:meth:`Perceptron.encode_keyframes`). Perceiving never
-blocks fusing, and queries wait for neither: they read what was published last (:mod:`.scene.live_map`).
+Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another, ``encode_keyframes`` in a third and
+``ground`` in any. Perceiving never blocks fusing, and queries wait for neither: they read what was published last
+(:mod:`.scene.live_map`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Perceptron(MapOwner):
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
         With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume;
-        without ``encode`` it is left to :meth:`encode_keyframes`, so that the next frame need not wait for it. Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
+        without ``encode`` it is left to :meth:`encode_keyframes`, so that the next frame need not wait for it.
+        Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
         camera too far from the map's origin; nothing has changed then.
         """
         report, keyframe = self.map.integrate(posed)
@@ -110,8 +111,8 @@ class Perceptron(MapOwner):
         return report
 
     def encode_keyframes(self) -> dict[str, float]:
-        """Encode the images of keyframes that :meth:`integrate` has left; from any thread. Returns the milliseconds that
-        it took, as ``stage_ms``. A perception that comes first encodes what it needs itself."""
+        """Encode the images of keyframes that :meth:`integrate` has left; from any thread. What a perception needs before,
+        it encodes itself. Returns the milliseconds that it took, as ``stage_ms``."""
         clock = StageClock()
         while self._network is not None:
             try:

@@ -20,13 +20,11 @@ from embodied_perceptron.geometry.transforms import KEY_BITS
 from embodied_perceptron.mapping.block_copies import Arena
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, hash_position, pack_key
 from embodied_perceptron.mapping.voxels import (
-    COLOR,
     EVIDENCE,
     EVIDENCE_HIT,
     EVIDENCE_MAX,
     HITS,
     HITS_CAP,
-    OFFSET,
     OFFSET_BITS,
     OFFSET_UNITS,
     RECORD,
@@ -546,7 +544,8 @@ def accumulate_rows(
 
     Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
     ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row;
-    ``sums`` must be zero. ``keys`` to ``bounds`` are scratch for one row of the image.
+    ``sums`` must be zero; it is given as int64, two columns in each, which never carry. ``keys`` to ``bounds`` are
+    scratch for one row of the image.
     """
     mask = table_keys.shape[0] - 1
     blocks = 0
@@ -593,10 +592,10 @@ def accumulate_rows(
             total = sums[row - 1]
             offset_sum = prefix[end, 0] - prefix[start, 0]
             color_sum = prefix[end, 1] - prefix[start, 1]
-            total[HITS] += end - start
-            for c in range(3):
-                total[OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
-                total[COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
+            total[0] += (end - start) | ((offset_sum & _FIELD_MASK) << 32)
+            total[1] += ((offset_sum >> _FIELD) & _FIELD_MASK) | (((offset_sum >> 2 * _FIELD) & _FIELD_MASK) << 32)
+            total[2] += (color_sum & _FIELD_MASK) | (((color_sum >> _FIELD) & _FIELD_MASK) << 32)
+            total[3] += (color_sum >> 2 * _FIELD) & _FIELD_MASK
     return blocks, voxels, points, stored
 
 
@@ -710,7 +709,7 @@ class NumbaVoxels:
                 self._block_keys,
                 self._index,
                 self._cells,
-                self._sums,
+                self._sums.view(np.int64),
             )
             if blocks >= 0:
                 return FrameVoxels(self._block_keys[:blocks].copy(), points, points - stored)
