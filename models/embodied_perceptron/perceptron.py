@@ -111,8 +111,10 @@ class Perceptron(MapOwner):
         return report
 
     def encode_keyframes(self) -> dict[str, float]:
-        """Encode the images of keyframes that :meth:`integrate` has left; from any thread. What a perception needs before,
-        it encodes itself. Returns the milliseconds that it took, as ``stage_ms``."""
+        """Encode the images of keyframes that :meth:`integrate` has left; from any thread.
+
+        What a perception needs before, it encodes itself. Returns the milliseconds that it took, as ``stage_ms``.
+        """
         clock = StageClock()
         while self._network is not None:
             try:

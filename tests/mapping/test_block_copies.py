@@ -14,13 +14,14 @@ from support.volume_frames import posed, random_walk
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import box_rotations
-from embodied_perceptron.geometry.manhattan import ManhattanFrame
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wall_heights
 from embodied_perceptron.mapping.block_copies import BlockCopier, BlockRows, blocks_of
 from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites, to_snapshot
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.mapping.voxels import VoxelRows
+from embodied_perceptron.mapping.wall_columns import wall_columns
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -114,6 +115,12 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, tmp_path: Path)
         gc.collect()
         for old, then in kept:
             assert_same(old.snapshot(), then)
+        frames = (
+            wall_columns(blocks_of(copy.snapshot()), -0.5),
+            _columns(expected.coords, 0.0 + copy.voxel_size_m, *wall_heights(-0.5)),
+        )
+        for a, b in zip(*frames, strict=True):
+            np.testing.assert_array_equal(a, b)
         center = expected.mean_point_m.mean(0).astype(np.float64) if len(expected) else np.zeros(3)
         turned = copy.turned(ManhattanFrame(0.3), center, np.inf)
         for rows in (copy.rows, turned.rows):

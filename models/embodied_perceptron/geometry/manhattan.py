@@ -128,9 +128,7 @@ class Region:
         return inside
 
 
-def wall_aligned_frame(
-    coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float, ranges: NDArray[np.int64] | None = None
-) -> ManhattanFrame:
+def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> ManhattanFrame:
     """The frame along the walls: of all multiples of 3 degrees the one along whose axes the map's profile is sharpest.
 
     What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
@@ -141,10 +139,18 @@ def wall_aligned_frame(
         coords: (N, 3) voxels of the map, world, gravity-aligned.
         voxel_size_m: their edge.
         floor_z_m: height of the floor.
-        ranges: (B, 2) first rows of ``coords`` that count, and the ones behind the last; None = all.
     """
-    ranges = np.array([[0, len(coords)]]) if ranges is None else ranges
-    filled, width = _columns(coords, ranges, voxel_size_m, floor_z_m + _LOW_M, floor_z_m + _HIGH_M)
+    return frame_of_columns(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)))
+
+
+def wall_heights(floor_z_m: float) -> tuple[float, float]:
+    """Between these walls and the furniture along them are looked for."""
+    return floor_z_m + _LOW_M, floor_z_m + _HIGH_M
+
+
+def frame_of_columns(filled: NDArray[np.int64], width: int) -> ManhattanFrame:
+    """:func:`wall_aligned_frame` of a grid of the ground, flat, its rows along x, and their width: how many voxels stand
+    in each cell of 0.04 m."""
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return WORLD
@@ -173,50 +179,34 @@ def wall_yaw(normals: F64) -> float:
 
 @njit(cache=True, nogil=True)
 def _columns(
-    coords: NDArray[np.integer], ranges: NDArray[np.int64], voxel_size_m: float, low_m: float, high_m: float
+    coords: NDArray[np.integer], voxel_size_m: float, low_m: float, high_m: float
 ) -> tuple[NDArray[np.int64], int]:
     """How many voxels between two heights stand in each cell of 0.04 m of the ground: their grid, flat; its width."""
-    # heights as voxels: the first above the lower one, and the first that is not below the upper one
-    bottom, top = _first_above(low_m, voxel_size_m, False), _first_above(high_m, voxel_size_m, True)
-    low, high = np.full(2, 1 << 40), np.full(2, -(1 << 40))
+    between = np.empty((coords.shape[0], 2), np.int64)
     n = 0
-    for b in range(ranges.shape[0]):
-        for i in range(ranges[b, 0], ranges[b, 1]):
-            x, y, z = coords[i, 0], coords[i, 1], coords[i, 2]
-            if z >= bottom and z < top:
-                n += 1
-                low[0], low[1] = min(low[0], x), min(low[1], y)
-                high[0], high[1] = max(high[0], x), max(high[1], y)
+    for i in range(coords.shape[0]):
+        height = (coords[i, 2] + 0.5) * voxel_size_m
+        if height > low_m and height < high_m:
+            between[n, 0], between[n, 1] = (
+                wall_column(coords[i, 0], voxel_size_m),
+                wall_column(coords[i, 1], voxel_size_m),
+            )
+            n += 1
     if n == 0:
         return np.zeros(0, np.int64), 1
-    x_column, y_column = _column_numbers(low[0], high[0], voxel_size_m), _column_numbers(low[1], high[1], voxel_size_m)
-    width = y_column[-1] + 1
-    filled = np.zeros((x_column[-1] + 1) * width, np.int64)
-    for b in range(ranges.shape[0]):
-        for i in range(ranges[b, 0], ranges[b, 1]):
-            z = coords[i, 2]
-            if z >= bottom and z < top:
-                filled[x_column[coords[i, 0] - low[0]] * width + y_column[coords[i, 1] - low[1]]] += 1
+    x, y = between[:n, 0], between[:n, 1]
+    first_x, first_y = x.min(), y.min()
+    width = y.max() - first_y + 1
+    filled = np.zeros((x.max() - first_x + 1) * width, np.int64)
+    for i in range(n):
+        filled[(x[i] - first_x) * width + y[i] - first_y] += 1
     return filled, width
 
 
 @njit(cache=True, nogil=True)
-def _first_above(height_m: float, voxel_size_m: float, or_at: bool) -> int:
-    """The lowest voxel whose centre is above a height, or at it."""
-    z = int(np.floor(height_m / voxel_size_m)) - 2
-    while not ((z + 0.5) * voxel_size_m > height_m or (or_at and (z + 0.5) * voxel_size_m == height_m)):
-        z += 1
-    return z
-
-
-@njit(cache=True, nogil=True)
-def _column_numbers(low: int, high: int, voxel_size_m: float) -> NDArray[np.int64]:
-    """Which column each voxel from ``low`` to ``high`` stands in, from that of ``low`` on."""
-    columns = np.empty(high - low + 1, np.int64)
-    for i in range(len(columns)):
-        columns[i] = int(np.floor((low + i + 0.5) * voxel_size_m / _COLUMN_M))
-    from_first: NDArray[np.int64] = columns - columns[0]
-    return from_first
+def wall_column(coord: int, voxel_size_m: float) -> int:
+    """The cell of the ground that a voxel stands in, along one axis."""
+    return int(np.floor((coord + 0.5) * voxel_size_m / _COLUMN_M))
 
 
 @njit(cache=True, nogil=True)

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.mapping.blocks import BLOCK_VOXELS, block_coords, row_starts, split_coords
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, block_coords, row_starts, split_coords
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -54,6 +54,7 @@ class Arena:
     Attributes:
         coords: (R, 3) int32. records: (R, 8) int32. last_seen_ns: (R,) int64, as in :class:`~.voxels.VoxelRows`.
         points_m: (R, 3) float32 mean points. colors: (R, 3) uint8 mean colours.
+        lengths: (R / 16, 64) uint16, at the first row of a block, in units: voxels in each of its (x, y) rows.
     """
 
     coords: NDArray[np.int32]
@@ -61,6 +62,7 @@ class Arena:
     last_seen_ns: Index
     points_m: NDArray[np.float32]
     colors: NDArray[np.uint8]
+    lengths: NDArray[np.uint16]
 
     @staticmethod
     def of(rows: int) -> Arena:
@@ -71,13 +73,16 @@ class Arena:
             np.empty(rows, np.int64),
             np.empty((rows, 3), np.float32),
             np.empty((rows, 3), np.uint8),
+            np.empty((rows // _UNIT, BLOCK_EDGE**2), np.uint16),
         )
 
     def __len__(self) -> int:
         return len(self.coords)
 
-    def take(self, rows: Index, other: Arena, others: Index) -> None:
-        """Some rows of another one."""
+    def take(self, starts: Index, other: Arena, others: Index, counts: Index) -> None:
+        """The voxels of some blocks from another one."""
+        self.lengths[starts // _UNIT] = other.lengths[others // _UNIT]
+        rows, others = row_ranges(starts, counts), row_ranges(others, counts)
         for name in ("coords", "records", "last_seen_ns", "points_m", "colors"):
             getattr(self, name)[rows] = getattr(other, name)[others]
 
@@ -118,11 +123,15 @@ class BlockView:
         """(B, 2) first row of each block in the arena, and the one behind its last."""
         return np.stack([self.starts, self.starts + self.counts], axis=1)
 
+    @property
+    def lengths(self) -> NDArray[np.uint16]:
+        """(B, 64) voxels in each (x, y) row of each block; with means."""
+        return self.arena.lengths[self.starts // _UNIT]
+
     @cached_property
     def order(self) -> Index:
         """(N,) rows of the arena by voxel, x slowest, z fastest."""
-        rows = np.zeros((len(self.keys), 64), np.int32)
-        count_rows(self.starts, self.counts, self.arena.coords, rows)
+        rows = self.with_means().lengths.astype(np.int32)
         order = np.empty(row_starts(self.coords, rows), np.int64)
         order_rows(self.starts, self.counts, self.arena.coords, rows, order)
         return order
@@ -210,7 +219,8 @@ class BlockSnapshot(VoxelSnapshot):
 
 
 def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
-    """A snapshot block by block, with means: as it was copied, or else put in order here."""
+    """A snapshot block by block, with means: as it was copied, or else put in order here, with coordinates, points and
+    stamps alone."""
     if isinstance(snapshot, BlockSnapshot):
         return snapshot.blocks
     if snapshot not in _BLOCKS:
@@ -221,15 +231,16 @@ def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
 def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
     keys, _ = split_coords(snapshot.coords)
     order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    counts, stamps = np.diff(starts, append=len(order)), snapshot.last_seen_ns[order]
-    arena = Arena(
-        snapshot.coords[order], np.zeros((0, RECORD), np.int32), stamps, snapshot.mean_point_m[order],
-        snapshot.mean_color[order],
-    )  # fmt: skip
-    blocks = keys[order][starts]
-    newest_ns = np.maximum.reduceat(stamps, starts) if len(starts) else stamps
-    versions = np.full(len(starts), next(_MOMENTS))
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    blocks, counts = keys[order][first], np.diff(first, append=len(order))
+    rooms = Rooms.sizes(counts)
+    starts, arena = np.cumsum(rooms) - rooms, Arena.of(int(rooms.sum()))
+    rows = row_ranges(starts, counts)
+    arena.coords[rows], arena.points_m[rows] = snapshot.coords[order], snapshot.mean_point_m[order]
+    arena.last_seen_ns[rows] = stamps = snapshot.last_seen_ns[order]
+    row_lengths(starts, counts, arena.coords, arena.lengths)
+    newest_ns = np.maximum.reduceat(stamps, first) if len(first) else stamps
+    versions = np.full(len(first), next(_MOMENTS))
     coords = block_coords(blocks).astype(np.int32)
     return BlockView(snapshot.voxel_size_m, blocks, coords, starts, counts, newest_ns, versions, arena)
 
@@ -324,7 +335,7 @@ class BlockCopier:
         sizes, counts, old = self._size[slots], self._count[slots], self._start[slots]
         self._rooms = Rooms(int(_ROOM * (rows + int(sizes.sum()))))
         starts, arena = self._rooms.take(sizes), Arena.of(self._rooms.rows)
-        arena.take(row_ranges(starts, counts), self._arena, row_ranges(old, counts))
+        arena.take(starts, self._arena, old, counts)
         self._arena, self._start[slots] = arena, starts
         self._left.clear()
         self._views.clear()
@@ -362,6 +373,7 @@ class BlockCopier:
             for starts, counts in self._without_means:
                 a = self._arena
                 voxel_means(starts, counts, a.coords, a.records, self._voxel_size_m, a.points_m, a.colors)
+                row_lengths(starts, counts, a.coords, a.lengths)
             self._without_means.clear()
 
 
@@ -420,11 +432,15 @@ def voxel_means(
 
 
 @njit(cache=True, nogil=True)
-def count_rows(starts: Array, counts: Array, coords: Array, rows: Array) -> None:
-    """How many voxels stand in each (x, y) row of each block, added to ``rows`` (B, 64)."""
+def row_lengths(starts: Array, counts: Array, coords: Array, lengths: Array) -> None:
+    """How many voxels stand in each (x, y) row of each block."""
     for b in range(starts.shape[0]):
+        if counts[b] == 0:  # it may have no room
+            continue
+        unit = starts[b] // _UNIT
+        lengths[unit, :] = 0
         for i in range(starts[b], starts[b] + counts[b]):
-            rows[b, (coords[i, 0] & 7) * 8 + (coords[i, 1] & 7)] += 1
+            lengths[unit, (coords[i, 0] & 7) * 8 + (coords[i, 1] & 7)] += 1
 
 
 @njit(cache=True, nogil=True)
