@@ -4,14 +4,15 @@
     perceive(now)      perception rate   objects, occupancy and grid from a copy of the map
     ground(text)       on a query        which objects a sentence means
 
-Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another and ``ground`` in any. Perceiving never
-blocks fusing, and queries wait for neither: they read what was published last (:mod:`.scene.live_map`).
+Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another, ``encode_keyframes`` in a third and
+``ground`` in any. Perceiving never blocks fusing, and queries wait for neither: they read what was published last
+(:mod:`.scene.live_map`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ from embodied_perceptron.language.class_list import ClassList, check_names, clas
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
@@ -72,6 +74,7 @@ class Perceptron(MapOwner):
         self.inference, self.lift, self.classes = inference, lift, classes
         self._network = None if inference is None else NetworkProposer(inference, volume, config.network)
         self._proposer = GeometryProposer() if self._network is None else self._network
+        self._to_encode: deque[Keyframe] = deque(maxlen=config.keyframes.max_count)
         self._stages = map_stages(self._proposer, lift, name_of)
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
         remember = [part for part in (self._network, lift) if part is not None]
@@ -94,17 +97,34 @@ class Perceptron(MapOwner):
 
     # ---------------------------------------------------------------------------------------------------- three verbs
 
-    def integrate(self, posed: PosedFrame) -> FusionReport:
+    def integrate(self, posed: PosedFrame, encode: bool = True) -> FusionReport:
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
-        With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume.
+        With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume;
+        without ``encode`` it is left to :meth:`encode_keyframes`, so that the next frame need not wait for it.
         Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
         camera too far from the map's origin; nothing has changed then.
         """
         report, keyframe = self.map.integrate(posed)
         if self._network is not None and keyframe is not None:
-            self._network.encode(keyframe, StageClock(report.stage_ms))
+            self._to_encode.append(keyframe)
+            if encode:
+                report.stage_ms.update(self.encode_keyframes())
         return report
+
+    def encode_keyframes(self) -> dict[str, float]:
+        """Encode the images of keyframes that :meth:`integrate` has left; from any thread.
+
+        What a perception needs before, it encodes itself. Returns the milliseconds that it took, as ``stage_ms``.
+        """
+        clock = StageClock()
+        while self._network is not None:
+            try:
+                keyframe = self._to_encode.popleft()
+            except IndexError:  # that was all
+                break
+            self._network.encode(keyframe, clock)
+        return clock.stage_ms
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
         """Objects with persistent ids, labelled voxels and the navigation grid of the map as it is now.

@@ -20,7 +20,8 @@ from embodied_perceptron.geometry.manhattan import (
     wall_aligned_frame,
 )
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.mapping.export import _turn_compiled, turn_by_tensors
+from embodied_perceptron.mapping.block_copies import BlockRows
+from embodied_perceptron.mapping.export import TurnedRows, turn_by_tensors
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -146,7 +147,8 @@ def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
     for frame in walk(3, 2):
         it.integrate(frame)
     rows, manhattan, middle = it.volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
-    found, expected = (turn(rows, manhattan, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
+    assert isinstance(rows, BlockRows)
+    found, expected = TurnedRows(rows, manhattan, middle, radius), turn_by_tensors(rows, manhattan, middle, radius)
     assert 0 < len(found) <= len(rows)
     assert (len(found) == len(rows)) == math.isinf(radius)
     assert torch.equal(found.coords, expected.coords)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from support.volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.mapping.export import (
     Window,
     _columns_compiled,
     columns_by_tensors,
-    merge_by_slabs,
     merge_by_sorting,
+    merge_sites,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxels import VoxelRows
@@ -54,27 +56,49 @@ def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"
         assert (np.abs(row[3:6]) <= 0.5).all()
 
 
+def plain(rows: VoxelRows) -> VoxelRows:
+    """The same rows, of which nobody knows blocks."""
+    return VoxelRows(rows.coords, rows.records, rows.last_seen_ns)
+
+
 @pytest.mark.parametrize("factor", [2, 3, 8])
 def test_both_ways_to_merge_agree(factor: int) -> None:
     volume = make()
     rows = volume._map.gather(1)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)))
-    shuffled = VoxelRows(rows.coords[order], rows.records[order], rows.last_seen_ns[order])
-    corners = rows.coords.clone()
-    corners[0], corners[1] = -1_000_000, 1_000_000  # too far apart for a table
-    scattered = VoxelRows(corners, rows.records, rows.last_seen_ns)
-    middle = rows.coords.double().mean(0).int().numpy()
+    middle = rows.coords.double().mean(0).int().numpy() // factor
     far = np.full(3, 1 << 30, np.int32)
-    for limits in ((-far, far), (middle - 9, middle + 14), (-far, middle)):
-        expected = merge_by_sorting(rows, factor, np.stack(limits))
+    for limits in ((-far, far), (factor * (middle - 4), factor * (middle + 5)), (-far, factor * middle)):
+        expected = merge_by_sorting(plain(rows), factor, np.stack(limits))
         assert len(expected[0]) > 10
-        for given in (rows, shuffled):
-            for a, b in zip(expected, merge_by_slabs(given, factor, np.stack(limits)), strict=True):
-                assert a.tolist() == b.tolist()
+        for a, b in zip(expected, merge_sites(rows, factor, np.stack(limits)), strict=True):
+            assert a.tolist() == b.tolist()
+    corners = rows.coords.clone()
+    corners[0], corners[-1] = -1_000_000, 1_000_000  # too far apart for bits
+    volume._map.clear()
+    volume._map.put(VoxelRows(corners, rows.records, rows.last_seen_ns))
+    scattered = volume._map.gather(1)
     everything = np.stack([-far, far])
     for a, b in zip(
-        *(merge(scattered, factor, everything) for merge in (merge_by_sorting, merge_by_slabs)), strict=True
+        merge_by_sorting(plain(scattered), factor, everything), merge_sites(scattered, factor, everything), strict=True
     ):
+        assert a.tolist() == b.tolist()
+
+
+@pytest.mark.parametrize("radius", [0.4, 3.0, np.inf])
+def test_turned_voxels_are_merged_as_they_are_one_by_one(radius: float) -> None:
+    volume, frame = make(), ManhattanFrame(0.4)
+    copy = volume.copy()
+    center = volume.snapshot().mean_point_m.mean(0).astype(np.float64)
+    there = copy.turned(frame, center, radius)
+    by_tensors = replace(copy, rows=plain(copy.rows)).turned(frame, center, radius)
+    window = Window(frame.from_world(center), np.array([1.0, 1.0, np.inf]), 1)
+    for given in (None, window):
+        a, b = (x.as_sparse_tensor(2, window=given, features=ALL) for x in (there, by_tensors))
+        assert a.coords.tolist() == b.coords.tolist()
+        torch.testing.assert_close(a.feats, b.feats, atol=2e-3, rtol=0.0)  # a product's last bit may be a unit of place
+        assert len(a) > 0
+    limits = np.stack([np.array([-(1 << 30)] * 3), np.array([1 << 30] * 3)]).astype(np.int32)
+    for a, b in zip(merge_sites(there.rows, 2, limits), merge_by_sorting(plain(there.rows), 2, limits), strict=True):
         assert a.tolist() == b.tolist()
 
 
@@ -82,7 +106,7 @@ def test_both_ways_to_merge_agree(factor: int) -> None:
 def test_features_by_compiled_loops_are_those_of_tensors(features: tuple[str, ...]) -> None:
     volume = make()
     far = np.full(3, 1 << 30, np.int32)
-    sites, sums = merge_by_slabs(volume._map.gather(1), 2, np.stack([-far, far]))
+    sites, sums = merge_sites(volume._map.gather(1), 2, np.stack([-far, far]))
     assert bool((sites < 0).any())
     both = [fill(sites, sums, features, 2, 0.04, -0.3) for fill in (_columns_compiled, columns_by_tensors)]
     assert torch.equal(both[0][0], both[1][0])

@@ -83,10 +83,10 @@ def test_the_same_seed_makes_the_same_cases(faults: ModuleType) -> None:
 def test_a_fault_is_found_and_made_small(faults: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     integrate = Perceptron.integrate
 
-    def faulty(self: Perceptron, posed):
+    def faulty(self: Perceptron, posed, **options):
         if bool(np.isposinf(posed.frame.depth_m).any()):
             raise ZeroDivisionError("infinity was not expected here")
-        return integrate(self, posed)
+        return integrate(self, posed, **options)
 
     monkeypatch.setattr(Perceptron, "integrate", faulty)
     sound = [faults.Case("frame"), faults.Case("query", {"text": "the chair"})]

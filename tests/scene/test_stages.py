@@ -73,12 +73,13 @@ def test_walls_and_shapes_are_computed_once_a_perception(with_network, monkeypat
         monkeypatch.setattr(module, name, lambda *args: calls.update([name]) or real(*args))
 
     for module, name in (
-        (map_copy, "wall_aligned_frame"),
+        (map_copy, "wall_columns"),
         (map_predictor, "wall_aligned_frame"),
         (map_copy, "separate_layers"),
         (map_copy, "find_boxes"),
     ):
         counted(module, name)
     it.perceive()
-    assert calls["wall_aligned_frame"] == 1
+    assert calls["wall_columns"] == 1
+    assert calls["wall_aligned_frame"] == 0  # the predictor is told
     assert calls["separate_layers"] == calls["find_boxes"] == (0 if with_network else 1)

@@ -149,7 +149,18 @@ def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z
         voxel_size_m: their edge.
         floor_z_m: height of the floor.
     """
-    sharpness = _sharpness_of(coords, voxel_size_m, floor_z_m, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
+    return frame_of_columns(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)))
+
+
+def wall_heights(floor_z_m: float) -> tuple[float, float]:
+    """Between these walls and the furniture along them are looked for."""
+    return floor_z_m + _LOW_M, floor_z_m + _HIGH_M
+
+
+def frame_of_columns(filled: NDArray[np.int64], width: int) -> ManhattanFrame:
+    """:func:`wall_aligned_frame` of a grid of the ground, flat, its rows along x, and their width: how many voxels stand
+    in each cell of 0.04 m."""
+    sharpness = _sharpness_of(filled, width, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
     if sharpness is None or sharpness.max() < _MIN_CONTRAST * sharpness.mean():
         return WORLD
     best = int(sharpness.argmax())
@@ -164,7 +175,7 @@ def kept_frame(
     :func:`wall_aligned_frame` has found for these arguments; otherwise ``found``. So the frame of a map whose walls lie
     between two steps does not turn with every voxel."""
     yaws_rad = np.array([last.yaw_rad, found.yaw_rad])
-    sharpness = _sharpness_of(coords, voxel_size_m, floor_z_m, yaws_rad)
+    sharpness = _sharpness_of(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)), yaws_rad)
     return found if sharpness is None or sharpness[0] < _KEPT_SHARPNESS * sharpness[1] else last
 
 
@@ -182,9 +193,8 @@ def wall_yaw(normals: F64) -> float:
     return float((refined / 4.0) % (np.pi / 2))
 
 
-def _sharpness_of(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float, yaws_rad: F64) -> F64 | None:
+def _sharpness_of(filled: NDArray[np.int64], width: int, yaws_rad: F64) -> F64 | None:
     """How sharp the profile of a map is along each direction; None where there is not enough to see."""
-    filled, width = _columns(coords, voxel_size_m, floor_z_m + _LOW_M, floor_z_m + _HIGH_M)
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return None
@@ -203,7 +213,10 @@ def _columns(
     for i in range(coords.shape[0]):
         height = (coords[i, 2] + 0.5) * voxel_size_m
         if height > low_m and height < high_m:
-            between[n, 0], between[n, 1] = _column(coords[i, 0], voxel_size_m), _column(coords[i, 1], voxel_size_m)
+            between[n, 0], between[n, 1] = (
+                wall_column(coords[i, 0], voxel_size_m),
+                wall_column(coords[i, 1], voxel_size_m),
+            )
             n += 1
     if n == 0:
         return np.zeros(0, np.int64), 1
@@ -217,7 +230,8 @@ def _columns(
 
 
 @njit(cache=True, nogil=True)
-def _column(coord: int, voxel_size_m: float) -> int:
+def wall_column(coord: int, voxel_size_m: float) -> int:
+    """The cell of the ground that a voxel stands in, along one axis."""
     return int(np.floor((coord + 0.5) * voxel_size_m / _COLUMN_M))
 
 

@@ -29,7 +29,7 @@ of its score, surface, edges and thinness, and of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,8 +131,8 @@ class ConfidenceCalibration:
 
         Beside another source a name that the network alone says is held to that.
         """
-        known = {label: name_log_odds(self.names, label) - _AT_HOME for label in set(labels) - {UNNAMED}}
-        return np.clip([known.get(label, 0.0) for label in labels], -_LARGEST_DOUBT, 0.0)
+        known = name_log_odds(self.names, set(labels) - {UNNAMED})
+        return np.clip([known.get(label, _AT_HOME) - _AT_HOME for label in labels], -_LARGEST_DOUBT, 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """For a weights file."""
@@ -180,12 +180,13 @@ def probabilities(weights: Sequence[float], table: F64) -> F64:
     return np.asarray(scipy.special.expit(weighed(weights, table)))
 
 
-def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
-    """How often boxes of a name are right, as log-odds of the Beta mean."""
+def name_log_odds(names: Mapping[str, tuple[int, int]], labels: Iterable[str]) -> dict[str, float]:
+    """How often boxes of some names are right, as log-odds of the Beta mean."""
     said, right = sum(n for n, _ in names.values()), sum(k for _, k in names.values())
     mean = (right + 1.0) / (said + 2.0)
-    n, k = names.get(label, (0, 0))
-    return float(log_odds(np.array((k + PRIOR_COUNT * mean) / (n + PRIOR_COUNT))))
+    known = [(label, *names.get(label, (0, 0))) for label in labels]
+    odds = log_odds(np.array([(k + PRIOR_COUNT * mean) / (n + PRIOR_COUNT) for _, n, k in known]))
+    return {label: float(value) for (label, _, _), value in zip(known, odds, strict=True)}
 
 
 def box_features(
@@ -199,7 +200,7 @@ def box_features(
     """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`, ``overlapping``: of
     :func:`conflicts_of`."""
     boxes = found.boxes
-    name = {label: name_log_odds(names, label) for label in set(found.labels)}
+    name = name_log_odds(names, set(found.labels))
     plausible = [
         priors.log_plausibility(label, box, floor_z_m, whole=False)
         for label, box in zip(found.labels, boxes, strict=True)

@@ -335,9 +335,9 @@ class MapPredictor:
             view_direction = ViewDirection.of(copy.keyframes[-1].T_world_camera)
         center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
         if manhattan.yaw_rad:
-            # no more than may lie in the window, which is widened to whole cells
-            reach_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
-            copy = copy.turned(manhattan, center, math.sqrt(0.5) * reach_m)
+            # no more than may lie in the window, which is widened to whole cells, and a voxel's points off its centre
+            edge_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
+            copy = copy.turned(manhattan, center, math.sqrt(0.5) * edge_m + 2.0 * copy.voxel_size_m)
         window = self._kept_window(manhattan.from_world(center), window_m)
         return self._pass(copy, lookup, window, floor_z_m, live=True)
 

@@ -147,6 +147,43 @@ def _in_frustum(
     return n
 
 
+@njit(cache=True, nogil=True)
+def _run_end(coords: Array, start: int, columns: int) -> int:
+    """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
+    end = start + 1
+    while end < coords.shape[0]:
+        for c in range(columns):
+            if coords[end, c] != coords[start, c]:
+                return end
+        end += 1
+    return end
+
+
+@njit(cache=True, nogil=True)
+def row_starts(coords: Array, rows: Array) -> int:
+    """Lengths of the (x, y) rows of blocks, (B, 64) -> where each begins among all by (x, y, z); how many voxels.
+
+    Blocks come ordered by (x, y, z). Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with
+    one y: voxel rows y; in a row the blocks by z.
+    """
+    n = 0
+    slab = 0
+    while slab < coords.shape[0]:
+        slab_end = _run_end(coords, slab, 1)
+        for x in range(8):
+            row = slab
+            while row < slab_end:
+                row_end = _run_end(coords, row, 2)
+                for y in range(8):
+                    for b in range(row, row_end):
+                        length = rows[b, x * 8 + y]
+                        rows[b, x * 8 + y] = n
+                        n += length
+                row = row_end
+        slab = slab_end
+    return n
+
+
 def block_coords(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N,) block keys -> (N, 3) int64 block coordinates."""
     return np.stack([keys >> (2 * KEY_BITS), (keys >> KEY_BITS) & _KEY_MASK, keys & _KEY_MASK], axis=1) - _KEY_OFFSET
@@ -222,6 +259,11 @@ class BlockTable:
         """(N,) slots in use -> (N, 3) int32 block coordinates."""
         coords: NDArray[np.int32] = self._coords[slots]
         return coords
+
+    def keys_of(self, slots: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(N,) slots -> (N,) block keys; -1 of slots not in use."""
+        keys: NDArray[np.int64] = self._keys[slots]
+        return keys
 
     def lookup(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
         """(N,) block keys -> (N,) slots, -1 where absent."""

@@ -801,6 +801,11 @@ class DeviceMap:
         stamps = rows[:, RECORD:].view(torch.int64)[:, 0]
         return VoxelRows(voxel[order].int(), rows[:, :RECORD].contiguous(), stamps.contiguous())
 
+    def copy(self, min_hits: int) -> VoxelRows:
+        rows = self.gather(min_hits)
+        rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
+        return rows
+
     def put(self, rows: VoxelRows) -> None:
         block_keys, local = split_coords(rows.coords.cpu().numpy())
         distinct, slot = np.unique(block_keys, return_inverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -21,8 +22,9 @@ from embodied_perceptron.geometry.transforms import (
     site_keys_of,
     unpack_keys,
 )
+from embodied_perceptron.mapping.block_copies import BlockRows, voxel_means
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.mapping.numba_voxels import lowest_bit
+from embodied_perceptron.mapping.site_sums import Lattice, SiteSums
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -49,22 +51,6 @@ _FAR = 1 << 30  # no voxel lies there: the limit of an open side
 SITE_COLUMNS = {
     "color": (0, 1, 2), "offset": (3, 4, 5), "point": (6, 7, 8), "height": (9,), "log_hits": (10,), "one": (11,)
 }  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
-def voxel_means(
-    coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array, hits: Array, evidence: Array
-) -> None:
-    """Sums -> mean points (metres), mean colours, hits and log-odds, row by row."""
-    for i in range(records.shape[0]):
-        n = np.float64(records[i, HITS])
-        for c in range(3):
-            # half a unit: a fixed-point number stands for the unit above it
-            place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
-            points[i, c] = (coords[i, c] + place) * voxel_size_m
-            colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
-        hits[i] = records[i, HITS]
-        evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -105,92 +91,6 @@ def turn_voxels(
     return n
 
 
-@njit(cache=True, nogil=True)
-def by_slab(coords: Array, limits: Array, site_voxels: int, low: Array, high: Array) -> tuple[Array, Array]:
-    """Voxels in slabs of sites with one x: their rows slab by slab, and where each slab begins.
-
-    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count; ``low`` and ``high`` (3,) out: of
-    the sites that there are.
-    """
-    n = 0
-    low[:], high[:] = _FAR, -_FAR
-    for i in range(coords.shape[0]):
-        if _is_within(coords[i], limits):
-            n += 1
-            for c in range(3):
-                site = coords[i, c] // site_voxels
-                low[c], high[c] = min(low[c], site), max(high[c], site)
-    starts = np.zeros(max(high[0] - low[0] + 1, 0) + 2, np.int64)
-    for i in range(coords.shape[0]):
-        if _is_within(coords[i], limits):
-            starts[coords[i, 0] // site_voxels - low[0] + 2] += 1
-    for slab in range(2, starts.shape[0]):
-        starts[slab] += starts[slab - 1]
-    rows = np.empty(n, np.int32)
-    for i in range(coords.shape[0]):
-        if _is_within(coords[i], limits):
-            slab = coords[i, 0] // site_voxels - low[0] + 1
-            rows[starts[slab]] = i
-            starts[slab] += 1
-    return rows, starts[:-1]
-
-
-@njit(cache=True, inline="always")
-def _is_within(coord: Array, limits: Array) -> bool:
-    return bool(
-        coord[0] >= limits[0, 0] and coord[0] < limits[1, 0]
-        and coord[1] >= limits[0, 1] and coord[1] < limits[1, 1]
-        and coord[2] >= limits[0, 2] and coord[2] < limits[1, 2]
-    )  # fmt: skip
-
-
-@njit(cache=True, nogil=True)
-def merge_sites(
-    coords: Array, records: Array, site_voxels: int, rows: Array, starts: Array, low: Array, high: Array, out: Array
-) -> int:
-    """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in the order of (x, y, z).
-
-    ``rows`` to ``high``: of :func:`by_slab`. ``out`` (N, 10) int64 gets site coordinates, hits, offsets from the site's
-    lower corner, colours. A slab's sites are marked in bits, numbered along these, and then added up.
-    """
-    height = high[2] - low[2] + 1
-    cells = (high[1] - low[1] + 1) * height
-    marks = np.zeros((cells >> 6) + 1, np.uint64)
-    numbers = np.empty(cells, np.int32)
-    sites = 0
-    for slab in range(starts.shape[0] - 1):
-        first, last = cells, 0
-        for k in range(starts[slab], starts[slab + 1]):
-            i = rows[k]
-            cell = (coords[i, 1] // site_voxels - low[1]) * height + (coords[i, 2] // site_voxels - low[2])
-            marks[cell >> 6] |= np.uint64(1) << np.uint64(cell & 63)
-            first, last = min(first, cell), max(last, cell)
-        for word in range(first >> 6, (last >> 6) + 1):
-            bits = marks[word]
-            marks[word] = 0
-            while bits != np.uint64(0):
-                cell = (word << 6) + lowest_bit(bits)
-                bits &= bits - np.uint64(1)
-                numbers[cell] = sites
-                out[sites, 0] = low[0] + slab
-                out[sites, 1], out[sites, 2] = low[1] + cell // height, low[2] + cell % height
-                for c in range(3, 10):
-                    out[sites, c] = 0
-                sites += 1
-        for k in range(starts[slab], starts[slab + 1]):
-            i = rows[k]
-            x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
-            row = out[numbers[(y - low[1]) * height + (z - low[2])]]
-            hits = np.int64(records[i, HITS])
-            row[3] += hits
-            row[4] += records[i, OFFSET] + (coords[i, 0] - x * site_voxels) * OFFSET_UNITS * hits
-            row[5] += records[i, OFFSET + 1] + (coords[i, 1] - y * site_voxels) * OFFSET_UNITS * hits
-            row[6] += records[i, OFFSET + 2] + (coords[i, 2] - z * site_voxels) * OFFSET_UNITS * hits
-            for c in range(3):
-                row[7 + c] += records[i, COLOR + c]
-    return sites
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def site_columns(
     sites: Array,
@@ -227,7 +127,6 @@ def site_columns(
 # --------------------------------------------------------------------------------------------------------------------
 # copies and what is made of them
 
-_MAX_TABLE = 1 << 25  # sites of a slab that are numbered in a table
 _BEHIND_ALL = torch.iinfo(torch.int64).max  # no key is as large
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
@@ -284,12 +183,14 @@ class VolumeCopy:
         voxel_size_m: edge length.
         keyframes: oldest first; shared with the volume, never changed.
         manhattan: frame that the voxels stand on.
+        site_sums: adds voxels up to sites, where it did so for a copy before this one; None = from nothing.
     """
 
     rows: VoxelRows
     voxel_size_m: float
     keyframes: tuple[Keyframe, ...] = ()
     manhattan: ManhattanFrame = WORLD
+    site_sums: SiteSums | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -303,9 +204,10 @@ class VolumeCopy:
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
-        turn = _turn_compiled if takes_loops(self.rows.coords) else turn_by_tensors
-        rows = turn(self.rows, manhattan, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
-        return replace(self, rows=rows, manhattan=manhattan)
+        middle, radius = np.asarray(center_m[:2] / self.voxel_size_m, np.float64), radius_m / self.voxel_size_m
+        if isinstance(self.rows, BlockRows):
+            return replace(self, rows=TurnedRows(self.rows, manhattan, middle, radius), manhattan=manhattan)
+        return replace(self, rows=turn_by_tensors(self.rows, manhattan, middle, radius), manhattan=manhattan)
 
     def as_sparse_tensor(
         self,
@@ -330,24 +232,21 @@ class VolumeCopy:
             features=features,
             floor_z_m=floor_z_m,
             engine=engine,
+            site_sums=self.site_sums,
         )
 
 
 def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     """Stored sums -> means."""
+    if isinstance(rows, BlockRows):
+        return rows.blocks.snapshot()
     rows, n = rows.cpu(), len(rows)
-    snapshot = VoxelSnapshot(
-        voxel_size_m=voxel_size_m,
-        coords=rows.coords.numpy(),
-        mean_point_m=np.empty((n, 3), np.float32),
-        mean_color=np.empty((n, 3), np.uint8),
-        hits=np.empty(n, np.int32),
-        evidence=np.empty(n, np.float32),
-        last_seen_ns=rows.last_seen_ns.numpy(),
-    )
-    s = snapshot
-    voxel_means(s.coords, rows.records.numpy(), voxel_size_m, s.mean_point_m, s.mean_color, s.hits, s.evidence)
-    return snapshot
+    coords, records = rows.coords.numpy(), rows.records.numpy()
+    points, colors = np.empty((n, 3), np.float32), np.empty((n, 3), np.uint8)
+    voxel_means(np.zeros(1, np.int64), np.array([n]), coords, records, voxel_size_m, points, colors)
+    evidence = (records[:, EVIDENCE] * EVIDENCE_UNIT).astype(np.float32)
+    stamps = rows.last_seen_ns.numpy()
+    return VoxelSnapshot(voxel_size_m, coords, points, colors, records[:, HITS].copy(), evidence, stamps)
 
 
 def turn_by_tensors(
@@ -368,17 +267,51 @@ def turn_by_tensors(
     return VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns)
 
 
-def _turn_compiled(
-    rows: VoxelRows, manhattan: ManhattanFrame, middle: NDArray[np.floating[Any]], radius: float
-) -> VoxelRows:
-    """The same on the CPU, in one pass."""
-    coords, records = torch.empty_like(rows.coords), torch.empty_like(rows.records)
-    stamps = torch.empty_like(rows.last_seen_ns)
-    n = turn_voxels(
-        rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(), manhattan.T_world_manhattan[:2, :2],
-        np.asarray(middle, np.float64), radius**2, coords.numpy(), records.numpy(), stamps.numpy(),
-    )  # fmt: skip
-    return VoxelRows(coords[:n], records[:n], stamps[:n])
+class TurnedRows(VoxelRows):
+    """Voxels of a view within ``radius`` of ``middle`` (2,), both in voxels, on another manhattan; turned when they are
+    asked for one by one. ``of``: as they were."""
+
+    of: BlockRows
+    manhattan: ManhattanFrame
+    middle: NDArray[np.float64]
+    radius: float
+
+    def __init__(self, of: BlockRows, manhattan: ManhattanFrame, middle: NDArray[np.float64], radius: float) -> None:
+        for name, value in (("of", of), ("manhattan", manhattan), ("middle", middle), ("radius", radius)):
+            object.__setattr__(self, name, value)
+
+    def covers(self, limits: NDArray[np.int32]) -> bool:
+        """Whether none of the voxels that were left out would lie within ``limits`` (2, 3), on the manhattan."""
+        corners = np.array([[x, y, 0.0] for x in limits[:, 0] for y in limits[:, 1]])
+        away = self.manhattan.to_world(corners)[:, :2] - self.middle
+        return bool((np.hypot(away[:, 0], away[:, 1]) + 1.0 <= self.radius).all())  # a mean point lies off the centre
+
+    @cached_property
+    def _turned(self) -> VoxelRows:
+        rows = self.of
+        coords, records = torch.empty_like(rows.coords), torch.empty_like(rows.records)
+        stamps = torch.empty_like(rows.last_seen_ns)
+        n = turn_voxels(
+            rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(),
+            self.manhattan.T_world_manhattan[:2, :2], self.middle, self.radius**2,
+            coords.numpy(), records.numpy(), stamps.numpy(),
+        )  # fmt: skip
+        return VoxelRows(coords[:n], records[:n], stamps[:n])
+
+    @property
+    def coords(self) -> torch.Tensor:
+        return self._turned.coords
+
+    @property
+    def records(self) -> torch.Tensor:
+        return self._turned.records
+
+    @property
+    def last_seen_ns(self) -> torch.Tensor:
+        return self._turned.last_seen_ns
+
+    def cpu(self) -> VoxelRows:
+        return self
 
 
 def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -403,18 +336,24 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32
     return unpack_keys(keys[:-1]), merged.index_add_(0, inverse[:-1], sums)[:-1]
 
 
-def merge_by_slabs(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same as :func:`merge_by_sorting`, compiled for the CPU."""
-    coords, low, high = rows.coords.numpy(), np.empty(3, np.int64), np.empty(3, np.int64)
-    order, starts = by_slab(coords, limits, site_voxels, low, high)
-    if len(order) == 0:
-        return torch.zeros((0, 3), dtype=torch.int64), torch.zeros((0, RECORD - 1), dtype=torch.int64)
-    if int(np.prod(high[1:] - low[1:] + 1)) > _MAX_TABLE:  # a few voxels, very far apart
-        return merge_by_sorting(rows, site_voxels, limits)
-    out = np.empty((len(order), RECORD + 2), np.int64)
-    sites = merge_sites(coords, rows.records.numpy(), site_voxels, order, starts, low, high, out)
-    merged = torch.from_numpy(out[:sites])
-    return merged[:, :3], merged[:, 3:]
+def merge_sites(
+    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32], site_sums: SiteSums | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as :func:`merge_by_sorting`; of voxels that are known by their blocks, by :class:`~.site_sums.SiteSums`.
+
+    ``limits`` are multiples of ``site_voxels``, or far from all voxels.
+    """
+    lattice: Lattice | None = None
+    if isinstance(rows, BlockRows):
+        blocks, lattice = rows.blocks, Lattice(site_voxels)
+    elif isinstance(rows, TurnedRows) and rows.covers(limits):
+        blocks, lattice = rows.of.blocks, Lattice(site_voxels, rows.manhattan)
+    if lattice is not None:
+        sums = SiteSums() if site_sums is None else site_sums
+        found = sums.of(blocks, lattice, limits.astype(np.int64) // site_voxels)
+        if found is not None:
+            return found
+    return merge_by_sorting(rows, site_voxels, limits)
 
 
 def to_sparse_tensor(
@@ -426,13 +365,13 @@ def to_sparse_tensor(
     features: tuple[SiteFeature, ...],
     floor_z_m: float,
     engine: Engine | None,
+    site_sums: SiteSums | None = None,
 ) -> SparseTensor:
     """Voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    merge = merge_by_slabs if takes_loops(rows.coords) else merge_by_sorting
-    sites, sums = merge(rows, site_voxels, limits)
+    sites, sums = merge_sites(rows, site_voxels, limits, site_sums)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.transforms import distinct_keys
+from embodied_perceptron.mapping.block_copies import BlockCopier
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BlockTable, split_coords
 from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
 from embodied_perceptron.mapping.voxels import ClearingRule, FrameView, FusionProgress, MapSize, StageTimer, VoxelRows
@@ -38,6 +39,7 @@ class HostMap:
         self.config = config
         self._store = NumbaVoxels(config.max_blocks)
         self._blocks = BlockTable(config.max_blocks)
+        self._copies = BlockCopier(config.max_blocks, config.voxel_size_m)
         self._voxels = 0
         self._block_m = BLOCK_EDGE * config.voxel_size_m
 
@@ -110,7 +112,30 @@ class HostMap:
         self, min_hits: int, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
     ) -> VoxelRows:
         slots = self._blocks.slots(lower, upper)
-        return self._store.gather(slots, self._blocks.coords_of(slots), min_hits)
+        numbers = np.arange(len(slots), dtype=np.int32)
+        return self._view(BlockCopier(len(slots), self.config.voxel_size_m), numbers, slots, numbers, slots, min_hits)
+
+    def copy(self, min_hits: int) -> VoxelRows:
+        if min_hits != max(self.config.min_hits, 1):
+            return self.gather(min_hits)
+        slots, changed = self._blocks.slots(), self._store.take_changed()
+        return self._view(self._copies, slots, slots, changed, changed, min_hits)
+
+    def _view(
+        self,
+        copier: BlockCopier,
+        numbers: NDArray[np.int32],
+        slots: NDArray[np.int32],
+        changed_numbers: NDArray[np.int32],
+        changed: NDArray[np.int32],
+        min_hits: int,
+    ) -> VoxelRows:
+        """Of the blocks in ``slots``, which the copier knows by ``numbers``, those ``changed`` anew."""
+        starts = copier.make_room(changed_numbers, self._store.sizes(changed))
+        coords = self._blocks.coords_of(changed)
+        counts, newest_ns = self._store.copy(changed, coords, min_hits, copier.arena, starts)
+        keys, coords = self._blocks.keys_of(slots), self._blocks.coords_of(slots)
+        return copier.view(numbers, keys, coords, changed_numbers, counts, newest_ns).rows()
 
     def put(self, rows: VoxelRows) -> None:
         block_keys, local = split_coords(rows.coords.numpy())

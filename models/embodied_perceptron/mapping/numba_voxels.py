@@ -8,6 +8,7 @@ input gives the same bits, and a device the same map (``device_map.py``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,21 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS
+from embodied_perceptron.mapping.block_copies import Arena
 from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, hash_position, pack_key
 from embodied_perceptron.mapping.voxels import (
-    COLOR,
     EVIDENCE,
     EVIDENCE_HIT,
     EVIDENCE_MAX,
-    EVIDENCE_MISS,
     HITS,
     HITS_CAP,
-    OFFSET,
     OFFSET_BITS,
     OFFSET_UNITS,
     RECORD,
     ClearingRule,
     FrameView,
     VoxelRows,
+    evidence_step,
 )
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -102,53 +102,74 @@ def merge_rows(
 
 @njit(cache=True, nogil=True)
 def _lower(row: Array, other: Array) -> None:
-    for u in range(row.shape[0]):
+    for u in range(other.shape[0]):
         row[u] = min(row[u], other[u])
 
 
 @njit(cache=True, nogil=True)
 def _add(row: Array, other: Array) -> None:
-    for u in range(row.shape[0]):
+    for u in range(other.shape[0]):
         row[u] += other[u]
 
 
 @njit(cache=True, nogil=True)
-def window_evidence(image: Array, r: int, near: Array, step: Array) -> None:
+def _lowest(a: Array, b: Array, out: Array) -> None:
+    for u in range(b.shape[0]):
+        out[u] = min(a[u], b[u])
+
+
+@njit(cache=True, nogil=True)
+def _sum(a: Array, b: Array, out: Array) -> None:
+    for u in range(b.shape[0]):
+        out[u] = a[u] + b[u]
+
+
+@njit(cache=True, nogil=True)
+def window_evidence(image: Array, r: int, near: Array, unknown: Array, known: Array, missing: Array) -> None:
     """What each window of (2r + 1)^2 pixels says about space before it, at the index of its first pixel.
 
     Args:
         image: (H, W) float32 depth, 0 = unknown.
         near: (H, W) float32 out: minimum of the known depths; 0 where the pixel in the middle is unknown.
-        step: (H, W) int32 out: loss of evidence of what is seen through, see ``voxels.evidence_step``.
+        unknown: (H, W) int32 out: pixels without depth.
+        known, missing: (2r + 1, W) float32 and int32, scratch: the rows of the window.
 
     Both are undefined where the window leaves the image.
     """
     height, width = image.shape
     size = 2 * r + 1
-    pixels = size * size
-    known = np.empty((height, width), np.float32)  # unknown = infinitely far
-    missing = np.empty((height, width), np.int32)
-    for v in range(height):
-        for u in range(width):
-            missing[v, u] = image[v, u] == 0
-            known[v, u] = np.inf if image[v, u] == 0 else image[v, u]
     row, sums = np.empty(width, np.float32), np.empty(width, np.int32)
-    for v in range(height - size + 1):
-        row[:] = known[v]
-        sums[:] = missing[v]
-        for k in range(1, size):
-            _lower(row, known[v + k])
-            _add(sums, missing[v + k])
-        near[v] = row
-        step[v] = sums
-        for k in range(1, size):
-            _lower(near[v, : width - k], row[k:])
-            _add(step[v, : width - k], sums[k:])
-        for u in range(width - size + 1):
-            unknown = step[v, u]
-            step[v, u] = (EVIDENCE_MISS * (pixels - unknown)) // pixels if 3 * unknown <= pixels else 0
-            if missing[v + r, u + r]:
-                near[v, u] = 0.0
+    for v in range(height):
+        _known_depths(image[v], known[v % size], missing[v % size])
+        first = v - size + 1
+        if first < 0:
+            continue
+        _lowest(known[0], known[1], row)
+        _sum(missing[0], missing[1], sums)
+        for k in range(2, size):
+            _lower(row, known[k])
+            _add(sums, missing[k])
+        near_row, unknown_row = near[first], unknown[first]
+        _lowest(row[:-1], row[1:], near_row)
+        _sum(sums[:-1], sums[1:], unknown_row)
+        for k in range(2, size):
+            _lower(near_row, row[k:])
+            _add(unknown_row, sums[k:])
+        _hide(near[first, : width - size + 1], missing[(first + r) % size, r : width - r])
+
+
+@njit(cache=True, nogil=True)
+def _known_depths(image: Array, known: Array, missing: Array) -> None:
+    """Unknown = infinitely far."""
+    for u in range(image.shape[0]):
+        missing[u] = np.int32(image[u] == 0)
+        known[u] = np.float32(np.inf) if image[u] == 0 else image[u]
+
+
+@njit(cache=True, nogil=True)
+def _hide(near: Array, missing: Array) -> None:
+    for u in range(near.shape[0]):
+        near[u] = np.float32(0.0) if missing[u] else near[u]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -230,13 +251,15 @@ def clear_blocks(
     margins: Array,
     image: Array,
     near: Array,
-    step: Array,
+    unknown: Array,
+    steps: Array,
     r: int,
     stamp_ns: int,
     records: Array,
     last_seen: Array,
     occupied: Array,
     count: Array,
+    changed: Array,
     emptied: Array,
 ) -> tuple[int, int]:
     """Lower the evidence of seen-through voxels; returns (removed voxels, emptied blocks).
@@ -246,7 +269,9 @@ def clear_blocks(
         T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
             margin per m2; ``margins`` = margin, margin per m2, half of a voxel's edge.
         image: (H, W) float32 depth, 0 = unknown.
-        near, step: of :func:`window_evidence`; ``r`` = half the size of its windows.
+        near, unknown: of :func:`window_evidence`; ``r`` = half the size of its windows.
+        steps: loss of evidence of what is seen through, by how many pixels of the window are unknown.
+        changed: per slot; set where any evidence falls.
     """
     height, width = near.shape
     fx, fy, cx, cy = k[0], k[1], k[2], k[3]
@@ -283,8 +308,12 @@ def clear_blocks(
                     image, i, j, r, row, column, z, limit, k, T, margins
                 ):
                     continue
-                evidence = records[slot, local, EVIDENCE] - step[i - r, j - r]
+                step = steps[unknown[i - r, j - r]]
+                if step == 0:
+                    continue
+                evidence = records[slot, local, EVIDENCE] - step
                 records[slot, local, EVIDENCE] = evidence
+                changed[slot] = True
                 if evidence < 0:
                     erase_voxel(slot, local, records, last_seen, occupied, count)
         removed += before - count[slot]
@@ -360,96 +389,50 @@ def put_voxels(
 
 
 @njit(cache=True, nogil=True)
-def _run_end(coords: Array, start: int, columns: int) -> int:
-    """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
-    end = start + 1
-    while end < coords.shape[0]:
-        for c in range(columns):
-            if coords[end, c] != coords[start, c]:
-                return end
-        end += 1
-    return end
-
-
-@njit(cache=True, nogil=True)
-def kept_voxels(slots: Array, min_hits: int, records: Array, occupied: Array, kept: Array, rows: Array) -> None:
-    """Which voxels of each block have enough hits, as ``occupied`` has them, and how many in each of its (x, y) rows.
-
-    ``kept`` (B, 8) uint64 and ``rows`` (B, 64) int32 are filled here. Indices are unsigned, which need no test for the
-    far end of an array.
-    """
-    for b in range(slots.shape[0]):
-        slot = np.uint64(slots[b])
-        for x in range(np.uint64(8)):
-            word = occupied[slot, x]
-            left = word
-            while left != np.uint64(0):
-                bit = np.uint64(lowest_bit(left))
-                left &= left - np.uint64(1)
-                local = x * np.uint64(64) + bit
-                if records[slot, local, HITS] < min_hits:
-                    word &= ~(np.uint64(1) << bit)
-                else:
-                    rows[b, local >> np.uint64(3)] += 1
-            kept[b, x] = word
-
-
-@njit(cache=True, nogil=True)
-def row_starts(coords: Array, rows: Array) -> int:
-    """Lengths of the rows of :func:`kept_voxels` -> where each begins among all, ordered by (x, y, z); how many voxels.
-
-    Blocks come ordered by (x, y, z). Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with
-    one y: voxel rows y; in a row the blocks by z.
-    """
-    n = 0
-    slab = 0
-    while slab < coords.shape[0]:
-        slab_end = _run_end(coords, slab, 1)
-        for x in range(8):
-            row = slab
-            while row < slab_end:
-                row_end = _run_end(coords, row, 2)
-                for y in range(8):
-                    for b in range(row, row_end):
-                        length = rows[b, x * 8 + y]
-                        rows[b, x * 8 + y] = n
-                        n += length
-                row = row_end
-        slab = slab_end
-    return n
-
-
-@njit(cache=True, nogil=True)
-def gather_voxels(
+def copy_blocks(
     slots: Array,
     coords: Array,
-    kept: Array,
     starts: Array,
+    min_hits: int,
     records: Array,
     last_seen: Array,
+    occupied: Array,
     out_coords: Array,
     out_records: Array,
     out_last_seen: Array,
+    counts: Array,
+    newest: Array,
 ) -> None:
-    """Copy the kept voxels, block by block, to where :func:`row_starts` puts them; records as int64, two columns in
-    each."""
+    """Copy the voxels of some blocks that have enough hits, of each to ``starts`` on; how many, and their newest stamp.
+
+    Records are given as int64, two columns in each. Indices are unsigned, which need no test for the far end.
+    """
     for b in range(slots.shape[0]):
         slot = np.uint64(slots[b])
         low_x, low_y, low_z = coords[b, 0] * 8, coords[b, 1] * 8, coords[b, 2] * 8
+        n = np.uint64(starts[b])
+        stamp = np.int64(0)
         for x in range(np.uint64(8)):
-            word = kept[b, x]
+            word = occupied[slot, x]
             while word != np.uint64(0):
                 bit = np.uint64(lowest_bit(word))
                 word &= word - np.uint64(1)
                 local = x * np.uint64(64) + bit
-                n = np.uint64(starts[b, local >> np.uint64(3)])
-                starts[b, local >> np.uint64(3)] += 1
+                first = records[slot, local, 0]
+                if np.int32(first & 0xFFFFFFFF) < min_hits:
+                    continue
+                out_records[n, 0] = first
+                for c in range(np.uint64(1), np.uint64(RECORD // 2)):
+                    out_records[n, c] = records[slot, local, c]
+                seen = last_seen[slot, local]
+                out_last_seen[n] = seen
+                stamp = max(stamp, seen)
                 out_coords[n, 0] = low_x + x
                 out_coords[n, 1] = low_y + (bit >> np.uint64(3))
                 out_coords[n, 2] = low_z + (bit & np.uint64(7))
-                for c in range(np.uint64(RECORD // 2)):
-                    out_records[n, c] = records[slot, local, c]
-                out_last_seen[n] = last_seen[slot, local]
+                n += np.uint64(1)
+        counts[b] = np.int64(n) - starts[b]
+        newest[b] = stamp
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -561,7 +544,8 @@ def accumulate_rows(
 
     Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
     ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row;
-    ``sums`` must be zero. ``keys`` to ``bounds`` are scratch for one row of the image.
+    ``sums`` must be zero; it is given as int64, two columns in each, which never carry. ``keys`` to ``bounds`` are
+    scratch for one row of the image.
     """
     mask = table_keys.shape[0] - 1
     blocks = 0
@@ -608,15 +592,21 @@ def accumulate_rows(
             total = sums[row - 1]
             offset_sum = prefix[end, 0] - prefix[start, 0]
             color_sum = prefix[end, 1] - prefix[start, 1]
-            total[HITS] += end - start
-            for c in range(3):
-                total[OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
-                total[COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
+            total[0] += (end - start) | ((offset_sum & _FIELD_MASK) << 32)
+            total[1] += ((offset_sum >> _FIELD) & _FIELD_MASK) | (((offset_sum >> 2 * _FIELD) & _FIELD_MASK) << 32)
+            total[2] += (color_sum & _FIELD_MASK) | (((color_sum >> _FIELD) & _FIELD_MASK) << 32)
+            total[3] += (color_sum >> 2 * _FIELD) & _FIELD_MASK
     return blocks, voxels, points, stored
 
 
 # --------------------------------------------------------------------------------------------------------------------
 # the store
+
+
+@lru_cache(maxsize=8)
+def _evidence_steps(pixels: int) -> NDArray[np.int32]:
+    """(pixels + 1,) see :func:`~.voxels.evidence_step`."""
+    return np.array([evidence_step(unknown, pixels) for unknown in range(pixels + 1)], np.int32)
 
 
 def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
@@ -669,6 +659,7 @@ class NumbaVoxels:
         self._last_seen = np.zeros((capacity, BLOCK_VOXELS), np.int64)
         self._occupied = np.zeros((capacity, BLOCK_EDGE), np.uint64)  # bit y * 8 + z of word x
         self._count = np.zeros(capacity, np.int32)
+        self._changed = np.zeros(capacity, np.bool_)  # since the last :meth:`take_changed`
         self.records = torch.from_numpy(self._records)
         self.last_seen_ns = torch.from_numpy(self._last_seen)
         self._emptied = np.empty(capacity, np.int32)
@@ -677,7 +668,8 @@ class NumbaVoxels:
         self._sums = np.empty((0, RECORD), np.int32)
         self._voxels = 0
         self._near = np.empty((0, 0), np.float32)
-        self._step = np.empty((0, 0), np.int32)
+        self._unknown = np.empty((0, 0), np.int32)
+        self._centers: tuple[float, NDArray[np.float64]] = 0.0, np.zeros((0, 3))
 
     def _size_scratch(self, blocks: int) -> None:
         bits = int(np.ceil(np.log2(2 * blocks)))
@@ -717,7 +709,7 @@ class NumbaVoxels:
                 self._block_keys,
                 self._index,
                 self._cells,
-                self._sums,
+                self._sums.view(np.int64),
             )
             if blocks >= 0:
                 return FrameVoxels(self._block_keys[:blocks].copy(), points, points - stored)
@@ -730,6 +722,7 @@ class NumbaVoxels:
         In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
         """
         n, self._voxels = self._voxels, 0
+        self._changed[slots[slots >= 0]] = True
         return MergeCounts(
             *merge_rows(
                 slots,
@@ -759,15 +752,19 @@ class NumbaVoxels:
         """
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)
-            self._step = np.empty(view.depth_m.shape, np.int32)
+            self._unknown = np.empty(view.depth_m.shape, np.int32)
         r = rule.window_px(view.intrinsics)
-        window_evidence(view.depth_m, r, self._near, self._step)
+        rows = 2 * r + 1, view.depth_m.shape[1]
+        known, missing = np.empty(rows, np.float32), np.empty(rows, np.int32)
+        window_evidence(view.depth_m, r, self._near, self._unknown, known, missing)
+        if self._centers[0] != voxel_size_m:
+            self._centers = voxel_size_m, local_centers(voxel_size_m)
         k = view.intrinsics
         T = view.T_camera_world
         removed, empty = clear_blocks(
             slots,
             coords,
-            local_centers(voxel_size_m) @ T[:3, :3].T,
+            self._centers[1] @ T[:3, :3].T,
             BLOCK_EDGE * voxel_size_m,
             T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
@@ -775,13 +772,15 @@ class NumbaVoxels:
             np.array([rule.margin_m, rule.margin_per_m2, 0.5 * voxel_size_m]),
             view.depth_m,
             self._near,
-            self._step,
+            self._unknown,
+            _evidence_steps((2 * r + 1) ** 2),
             r,
             view.stamp_ns,
             self._records,
             self._last_seen,
             self._occupied,
             self._count,
+            self._changed,
             self._emptied,
         )
         emptied: NDArray[np.int32] = self._emptied[:empty].copy()
@@ -789,26 +788,44 @@ class NumbaVoxels:
 
     def erase(self, slots: NDArray[np.int32]) -> int:
         """Empty whole blocks; returns how many voxels they held."""
+        self._changed[slots] = True
         return int(erase_blocks(slots, self._records, self._last_seen, self._occupied, self._count))
 
     def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
         """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
+        self._changed[slots] = True
         empty = remove_voxels(slots, local, self._records, self._last_seen, self._occupied, self._count, self._emptied)
         slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
         return slots_left
 
-    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
-        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
-        kept, rows = np.empty((len(slots), BLOCK_EDGE), np.uint64), np.zeros((len(slots), BLOCK_EDGE**2), np.int32)
-        kept_voxels(slots, min_hits, self._records, self._occupied, kept, rows)
-        n = row_starts(coords, rows)
-        out = np.empty((n, 3), np.int32), np.empty((n, RECORD), np.int32), np.empty(n, np.int64)
-        pairs = self._records.view(np.int64), out[1].view(np.int64)
-        gather_voxels(slots, coords, kept, rows, pairs[0], self._last_seen, out[0], pairs[1], out[2])
-        return VoxelRows(*(torch.from_numpy(a) for a in out))
+    def take_changed(self) -> NDArray[np.int32]:
+        """Slots whose voxels have changed since this was last asked."""
+        slots = np.flatnonzero(self._changed).astype(np.int32)
+        self._changed[slots] = False
+        return slots
+
+    def sizes(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(N,) voxels in each of some slots."""
+        sizes: NDArray[np.int32] = self._count[slots]
+        return sizes
+
+    def copy(
+        self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int, arena: Arena, starts: Array
+    ) -> tuple[Array, Array]:
+        """Copy the voxels of some blocks with at least ``min_hits`` (>= 1) points, of each to the rows from ``starts``.
+
+        Returns (N,) int64 how many they are, and their newest stamps.
+        """
+        counts, newest = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+        copy_blocks(
+            slots, coords, starts, min_hits, self._records.view(np.int64), self._last_seen, self._occupied,
+            arena.coords, arena.records.view(np.int64), arena.last_seen_ns, counts, newest,
+        )  # fmt: skip
+        return counts, newest
 
     def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         """Write voxels (distinct) into empty places."""
+        self._changed[slots] = True
         put_voxels(
             slots,
             local,

@@ -24,6 +24,7 @@ from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Win
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
+from embodied_perceptron.mapping.site_sums import SiteSums
 from embodied_perceptron.mapping.storage import (
     SavedVolume,
     pack_keyframes,
@@ -166,6 +167,7 @@ class FeatureVolume:
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
             self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
+        self._site_sums = SiteSums()
         self._newest_ns: dict[str, int] = {}
         self._counters = Counters()
         s = self.config.voxel_size_m
@@ -270,13 +272,8 @@ class FeatureVolume:
     def copy(self, min_hits: int | None = None) -> VolumeCopy:
         """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
-
-        def take() -> VoxelRows:
-            rows = self._map.gather(max(hits, 1))
-            rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
-            return rows
-
-        return VolumeCopy(self._served(take), self.config.voxel_size_m, tuple(self.keyframes))
+        rows = self._served(lambda: self._map.copy(max(hits, 1)))
+        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_sums=self._site_sums)
 
     def as_sparse_tensor(
         self,

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.results import VoxelSnapshot
 
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
@@ -33,7 +35,7 @@ def count_voxels(
     """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
 
     Voxels count by their mean points; boxes are widened by ``widened_m`` on each side, by default half a voxel, so that
-    surfaces on a face count as inside. ``enough``: stop counting for a box that has so many inside.
+    surfaces on a face count as inside. ``enough``: no more are counted inside; the other figures are then of a part.
     """
     nobody: list[list[int]] = [[] for _ in boxes]
     inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough, widened_m)
@@ -58,28 +60,29 @@ def count_voxels_explained(
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
         return nothing, nothing.copy(), nothing.copy(), nothing.copy()
-    R = box_rotations(boxes)
+    blocks, R = blocks_of(snapshot), box_rotations(boxes)
     widened = snapshot.voxel_size_m / 2 if widened_m is None else widened_m
     half = boxes[:, 3:6] / 2 + widened
-    # half the edges of the upright bounds of all that counts; a little more, for rounding
-    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
-    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
-    x = snapshot.coords[:, 0]
-    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    first = np.searchsorted(x, low[:, 0], side="left")
-    last = np.searchsorted(x, high[:, 0], side="right")
-    rows = np.stack([first, last], axis=1).astype(np.int64)
-    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m,
-        snapshot.last_seen_ns,
-        snapshot.coords,
-        rows,
-        np.stack([low[:, 1], high[:, 1]], axis=1),
+    block_m, rounding_m = BLOCK_EDGE * snapshot.voxel_size_m, 1e-2 * snapshot.voxel_size_m
+    # half the edges of the upright bounds of all that counts
+    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + rounding_m
+    low = np.floor((boxes[:, :3] - reach) / block_m).astype(np.int64)
+    high = np.floor((boxes[:, :3] + reach) / block_m).astype(np.int64)
+    slabs = [np.searchsorted(blocks.coords[:, 0], low[:, 0]), np.searchsorted(blocks.coords[:, 0], high[:, 0] + 1)]
+    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_blocks(
+        blocks.coords,
+        blocks.ranges,
+        blocks.newest_ns,
+        blocks.arena.points_m,
+        blocks.arena.last_seen_ns,
+        np.stack(slabs, axis=1).astype(np.int64),
+        low,
+        high,
+        block_m,
+        rounding_m,
         boxes[:, :3].copy(),
         R,
         half,
-        reach[:, 2].copy(),
         margin_m,
         len(snapshot) if enough is None else enough,
         np.concatenate([[0], np.cumsum([len(rows) for rows in others])]).astype(np.int64),
@@ -110,16 +113,40 @@ def _excess(
 
 
 @njit(cache=True, nogil=True)
-def _count_in_slabs(
-    points: NDArray[np.float32],
-    stamps: NDArray[np.int64],
-    coords: NDArray[np.int32],
-    slabs: NDArray[np.int64],
-    strips: NDArray[np.int64],
+def _excess_of_block(
+    coord: NDArray[np.int32],
+    block_m: float,
     center: NDArray[np.float64],
     R: NDArray[np.float64],
     half: NDArray[np.float64],
-    reach_z: NDArray[np.float64],
+) -> tuple[float, float]:
+    """Bounds of :func:`_excess` of whatever lies in a block."""
+    least, most = -1e9, -1e9
+    for axis in range(3):
+        local, extent = 0.0, 0.0
+        for k in range(3):
+            local += ((coord[k] + 0.5) * block_m - center[k]) * R[k, axis]
+            extent += 0.5 * block_m * abs(R[k, axis])
+        least = max(least, max(abs(local) - extent, 0.0) - half[axis])
+        most = max(most, abs(local) + extent - half[axis])
+    return least, most
+
+
+@njit(cache=True, nogil=True)
+def _count_in_blocks(
+    coords: NDArray[np.int32],
+    ranges: NDArray[np.int64],
+    newest_ns: NDArray[np.int64],
+    points: NDArray[np.float32],
+    stamps: NDArray[np.int64],
+    slabs: NDArray[np.int64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    block_m: float,
+    rounding_m: float,
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
     margin: float,
     enough: int,
     starts: NDArray[np.int64],
@@ -128,45 +155,56 @@ def _count_in_slabs(
     other_R: NDArray[np.float64],
     other_half: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Blocks are ordered by (x, y, z); those from ``low`` to ``high`` may hold what counts. Of a block that lies whole
+    within or without, no voxel is asked."""
     inside = np.zeros(len(center), np.int64)
     around = np.zeros(len(center), np.int64)
     newest = np.zeros(len(center), np.int64)
     explained = np.zeros(len(center), np.int64)
     for b in range(len(center)):
-        row, last = slabs[b]
-        while row < last:
-            if coords[row, 1] < strips[b, 0]:
-                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
+        block, last = slabs[b]
+        is_explained = starts[b + 1] > starts[b]
+        while block < last and inside[b] < enough:
+            x, y, z = coords[block]
+            if y < low[b, 1] or (y == low[b, 1] and z < low[b, 2]):
+                block = _first_not_below(coords, block, last, x, low[b, 1], low[b, 2])
                 continue
-            if coords[row, 1] > strips[b, 1]:
-                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
+            if y > high[b, 1]:
+                block = _first_not_below(coords, block, last, x + 1, low[b, 1], low[b, 2])
                 continue
-            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
-                row += 1
+            if z < low[b, 2] or z > high[b, 2]:
+                block = _first_not_below(coords, block, last, x, y + (z > high[b, 2]), low[b, 2])
                 continue
-            excess = _excess(points, row, center[b], R[b], half[b])
-            if excess <= 0.0:
-                inside[b] += 1
-                newest[b] = max(newest[b], stamps[row])
-                for n in range(starts[b], starts[b + 1]):
-                    o = others[n]
-                    if _excess(points, row, other_center[o], other_R[o], other_half[o]) <= 0.0:
-                        explained[b] += 1
-                        break
-                if inside[b] >= enough:
-                    break
-            elif excess <= margin:
-                around[b] += 1
-            row += 1
+            least, most = _excess_of_block(coords[block], block_m, center[b], R[b], half[b])
+            first, end = ranges[block]
+            if most < -rounding_m and not is_explained:
+                inside[b] += end - first
+                newest[b] = max(newest[b], newest_ns[block])
+            elif least <= margin + rounding_m:
+                for row in range(first, end):
+                    excess = _excess(points, row, center[b], R[b], half[b])
+                    if excess <= 0.0:
+                        inside[b] += 1
+                        newest[b] = max(newest[b], stamps[row])
+                        for n in range(starts[b], starts[b + 1]):
+                            o = others[n]
+                            if _excess(points, row, other_center[o], other_R[o], other_half[o]) <= 0.0:
+                                explained[b] += 1
+                                break
+                    elif excess <= margin:
+                        around[b] += 1
+            block += 1
+        inside[b] = min(inside[b], enough)
     return inside, around, newest, explained
 
 
 @njit(cache=True, nogil=True)
-def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
-    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
+def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int, z: int) -> int:
+    """First of the blocks [first, last) that is not before (x, y, z); ``last`` when there is none."""
     while first < last:
         middle = (first + last) // 2
-        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
+        a, b, c = coords[middle]
+        if a < x or (a == x and (b < y or (b == y and c < z))):
             first = middle + 1
         else:
             last = middle

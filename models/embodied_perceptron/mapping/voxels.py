@@ -283,6 +283,11 @@ class VoxelMap(Protocol):
         """
         ...
 
+    def copy(self, min_hits: int) -> VoxelRows:
+        """:meth:`gather` of the whole map into host memory, for other threads; where the map can it copies no more than
+        what has changed since the last time."""
+        ...
+
     def put(self, rows: VoxelRows) -> None:
         """Voxels into an empty map that has room for them."""
         ...

@@ -173,7 +173,7 @@ class LiveMap:
             clock.lap("copy")
             voxels = volume.snapshot()
             clock.lap("snapshot")
-            floor_z_m = self._floor.of(voxels.mean_point_m)
+            floor_z_m = self._floor.of(voxels)
             clock.lap("floor")
             yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation), clock
 

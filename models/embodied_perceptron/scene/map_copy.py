@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from embodied_perceptron.config import SegmentationConfig
-from embodied_perceptron.geometry.manhattan import ManhattanFrame, wall_aligned_frame
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, frame_of_columns
+from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.mapping.export import VolumeCopy
+from embodied_perceptron.mapping.wall_columns import wall_columns
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
@@ -35,7 +37,7 @@ class MapCopy:
     @cached_property
     def manhattan(self) -> ManhattanFrame:
         """The frame along the walls."""
-        return wall_aligned_frame(self.voxels.coords, self.voxels.voxel_size_m, self.floor_z_m)
+        return frame_of_columns(*wall_columns(blocks_of(self.voxels), self.floor_z_m))
 
     @cached_property
     def layers(self) -> Layers:

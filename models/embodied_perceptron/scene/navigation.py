@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import GridConfig
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers
+from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, Layers
@@ -41,7 +42,8 @@ def navigation_grid(
     15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
     ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
     """
-    columns = count_columns(snapshot.mean_point_m, floor_z_m, config, semantic)
+    blocks = blocks_of(snapshot)
+    columns = count_columns(blocks.arena.points_m, floor_z_m, config, semantic, blocks.ranges)
     if columns.ground.size == 0:
         return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
     blocked = columns.blocking >= config.min_obstacle_voxels
@@ -104,7 +106,11 @@ class Columns:
 
 
 def count_columns(
-    points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
+    points_m: NDArray[np.float32],
+    floor_z_m: float,
+    config: GridConfig,
+    semantic: SemanticVoxels | None = None,
+    ranges: NDArray[np.int64] | None = None,
 ) -> Columns:
     """Count voxels that are neither above the height band nor far below the floor.
 
@@ -120,18 +126,26 @@ def count_columns(
         floor_z_m: height of the floor.
         config: resolution, height band and passable classes.
         semantic: labelled cells; None = nothing is labelled.
+        ranges: (B, 2) first rows of points that count, and the ones behind the last; None = all.
     """
+    ranges = np.array([[0, len(points_m)]]) if ranges is None else ranges
     top_m = config.max_obstacle_height_m
-    x0, y0, x1, y1 = _bounds(points_m, floor_z_m, _DROP_M, top_m, config.resolution_m)
+    x0, y0, x1, y1 = _bounds(points_m, ranges, floor_z_m, _DROP_M, top_m, config.resolution_m)
     if x1 < x0:
         return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
     if (x1 - x0 + 1) * (y1 - y0 + 1) > _MAX_CELLS:
-        x0, y0, x1, y1 = _fullest(points_m, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
+        counted = np.concatenate([points_m[first:end] for first, end in ranges])
+        x0, y0, x1, y1 = _fullest(counted, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
     shape = y1 - y0 + 1, x1 - x0 + 1
     ground, blocking = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     heights = np.array([_DROP_M, top_m, config.min_obstacle_height_m, FLOOR_BULGE_M, LOW_THING_M])
-    kinds = _kinds(points_m, config, semantic)
-    _count(points_m, kinds, floor_z_m, heights, config.resolution_m, x0, y0, ground, blocking)
+    cells = _CellKinds.of(config, semantic)
+    kinds = np.zeros(0, np.uint8)
+    if cells.table.size == 0 and len(cells.kinds):
+        points_m = np.concatenate([points_m[first:end] for first, end in ranges])
+        ranges, kinds = np.array([[0, len(points_m)]]), cells.at(points_m)
+    place = cells.anchor, cells.size_m, cells.low, cells.table
+    _count(points_m, ranges, *place, kinds, floor_z_m, heights, config.resolution_m, x0, y0, ground, blocking)
     return Columns(np.array([x0, y0], np.int64), ground, blocking)
 
 
@@ -158,40 +172,107 @@ def _fullest(
 
 def _kinds(points_m: NDArray[np.float32], config: GridConfig, semantic: SemanticVoxels | None) -> NDArray[np.uint8]:
     """(N,) bits of what the labelled cell around each of (N, 3) points is called; of several cells the first counts."""
-    if semantic is None or len(semantic.labels) == 0:
-        return np.full(len(points_m), _NOTHING, np.uint8)
-    kind_of_class = np.array(
-        [
-            (_FLOOR if name in FLOOR_CLASSES else _THING) | (_PASSABLE if name in config.passable_classes else 0)
-            for name in semantic.classes
-        ],
-        np.uint8,
-    )
-    kind_of_cell = kind_of_class[semantic.labels]
-    size = semantic.cell_size_m
-    anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * size  # the cells need not begin at the origin
-    cells = np.floor((semantic.centers_m - anchor) / size).astype(np.int64)
-    low = cells.min(axis=0)
-    extent = cells.max(axis=0) - low + 1
-    if float(np.prod(extent.astype(np.float64))) <= _MAX_TABLE:
-        table = np.full(extent, _NOTHING, np.uint8)
-        first_last = np.arange(len(cells) - 1, -1, -1)  # of several in a cell the first is written last
-        table[tuple((cells - low)[first_last].T)] = kind_of_cell[first_last]
-        from_table: NDArray[np.uint8] = _look_up(points_m, anchor, size, low, table)
-        return from_table
-    wanted = np.floor((points_m - anchor) / size).astype(np.int64) - low
-    inside = ((wanted >= 0) & (wanted < extent)).all(axis=1)
-    keys, mine = _flat(cells - low, extent), _flat(wanted[inside], extent)
-    order = np.argsort(keys, kind="stable")
-    position = np.minimum(np.searchsorted(keys[order], mine), len(keys) - 1)
-    found = np.full(len(points_m), _NOTHING, np.uint8)
-    found[inside] = np.where(keys[order][position] == mine, kind_of_cell[order[position]], _NOTHING)
-    return found
+    return _CellKinds.of(config, semantic).at(points_m)
+
+
+@dataclass(frozen=True, eq=False)
+class _CellKinds:
+    """What labelled cells are called.
+
+    Attributes:
+        anchor: (3,) a corner of the cells, which need not begin at the origin. size_m: their edge.
+        low: (3,) first cell. extent: (3,) cells from there to the last.
+        cells: (M, 3) less the first. kinds: (M,) bits.
+        table: (extent) bits by cell; empty for cells too far apart.
+    """
+
+    anchor: NDArray[np.float64]
+    size_m: float
+    low: NDArray[np.int64]
+    extent: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+    table: NDArray[np.uint8]
+
+    @staticmethod
+    def of(config: GridConfig, semantic: SemanticVoxels | None) -> _CellKinds:
+        no_table = np.zeros((0, 0, 0), np.uint8)
+        if semantic is None or len(semantic.labels) == 0:
+            nothing = np.zeros(3, np.int64)
+            return _CellKinds(
+                np.zeros(3), 1.0, nothing, nothing, np.zeros((0, 3), np.int64), np.zeros(0, np.uint8), no_table
+            )
+        kind_of_class = np.array(
+            [
+                (_FLOOR if name in FLOOR_CLASSES else _THING) | (_PASSABLE if name in config.passable_classes else 0)
+                for name in semantic.classes
+            ],
+            np.uint8,
+        )
+        size, kinds = semantic.cell_size_m, kind_of_class[semantic.labels]
+        anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * size
+        cells = _cells_of(semantic.centers_m, anchor, size)
+        low = cells.min(axis=0)
+        cells -= low
+        extent = cells.max(axis=0) + 1
+        if float(np.prod(extent.astype(np.float64))) <= _MAX_TABLE:
+            return _CellKinds(anchor, size, low, extent, cells, kinds, _table(cells, extent, kinds))
+        return _CellKinds(anchor, size, low, extent, cells, kinds, no_table)
+
+    def at(self, points_m: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """(N,) bits of the cells that (N, 3) points lie in."""
+        found = np.full(len(points_m), _NOTHING, np.uint8)
+        if self.table.size:
+            _look_up(points_m, self.anchor, self.size_m, self.low, self.table, found)
+        elif len(self.kinds):
+            wanted = _cells_of(points_m, self.anchor, self.size_m) - self.low
+            inside = ((wanted >= 0) & (wanted < self.extent)).all(axis=1)
+            keys, mine = _flat(self.cells, self.extent), _flat(wanted[inside], self.extent)
+            order = np.argsort(keys, kind="stable")
+            position = np.minimum(np.searchsorted(keys[order], mine), len(keys) - 1)
+            found[inside] = np.where(keys[order][position] == mine, self.kinds[order[position]], _NOTHING)
+        return found
 
 
 def _flat(cells: NDArray[np.int64], extent: NDArray[np.int64]) -> NDArray[np.int64]:
     flat: NDArray[np.int64] = (cells[:, 0] * extent[1] + cells[:, 1]) * extent[2] + cells[:, 2]
     return flat
+
+
+@njit(cache=True, nogil=True)
+def _cells_of(points: NDArray[np.float32], anchor: NDArray[np.float64], size: float) -> NDArray[np.int64]:
+    cells = np.empty((len(points), 3), np.int64)
+    for row in range(len(points)):
+        for c in range(3):
+            cells[row, c] = int(np.floor((np.float64(points[row, c]) - anchor[c]) / size))
+    return cells
+
+
+@njit(cache=True, nogil=True)
+def _table(cells: NDArray[np.int64], extent: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    table = np.zeros((extent[0], extent[1], extent[2]), np.uint8)
+    for row in range(len(cells) - 1, -1, -1):  # of several in a cell the first is written last
+        table[cells[row, 0], cells[row, 1], cells[row, 2]] = kinds[row]
+    return table
+
+
+@njit(cache=True, inline="always")
+def _kind_at(
+    points: NDArray[np.float32],
+    row: int,
+    anchor: NDArray[np.float64],
+    cell_size: float,
+    low: NDArray[np.int64],
+    table: NDArray[np.uint8],
+) -> int:
+    """The table's entry of the cell that a point lies in; 0 outside of the table."""
+    i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
+    j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
+    k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
+    kind = 0
+    if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
+        kind = int(table[i, j, k])
+    return kind
 
 
 @njit(cache=True, nogil=True)
@@ -201,36 +282,47 @@ def _look_up(
     cell_size: float,
     low: NDArray[np.int64],
     table: NDArray[np.uint8],
-) -> NDArray[np.uint8]:
-    """(N,) entries ``table[cell - low]`` of the cells that (N, 3) points lie in; 0 outside of the table."""
-    found = np.zeros(len(points), np.uint8)
+    found: NDArray[np.uint8],
+) -> None:
     for row in range(len(points)):
-        i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
-        j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
-        k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
-        if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
-            found[row] = table[i, j, k]
-    return found
+        found[row] = _kind_at(points, row, anchor, cell_size, low, table)
 
 
 @njit(cache=True, nogil=True)
 def _bounds(
-    points: NDArray[np.float32], floor_z: float, drop: float, top: float, resolution: float
+    points: NDArray[np.float32],
+    ranges: NDArray[np.int64],
+    floor_z: float,
+    drop: float,
+    top: float,
+    resolution: float,
 ) -> tuple[int, int, int, int]:
     """Lowest and highest cells (x0, y0, x1, y1); x1 < x0 when no voxel counts."""
-    x0, y0, x1, y1 = 1 << 40, 1 << 40, -(1 << 40), -(1 << 40)
-    for row in range(len(points)):
-        height = np.float64(points[row, 2]) - floor_z
-        if height > -drop and height <= top:
-            x = int(np.floor(np.float64(points[row, 0]) / resolution))
-            y = int(np.floor(np.float64(points[row, 1]) / resolution))
-            x0, y0, x1, y1 = min(x0, x), min(y0, y), max(x1, x), max(y1, y)
-    return x0, y0, x1, y1
+    low_x, low_y, high_x, high_y = np.inf, np.inf, -np.inf, -np.inf
+    for b in range(len(ranges)):
+        for row in range(ranges[b, 0], ranges[b, 1]):
+            height = np.float64(points[row, 2]) - floor_z
+            if height > -drop and height <= top:
+                x, y = np.float64(points[row, 0]), np.float64(points[row, 1])
+                low_x, low_y, high_x, high_y = min(low_x, x), min(low_y, y), max(high_x, x), max(high_y, y)
+    if low_x > high_x:
+        return 0, 0, -1, -1
+    return (
+        int(np.floor(low_x / resolution)),
+        int(np.floor(low_y / resolution)),
+        int(np.floor(high_x / resolution)),
+        int(np.floor(high_y / resolution)),
+    )
 
 
 @njit(cache=True, nogil=True)
 def _count(
     points: NDArray[np.float32],
+    ranges: NDArray[np.int64],
+    anchor: NDArray[np.float64],
+    cell_size: float,
+    low: NDArray[np.int64],
+    table: NDArray[np.uint8],
     kinds: NDArray[np.uint8],
     floor_z: float,
     heights: NDArray[np.float64],
@@ -240,25 +332,27 @@ def _count(
     ground: NDArray[np.int64],
     blocking: NDArray[np.int64],
 ) -> None:
+    """``kinds``: (N,) of the points, where the table has none."""
     drop, top, band, bulge, thing = heights
-    for row in range(len(points)):
-        height = np.float64(points[row, 2]) - floor_z
-        if not (height > -drop and height <= top):
-            continue
-        kind = kinds[row]
-        blocks = height >= band or (kind & _THING != 0 and height >= thing)
-        if kind & _FLOOR != 0 and height < band + bulge:
-            blocks = False
-        if kind & _PASSABLE != 0:
-            blocks = False
-        x = int(np.floor(np.float64(points[row, 0]) / resolution)) - x0
-        y = int(np.floor(np.float64(points[row, 1]) / resolution)) - y0
-        if not (0 <= x < ground.shape[1] and 0 <= y < ground.shape[0]):
-            continue
-        if blocks:
-            blocking[y, x] += 1
-        else:
-            ground[y, x] += 1
+    for b in range(len(ranges)):
+        for row in range(ranges[b, 0], ranges[b, 1]):
+            height = np.float64(points[row, 2]) - floor_z
+            if not (height > -drop and height <= top):
+                continue
+            kind = int(kinds[row]) if len(kinds) else _kind_at(points, row, anchor, cell_size, low, table)
+            blocks = height >= band or (kind & _THING != 0 and height >= thing)
+            if kind & _FLOOR != 0 and height < band + bulge:
+                blocks = False
+            if kind & _PASSABLE != 0:
+                blocks = False
+            x = int(np.floor(np.float64(points[row, 0]) / resolution)) - x0
+            y = int(np.floor(np.float64(points[row, 1]) / resolution)) - y0
+            if not (0 <= x < ground.shape[1] and 0 <= y < ground.shape[0]):
+                continue
+            if blocks:
+                blocking[y, x] += 1
+            else:
+                ground[y, x] += 1
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -245,9 +245,9 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
         rig.reset_on_jump, rig.backlog = reset, 100
         whole, fused, permits = rig.perceptron.integrate, [], threading.Semaphore(0)
 
-        def slow(posed):
+        def slow(posed, **options):
             assert permits.acquire(timeout=10)
-            report = whole(posed)
+            report = whole(posed, **options)
             fused.append((posed.frame.camera, posed.frame.stamp_ns))
             return report
 
@@ -339,7 +339,7 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
         rig.wait(fused=0, bad_frame=1)
         whole = rig.perceptron.integrate
 
-        def broken(posed):
+        def broken(posed, **options):
             raise MemoryError("no room")
 
         monkeypatch.setattr(rig.perceptron, "integrate", broken)
@@ -369,8 +369,48 @@ def test_a_camera_out_of_the_map_s_reach_is_a_drop_that_names_the_cause(rig):
     assert "the map reaches 8000 m" in rig.why("out_of_reach")
 
 
+def test_frames_do_not_wait_for_an_image_that_is_encoded(rig, monkeypatch):
+    """The image of a keyframe takes as long as several frames to encode; those came late by as much."""
+    encoding, go_on = threading.Event(), threading.Event()
+
+    def encode_keyframes():
+        encoding.set()
+        assert go_on.wait(30.0)
+        return {"encode": 1.0}
+
+    booked: dict[str, float] = {}
+    monkeypatch.setattr(rig.perceptron, "encode_keyframes", encode_keyframes)
+    monkeypatch.setattr(rig.health, "stages", lambda prefix, stage_ms: booked.update(stage_ms))
+    rig.frame()  # the first is a keyframe
+    rig.wait(fused=1)
+    assert encoding.wait(20.0)
+    for n in range(2, 6):
+        rig.frame()
+        rig.wait(fused=n)
+    assert "points" in booked
+    assert "encode" not in booked
+    go_on.set()
+    wait_until(lambda: "encode" in booked, 20, "the time of encoding")
+
+
+def test_an_exception_while_encoding_is_reported_and_survived(rig, monkeypatch):
+    whole, calls = rig.perceptron.encode_keyframes, []
+
+    def broken():
+        calls.append(1)
+        raise ZeroDivisionError("nothing to encode")
+
+    monkeypatch.setattr(rig.perceptron, "encode_keyframes", broken)
+    rig.frame()
+    rig.wait(fused=1)
+    wait_until(lambda: rig.health.counted("internal_errors") == 1, 20, "the error")
+    monkeypatch.setattr(rig.perceptron, "encode_keyframes", whole)
+    rig.frame()
+    rig.wait(fused=2)
+
+
 def test_an_exception_while_fusing_is_reported_and_survived(rig, monkeypatch):
-    def broken(posed):
+    def broken(posed, **options):
         raise MemoryError("no room")
 
     whole = rig.perceptron.integrate
@@ -389,10 +429,10 @@ def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
     release, entered = threading.Event(), threading.Event()
     whole = rig.perceptron.integrate
 
-    def slow(posed):
+    def slow(posed, **options):
         entered.set()
         assert release.wait(10)
-        return whole(posed)
+        return whole(posed, **options)
 
     monkeypatch.setattr(rig.perceptron, "integrate", slow)
     rig.frame()
@@ -413,11 +453,11 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
     rig.backlog = backlog
     whole, fused = rig.perceptron.integrate, Counter()
 
-    def slow(posed):
+    def slow(posed, **options):
         fused[posed.frame.camera] += 1
         if fused.total() <= rounds:
             rig.frame()
-        return whole(posed)
+        return whole(posed, **options)
 
     monkeypatch.setattr(rig.perceptron, "integrate", slow)
     try:

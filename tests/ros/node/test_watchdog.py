@@ -191,7 +191,7 @@ def test_a_frame_that_is_never_fused_is_a_drop_and_the_next_is_fused(monkeypatch
     rig = Rig()
     try:
         whole = rig.perceptron.integrate
-        monkeypatch.setattr(rig.perceptron, "integrate", lambda posed: endless_loop())
+        monkeypatch.setattr(rig.perceptron, "integrate", lambda posed, **options: endless_loop())
         rig.frame()
         rig.wait(fused=0, **{TOOK_TOO_LONG: 1})
         monkeypatch.setattr(fusion_worker, "FUSION_LIMIT_S", 60.0)

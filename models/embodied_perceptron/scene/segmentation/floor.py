@@ -8,9 +8,12 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import FloatArray, distinct_keys
+from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.results import VoxelSnapshot
 
 _UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 _MAX_TABLE = 1 << 24  # cells of all layers that are marked in a table; more are sorted
 _AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
 
@@ -197,6 +200,31 @@ def estimate_up(
     return up if float(up @ hint) >= np.cos(max_tilt_rad) else None
 
 
+def thinned_points(snapshot: VoxelSnapshot, about: int) -> NDArray[np.float64]:
+    """(M, 3) mean points of all voxels, or of about so many, which are the same ones in whatever order voxels come."""
+    blocks, step = blocks_of(snapshot), 1 + len(snapshot) // about
+    # of each block every so many voxels, from one that its place decides: next to it another block begins elsewhere
+    first = (blocks.keys.astype(np.uint64) * _MIX >> np.uint64(32)).astype(np.int64) % step
+    rows = _every(blocks.ranges, first, step)
+    points: NDArray[np.float64] = blocks.arena.points_m[rows].astype(np.float64)
+    return points
+
+
+@njit(cache=True, nogil=True)
+def _every(ranges: NDArray[np.int64], first: NDArray[np.int64], step: int) -> NDArray[np.int64]:
+    """Every so many rows of each range, from its ``first`` on."""
+    n = 0
+    for b in range(len(ranges)):
+        n += max(0, (ranges[b, 1] - ranges[b, 0] - first[b] + step - 1) // step)
+    rows = np.empty(n, np.int64)
+    n = 0
+    for b in range(len(ranges)):
+        for row in range(ranges[b, 0] + first[b], ranges[b, 1], step):
+            rows[n] = row
+            n += 1
+    return rows
+
+
 class FloorHeight:
     """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
 
@@ -208,9 +236,10 @@ class FloorHeight:
         self._clearance_m = clearance_m
         self._last_m: float | None = None
 
-    def of(self, points_m: FloatArray) -> float:
-        """Of the (N, 3) points of the map as it is now."""
-        found = estimate_floor_z(points_m[:: 1 + len(points_m) // _ENOUGH_POINTS])
+    def of(self, snapshot: VoxelSnapshot) -> float:
+        """Of the map as it is now."""
+        points_m = thinned_points(snapshot, _ENOUGH_POINTS)
+        found = estimate_floor_z(points_m)
         if found is not None:
             self._last_m = found
         if self._last_m is not None:

@@ -243,7 +243,7 @@ def count_names(tables: Sequence[SceneBoxTable]) -> dict[str, tuple[int, int]]:
 
 
 def _with_names(table: SceneBoxTable, names: Mapping[str, tuple[int, int]]) -> F64:
-    known = {label: name_log_odds(names, label) for label in set(table.labels)}
+    known = name_log_odds(names, set(table.labels))
     filled = table.features.copy()
     filled[:, _NAME] = [known[label] for label in table.labels]
     return filled

@@ -1,4 +1,7 @@
-"""The one thread that fuses: takes posed frames out of the inbox and puts them into the map."""
+"""The one thread that fuses: takes posed frames out of the inbox and puts them into the map.
+
+Images of keyframes are encoded in a thread beside it: that takes as long as several frames, which need not wait.
+"""
 
 from __future__ import annotations
 
@@ -59,17 +62,22 @@ class FusionWorker:
         self._statistics_s = float("-inf")
         self.on_fused: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="fusion", daemon=True)
+        self._keyframe = threading.Event()  # one came, or the end
+        self._encoder = threading.Thread(target=self._run_encoder, name="encoding", daemon=True)
 
     def start(self) -> None:
         """Begin working."""
         self._thread.start()
+        self._encoder.start()
 
     def stop(self) -> None:
         """End after the frame at hand."""
         self._stopping = True
         self._inbox.wake()
-        if self._thread.is_alive():
-            self._thread.join(STOP_LIMIT_S)
+        self._keyframe.set()
+        for thread in (self._thread, self._encoder):
+            if thread.is_alive():
+                thread.join(STOP_LIMIT_S)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -80,14 +88,31 @@ class FusionWorker:
             except TookTooLongError:
                 self._inbox.refuse(TOOK_TOO_LONG, f"it was not fused within {FUSION_LIMIT_S:g} s")
             except Exception:  # the thread must survive whatever one step meets; it is reported, and the next goes on
-                self._health.count("internal_errors")
-                trace = traceback.format_exc()
-                last_line = trace.strip().splitlines()[-1]
-                self._health.problem("node", ERROR, f"internal error while fusing: {last_line}", "fusion", hold_s=30.0)
-                self._log.error("internal error", trace)
+                self._report_error("fusing", "fusion")
             finally:
                 self._inbox.settle()
         self._inbox.settle()
+
+    def _run_encoder(self) -> None:
+        while True:
+            self._keyframe.wait()
+            self._keyframe.clear()
+            if self._stopping:
+                return
+            try:
+                with self._watchdog.watch("encoding", FUSION_LIMIT_S):
+                    self._health.stages("fusion", self._perceptron.encode_keyframes())
+            except TookTooLongError:  # the watchdog has told of it; the next perception tries again
+                continue
+            except Exception:
+                self._report_error("encoding", "encoding")
+
+    def _report_error(self, doing: str, source: str) -> None:
+        self._health.count("internal_errors")
+        trace = traceback.format_exc()
+        last_line = trace.strip().splitlines()[-1]
+        self._health.problem("node", ERROR, f"internal error while {doing}: {last_line}", source, hold_s=30.0)
+        self._log.error("internal error", trace)
 
     def _step(self) -> None:
         posed = self._inbox.take(self._now_ns())
@@ -102,7 +127,7 @@ class FusionWorker:
     def _fuse(self, posed: PosedFrame) -> None:
         start = time.perf_counter()
         try:
-            report = self._perceptron.integrate(posed)
+            report = self._perceptron.integrate(posed, encode=False)
         except MapLimitError as error:
             self._inbox.refuse(OUT_OF_REACH, str(error))
             self._health.problem("map", ERROR, str(error), "reach", hold_s=_HOLD_S)
@@ -118,6 +143,8 @@ class FusionWorker:
         self._inbox.fused()
         self._health.latency("fused", (time.time_ns() - posed.arrival_ns) / 1e6)
         self._health.tick("fusion")
+        if report.keyframe:
+            self._keyframe.set()
         self._uncounted.append(report)
         while self._uncounted and self._uncounted[0].counts.ready():  # a device tells later, and nothing waits for it
             self._count_evictions(self._uncounted.popleft())

@@ -1,0 +1,464 @@
+"""Copies of the map that cost what has changed: its voxels block by block, in memory shared by all copies.
+
+A copy is a :class:`BlockView`: which blocks there are, where the voxels of each stand in an *arena* of rows, and a
+version that a block's content never shares with another content. What changed since the copy before is written to rows
+that no view uses; unchanged blocks stay where they are. A view is therefore frozen although later copies write to the
+same arena: rows are used again only after the last view that shows them is gone. Whoever keeps something of a view
+keeps the view.
+
+What is computed of a map block by block is carried from one view to the next by :func:`carried_blocks`, and computed
+anew for the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, block_coords, row_starts, split_coords
+from embodied_perceptron.mapping.voxels import (
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_UNIT,
+    HITS,
+    OFFSET,
+    OFFSET_UNITS,
+    RECORD,
+    VoxelRows,
+)
+from embodied_perceptron.results import VoxelSnapshot
+
+Array = NDArray[Any]
+Index = NDArray[np.int64]
+
+_UNIT = 16  # rows by which room is given to blocks: a block that grows a little stays in the same size
+_SIZES = BLOCK_VOXELS // _UNIT + 1
+_ROOM = 2.0  # of a new arena, by what it must hold
+_MOMENTS = itertools.count(1)  # one for all maps of the process: no two contents share a version
+
+
+@dataclass(frozen=True, eq=False)
+class Arena:
+    """Rows of voxels; see the module docstring.
+
+    Attributes:
+        coords: (R, 3) int32. records: (R, 8) int32. last_seen_ns: (R,) int64, as in :class:`~.voxels.VoxelRows`.
+        points_m: (R, 3) float32 mean points. colors: (R, 3) uint8 mean colours.
+        lengths: (R / 16, 64) uint16, at the first row of a block, in units: voxels in each of its (x, y) rows.
+    """
+
+    coords: NDArray[np.int32]
+    records: NDArray[np.int32]
+    last_seen_ns: Index
+    points_m: NDArray[np.float32]
+    colors: NDArray[np.uint8]
+    lengths: NDArray[np.uint16]
+
+    @staticmethod
+    def of(rows: int) -> Arena:
+        """So large, of any content."""
+        return Arena(
+            np.empty((rows, 3), np.int32),
+            np.empty((rows, RECORD), np.int32),
+            np.empty(rows, np.int64),
+            np.empty((rows, 3), np.float32),
+            np.empty((rows, 3), np.uint8),
+            np.empty((rows // _UNIT, BLOCK_EDGE**2), np.uint16),
+        )
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def take(self, starts: Index, other: Arena, others: Index, counts: Index) -> None:
+        """The voxels of some blocks from another one."""
+        self.lengths[starts // _UNIT] = other.lengths[others // _UNIT]
+        rows, others = row_ranges(starts, counts), row_ranges(others, counts)
+        for name in ("coords", "records", "last_seen_ns", "points_m", "colors"):
+            getattr(self, name)[rows] = getattr(other, name)[others]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockView:
+    """The map at one moment, block by block.
+
+    Attributes:
+        voxel_size_m: edge of a voxel.
+        keys: (B,) int64 of blocks with voxels, ascending.
+        coords: (B, 3) int32 block coordinates.
+        starts, counts: (B,) int64 first row of each block's voxels in the arena, and how many, ordered within a block.
+        newest_ns: (B,) int64 newest stamp of its voxels.
+        versions: (B,) int64 of its content.
+        arena: the rows; mean points and colours are there once :meth:`with_means` was called.
+    """
+
+    voxel_size_m: float
+    keys: Index
+    coords: NDArray[np.int32]
+    starts: Index
+    counts: Index
+    newest_ns: Index
+    versions: Index
+    arena: Arena
+    _fill_means: Any = None
+
+    def __len__(self) -> int:
+        return self._voxels
+
+    @cached_property
+    def _voxels(self) -> int:
+        return int(self.counts.sum())
+
+    @cached_property
+    def ranges(self) -> Index:
+        """(B, 2) first row of each block in the arena, and the one behind its last."""
+        return np.stack([self.starts, self.starts + self.counts], axis=1)
+
+    @property
+    def lengths(self) -> NDArray[np.uint16]:
+        """(B, 64) voxels in each (x, y) row of each block; with means."""
+        return self.arena.lengths[self.starts // _UNIT]
+
+    @cached_property
+    def order(self) -> Index:
+        """(N,) rows of the arena by voxel, x slowest, z fastest."""
+        rows = self.with_means().lengths.astype(np.int32)
+        order = np.empty(row_starts(self.coords, rows), np.int64)
+        order_rows(self.starts, self.counts, self.arena.coords, rows, order)
+        return order
+
+    def with_means(self) -> BlockView:
+        """The same view, the means of whose voxels have been computed."""
+        if self._fill_means is not None:
+            self._fill_means()
+        return self
+
+    def rows(self) -> VoxelRows:
+        """The voxels as they are stored, sorted when they are asked for."""
+        return BlockRows(self)
+
+    def snapshot(self) -> VoxelSnapshot:
+        """Their means, sorted when they are asked for."""
+        return BlockSnapshot(self.with_means())
+
+
+class BlockRows(VoxelRows):
+    """:class:`~.voxels.VoxelRows` of a view. ``blocks``: the view."""
+
+    blocks: BlockView
+
+    def __init__(self, blocks: BlockView) -> None:
+        object.__setattr__(self, "blocks", blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def coords(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.coords[self.blocks.order])
+
+    @cached_property
+    def records(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.records[self.blocks.order])
+
+    @cached_property
+    def last_seen_ns(self) -> torch.Tensor:
+        return torch.from_numpy(self.blocks.arena.last_seen_ns[self.blocks.order])
+
+    def cpu(self) -> VoxelRows:
+        return self
+
+
+class BlockSnapshot(VoxelSnapshot):
+    """:class:`~embodied_perceptron.results.VoxelSnapshot` of a view. ``blocks``: the view, with means."""
+
+    blocks: BlockView
+
+    def __init__(self, blocks: BlockView) -> None:
+        object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "voxel_size_m", blocks.voxel_size_m)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def coords(self) -> NDArray[np.int32]:
+        return self.blocks.arena.coords[self.blocks.order]
+
+    @cached_property
+    def mean_point_m(self) -> NDArray[np.float32]:
+        return self.blocks.arena.points_m[self.blocks.order]
+
+    @cached_property
+    def mean_color(self) -> NDArray[np.uint8]:
+        return self.blocks.arena.colors[self.blocks.order]
+
+    @cached_property
+    def hits(self) -> NDArray[np.int32]:
+        hits: NDArray[np.int32] = self.blocks.arena.records[self.blocks.order, HITS]
+        return hits
+
+    @cached_property
+    def evidence(self) -> NDArray[np.float32]:
+        units = self.blocks.arena.records[self.blocks.order, EVIDENCE]
+        evidence: NDArray[np.float32] = (units * EVIDENCE_UNIT).astype(np.float32)
+        return evidence
+
+    @cached_property
+    def last_seen_ns(self) -> Index:
+        return self.blocks.arena.last_seen_ns[self.blocks.order]
+
+
+def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
+    """A snapshot block by block, with means: as it was copied, or else put in order here, with coordinates, points and
+    stamps alone."""
+    if isinstance(snapshot, BlockSnapshot):
+        return snapshot.blocks
+    if snapshot not in _BLOCKS:
+        _BLOCKS[snapshot] = _in_blocks(snapshot)
+    return _BLOCKS[snapshot]
+
+
+def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
+    keys, _ = split_coords(snapshot.coords)
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    blocks, counts = keys[order][first], np.diff(first, append=len(order))
+    rooms = Rooms.sizes(counts)
+    starts, arena = np.cumsum(rooms) - rooms, Arena.of(int(rooms.sum()))
+    rows = row_ranges(starts, counts)
+    arena.coords[rows], arena.points_m[rows] = snapshot.coords[order], snapshot.mean_point_m[order]
+    arena.last_seen_ns[rows] = stamps = snapshot.last_seen_ns[order]
+    row_lengths(starts, counts, arena.coords, arena.lengths)
+    newest_ns = np.maximum.reduceat(stamps, first) if len(first) else stamps
+    versions = np.full(len(first), next(_MOMENTS))
+    coords = block_coords(blocks).astype(np.int32)
+    return BlockView(snapshot.voxel_size_m, blocks, coords, starts, counts, newest_ns, versions, arena)
+
+
+_BLOCKS: weakref.WeakKeyDictionary[VoxelSnapshot, BlockView] = weakref.WeakKeyDictionary()
+
+
+def carried_blocks(old: BlockView | None, new: BlockView) -> Index:
+    """(B,) for each block of ``new`` where it is in ``old``; -1 if it was not there, or not as it is now."""
+    rows = np.full(len(new.keys), -1, np.int64)
+    if old is not None:
+        match_blocks(old.keys, old.versions, new.keys, new.versions, rows)
+    return rows
+
+
+class Rooms:
+    """Which rows of an arena are given away: room for a block is a multiple of 16 rows, given again when it is freed.
+
+    ``end``: rows behind it were never given away. ``rows``: that there are.
+    """
+
+    def __init__(self, rows: int = 0) -> None:
+        units = -(-rows // _UNIT)
+        self.rows, self.end = units * _UNIT, 0
+        self._free = np.full(_SIZES, -1, np.int64)  # first free room of each size, in units; -1 = none
+        self._next_free = np.empty(units, np.int64)
+
+    @staticmethod
+    def sizes(counts: NDArray[np.integer[Any]]) -> Index:
+        """Rows of the rooms for so many voxels."""
+        return (counts.astype(np.int64) + (_UNIT - 1)) // _UNIT * _UNIT
+
+    def fits(self, sizes: Index) -> bool:
+        """Whether there is room for all of these, whatever is free."""
+        return self.end + int(sizes.sum()) <= self.rows
+
+    def take(self, sizes: Index) -> Index:
+        """First rows of rooms of these sizes, which fit."""
+        starts = np.empty(len(sizes), np.int64)
+        self.end = take_room(sizes, self._free, self._next_free, self.end, starts)
+        return starts
+
+    def free(self, starts: Index, sizes: Index) -> None:
+        """Rooms that nobody reads any more."""
+        free_room(starts, sizes, self._free, self._next_free)
+
+
+class BlockCopier:
+    """Makes a view of a map's blocks after the other; for one thread at a time, views may be read in others.
+
+    Blocks are known by the slots in which the map keeps them.
+    """
+
+    def __init__(self, slots: int, voxel_size_m: float) -> None:
+        self._voxel_size_m = voxel_size_m
+        self._start = np.zeros(slots, np.int64)
+        self._size = np.zeros(slots, np.int64)  # of the room that it has
+        self._count = np.zeros(slots, np.int64)
+        self._newest = np.zeros(slots, np.int64)
+        self._version = np.zeros(slots, np.int64)
+        self._arena, self._rooms = Arena.of(0), Rooms()
+        self._left: deque[tuple[int, Index, Index]] = deque()  # moment, rooms that views before it may show
+        self._views: deque[tuple[int, weakref.ref[BlockView]]] = deque()
+        self._without_means: list[tuple[Index, Index]] = []
+        self._means_lock = threading.Lock()
+
+    def make_room(self, slots: NDArray[np.int32], sizes: NDArray[np.int32]) -> Index:
+        """(N,) first rows of new room for blocks that have changed, ``sizes`` voxels at most in each.
+
+        What they had before is free when no view shows it any more. :meth:`view` follows.
+        """
+        self._moment = next(_MOMENTS)
+        had = slots[self._size[slots] > 0]
+        self._left.append((self._moment, self._start[had], self._size[had]))
+        while self._views and self._views[0][1]() is None:
+            self._views.popleft()
+        oldest = self._views[0][0] if self._views else self._moment
+        while self._left and self._left[0][0] <= oldest:
+            self._rooms.free(*self._left.popleft()[1:])
+        wanted = Rooms.sizes(sizes)
+        self._size[slots] = 0
+        if not self._rooms.fits(wanted):
+            self._move(int(wanted.sum()))
+        starts = self._rooms.take(wanted)
+        self._start[slots], self._size[slots], self._version[slots] = starts, wanted, self._moment
+        return starts
+
+    def _move(self, rows: int) -> None:
+        """Into a new arena with room for so much more; views stay in the one that they were made with."""
+        self._fill_means()
+        slots = np.flatnonzero(self._size)
+        sizes, counts, old = self._size[slots], self._count[slots], self._start[slots]
+        self._rooms = Rooms(int(_ROOM * (rows + int(sizes.sum()))))
+        starts, arena = self._rooms.take(sizes), Arena.of(self._rooms.rows)
+        arena.take(starts, self._arena, old, counts)
+        self._arena, self._start[slots] = arena, starts
+        self._left.clear()
+        self._views.clear()
+
+    @property
+    def arena(self) -> Arena:
+        """Where rows are written now."""
+        return self._arena
+
+    def view(
+        self,
+        slots: NDArray[np.int32],
+        keys: Index,
+        coords: NDArray[np.int32],
+        changed: NDArray[np.int32],
+        counts: Index,
+        newest_ns: Index,
+    ) -> BlockView:
+        """The map now: ``slots``, ``keys`` and ``coords`` of all blocks, ascending by key, and how many voxels of the
+        ``changed`` ones were written to the room of :meth:`make_room`, with their newest stamps."""
+        self._count[changed], self._newest[changed] = counts, newest_ns
+        with self._means_lock:
+            self._without_means.append((self._start[changed], counts))
+        kept = np.flatnonzero(self._count[slots])
+        slots = slots[kept]
+        view = BlockView(
+            self._voxel_size_m, keys[kept], coords[kept], self._start[slots], self._count[slots], self._newest[slots],
+            self._version[slots], self._arena, self._fill_means,
+        )  # fmt: skip
+        self._views.append((self._moment, weakref.ref(view)))
+        return view
+
+    def _fill_means(self) -> None:
+        with self._means_lock:
+            for starts, counts in self._without_means:
+                a = self._arena
+                voxel_means(starts, counts, a.coords, a.records, self._voxel_size_m, a.points_m, a.colors)
+                row_lengths(starts, counts, a.coords, a.lengths)
+            self._without_means.clear()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# kernels
+
+
+@njit(cache=True, nogil=True)
+def row_ranges(starts: Array, counts: Array) -> Array:
+    """Rows of some ranges, one after the other."""
+    rows = np.empty(counts.sum(), np.int64)
+    n = 0
+    for b in range(starts.shape[0]):
+        for i in range(starts[b], starts[b] + counts[b]):
+            rows[n] = i
+            n += 1
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def free_room(starts: Array, sizes: Array, free: Array, next_free: Array) -> None:
+    """Put rooms on the lists of free ones of their sizes; both lists in units."""
+    for i in range(starts.shape[0]):
+        start, size = starts[i] // _UNIT, sizes[i] // _UNIT
+        next_free[start] = free[size]
+        free[size] = start
+
+
+@njit(cache=True, nogil=True)
+def take_room(sizes: Array, free: Array, next_free: Array, end: int, starts: Array) -> int:
+    """First rows of rooms, free ones or else behind ``end``; returns the new end."""
+    for i in range(sizes.shape[0]):
+        size = sizes[i] // _UNIT
+        if size > 0 and free[size] >= 0:
+            starts[i] = free[size] * _UNIT
+            free[size] = next_free[free[size]]
+        else:
+            starts[i] = end
+            end += sizes[i]
+    return end
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
+def voxel_means(
+    starts: Array, counts: Array, coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array
+) -> None:
+    """Sums -> mean points (metres) and mean colours, of some ranges of rows."""
+    for b in range(starts.shape[0]):
+        for i in range(starts[b], starts[b] + counts[b]):
+            n = np.float64(records[i, HITS])
+            for c in range(3):
+                # half a unit: a fixed-point number stands for the unit above it
+                place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
+                points[i, c] = (coords[i, c] + place) * voxel_size_m
+                colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
+
+
+@njit(cache=True, nogil=True)
+def row_lengths(starts: Array, counts: Array, coords: Array, lengths: Array) -> None:
+    """How many voxels stand in each (x, y) row of each block."""
+    for b in range(starts.shape[0]):
+        if counts[b] == 0:  # it may have no room
+            continue
+        unit = starts[b] // _UNIT
+        lengths[unit, :] = 0
+        for i in range(starts[b], starts[b] + counts[b]):
+            lengths[unit, (coords[i, 0] & 7) * 8 + (coords[i, 1] & 7)] += 1
+
+
+@njit(cache=True, nogil=True)
+def order_rows(starts: Array, counts: Array, coords: Array, rows: Array, order: Array) -> None:
+    """Row of each voxel in order, by where each (x, y) row begins."""
+    for b in range(starts.shape[0]):
+        for i in range(starts[b], starts[b] + counts[b]):
+            row = (coords[i, 0] & 7) * 8 + (coords[i, 1] & 7)
+            order[rows[b, row]] = i
+            rows[b, row] += 1
+
+
+@njit(cache=True, nogil=True)
+def match_blocks(old_keys: Array, old_versions: Array, keys: Array, versions: Array, rows: Array) -> None:
+    """See :func:`carried_blocks`."""
+    i = 0
+    for j in range(keys.shape[0]):
+        while i < old_keys.shape[0] and old_keys[i] < keys[j]:
+            i += 1
+        if i < old_keys.shape[0] and old_keys[i] == keys[j] and old_versions[i] == versions[j]:
+            rows[j] = i

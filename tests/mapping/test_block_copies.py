@@ -1,0 +1,232 @@
+"""Copies that cost what has changed are the copies of the whole, over random lives of a map."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.volume_frames import posed, random_walk
+
+from embodied_perceptron.config import KeyframeConfig, VolumeConfig
+from embodied_perceptron.geometry.boxes import box_rotations
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wall_heights
+from embodied_perceptron.mapping.block_copies import BlockCopier, BlockRows, blocks_of
+from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites, to_snapshot
+from embodied_perceptron.mapping.host_map import HostMap
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.mapping.voxel_counts import count_voxels
+from embodied_perceptron.mapping.voxels import VoxelRows
+from embodied_perceptron.mapping.wall_columns import wall_columns
+from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.sensors.frame import PosedFrame
+
+EVERYWHERE = np.array([[-(1 << 30)] * 3, [1 << 30] * 3], np.int32)
+CONFIGS = {
+    "plain": VolumeConfig(voxel_size_m=0.04, max_blocks=4096),
+    "radius": VolumeConfig(voxel_size_m=0.03, max_range_m=2.5, radius_m=2.5, max_blocks=4096, min_hits=1),
+    "budget": VolumeConfig(voxel_size_m=0.03, max_blocks=96, min_hits=2),
+}
+
+
+def plain(rows: VoxelRows) -> VoxelRows:
+    return VoxelRows(rows.coords.clone(), rows.records.clone(), rows.last_seen_ns.clone())
+
+
+def whole(volume: FeatureVolume) -> VoxelSnapshot:
+    """What is stored now, by no copier."""
+    return to_snapshot(plain(volume._map.gather(max(volume.config.min_hits, 1))), volume.config.voxel_size_m)
+
+
+def assert_same(a: VoxelSnapshot, b: VoxelSnapshot) -> None:
+    for entry in fields(VoxelSnapshot):
+        np.testing.assert_array_equal(getattr(a, entry.name), getattr(b, entry.name), entry.name)
+
+
+def frozen(snapshot: VoxelSnapshot) -> VoxelSnapshot:
+    """Its content in memory of its own."""
+    return VoxelSnapshot(*(np.array(getattr(snapshot, entry.name)) for entry in fields(VoxelSnapshot)))
+
+
+class Life:
+    """A map to which something happens at random."""
+
+    def __init__(self, config: VolumeConfig, seed: int, folder: Path) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.volume = FeatureVolume(config, KeyframeConfig(translation_m=0.2, max_count=4))
+        self.frames: list[PosedFrame] = []
+        self.seed, self.path = seed, folder / "map.safetensors"
+        self.saved = False
+
+    def step(self) -> None:
+        kind = self.rng.choice(["frames", "box", "correct", "save", "load", "reset", "nothing"], p=[
+            0.55, 0.1, 0.08, 0.07, 0.07, 0.03, 0.1
+        ])  # fmt: skip
+        volume = self.volume
+        if kind == "frames":
+            for _ in range(self.rng.integers(1, 4)):
+                if not self.frames:
+                    self.seed += 1
+                    self.frames = random_walk(self.seed % 5 + 50, 8)  # places come again
+                    volume.forget_stamps()
+                volume.integrate(self.frames.pop())
+                volume.forget_stamps()
+        elif kind == "box" and len(volume):
+            points = volume.snapshot(1).mean_point_m
+            volume.clear_box(np.array([*points[self.rng.integers(len(points))], 0.3, 0.3, 0.3, 0.2, 0.0, 0.0]))
+        elif kind == "correct" and len(volume.keyframes):
+            keyframe = volume.keyframes.newest
+            assert keyframe is not None
+            T = keyframe.T_world_camera.copy()
+            T[:3, 3] += self.rng.normal(size=3) * 0.1
+            volume.correct_keyframes({(keyframe.frame.camera, keyframe.frame.stamp_ns): T})
+        elif kind == "save":
+            volume.save(self.path)
+            self.saved = True
+        elif kind == "load" and self.saved:
+            volume.load(self.path)
+        elif kind == "reset":
+            volume.reset()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_copies_are_those_of_the_whole_map(name: str, seed: int, tmp_path: Path) -> None:
+    life = Life(CONFIGS[name], seed, tmp_path)
+    kept: list[tuple[VolumeCopy, VoxelSnapshot]] = []  # a copy and what it showed, for as long as somebody keeps it
+    for _ in range(60):
+        life.step()
+        if life.rng.random() < 0.2:
+            continue  # several changes before the next copy
+        copy = life.volume.copy()
+        expected = whole(life.volume)
+        assert isinstance(copy.rows, BlockRows)
+        assert len(copy) == len(expected)
+        assert_same(copy.snapshot(), expected)
+        kept.append((copy, expected))
+        if life.rng.random() < 0.5:
+            kept.pop(life.rng.integers(len(kept)))
+        elif len(kept) > 6:
+            kept = kept[3:]
+        gc.collect()
+        for old, then in kept:
+            assert_same(old.snapshot(), then)
+        frames = (
+            wall_columns(blocks_of(copy.snapshot()), -0.5),
+            _columns(expected.coords, 0.0 + copy.voxel_size_m, *wall_heights(-0.5)),
+        )
+        for a, b in zip(*frames, strict=True):
+            np.testing.assert_array_equal(a, b)
+        center = expected.mean_point_m.mean(0).astype(np.float64) if len(expected) else np.zeros(3)
+        turned = copy.turned(ManhattanFrame(0.3), center, np.inf)
+        for rows in (copy.rows, turned.rows):
+            for a, b in zip(
+                merge_sites(rows, 2, EVERYWHERE, copy.site_sums), merge_by_sorting(plain(rows), 2, EVERYWHERE),
+                strict=True,
+            ):  # fmt: skip
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
+        whole_tensor = VolumeCopy(plain(copy.rows), copy.voxel_size_m)
+        window = Window(center, np.array([1.5, 1.5, np.inf]), 4)
+        a, b = (x.as_sparse_tensor(2, window=window) for x in (copy, whole_tensor))
+        assert a.coords.tolist() == b.coords.tolist()
+        np.testing.assert_allclose(a.feats.numpy(), b.feats.numpy(), rtol=1e-6)
+
+
+def test_voxels_are_counted_by_blocks_as_one_by_one() -> None:
+    volume = FeatureVolume(CONFIGS["plain"])
+    for frame in random_walk(3, 8):
+        volume.integrate(frame)
+    snapshot = volume.snapshot(1)
+    rng = np.random.default_rng(0)
+    at = snapshot.mean_point_m[rng.integers(0, len(snapshot), 40)]
+    boxes = np.concatenate([at, rng.uniform(0.05, 3.0, (40, 3)), rng.uniform(-1, 1, (40, 3))], axis=1).astype(float)
+    boxes[:20, 7:] = 0.0
+    for shown in (snapshot, frozen(snapshot)):  # by the blocks of the copy, and by blocks made here
+        for margin_m in (0.0, 0.2):
+            inside, around, newest = count_voxels(shown, boxes, margin_m)
+            assert [inside.tolist(), around.tolist(), newest.tolist()] == one_by_one(snapshot, boxes, margin_m)
+        assert np.array_equal(count_voxels(shown, boxes, 0.0, enough=3)[0], np.minimum(inside, 3))
+
+
+def one_by_one(snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float) -> list[list[int]]:
+    found: list[list[int]] = [[], [], []]
+    for box, R in zip(boxes, box_rotations(boxes), strict=True):
+        excess = np.abs((snapshot.mean_point_m.astype(np.float64) - box[:3]) @ R) - box[3:6] / 2
+        worst = excess.max(axis=1) - snapshot.voxel_size_m / 2
+        found[0].append(int((worst <= 0).sum()))
+        found[1].append(int(((worst > 0) & (worst <= margin_m)).sum()))
+        found[2].append(int(snapshot.last_seen_ns[worst <= 0].max(initial=0)))
+    return found
+
+
+def test_no_more_is_copied_than_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a copy does while the map is locked follows the frame, not the map."""
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096, min_hits=1))
+    for k in range(4):  # walls one behind the other
+        volume.integrate(posed(np.full((48, 64), 2.0, np.float32), k + 1, at=(2.0 * k, 0.0, 1.0)))
+    store = volume._map
+    assert isinstance(store, HostMap)
+    copied: list[int] = []
+    copy = store._store.copy
+
+    def counted(slots: NDArray[np.int32], *rest: Any) -> Any:
+        copied.append(len(slots))
+        return copy(slots, *rest)
+
+    monkeypatch.setattr(store._store, "copy", counted)
+    volume.copy()
+    volume.copy()
+    volume.integrate(posed(np.full((48, 64), 2.0, np.float32), 7, at=(0.0, 0.0, 1.0)))
+    last = volume.copy()
+    blocks = volume.statistics().blocks
+    assert copied[0] == blocks
+    assert copied[1] == 0
+    assert 0 < copied[2] <= blocks / 4
+    assert_same(last.snapshot(), whole(volume))
+
+
+def test_memory_is_used_again_unless_somebody_reads_it() -> None:
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096))
+    frames = random_walk(7, 8)
+
+    def look() -> VolumeCopy:
+        for frame in frames:
+            volume.forget_stamps()
+            volume.integrate(frame)
+        return volume.copy()
+
+    store = volume._map
+    assert isinstance(store, HostMap)
+    copier: BlockCopier = store._copies
+    for _ in range(5):
+        look()
+    rows = len(copier.arena)
+    for _ in range(20):
+        look()
+    assert len(copier.arena) == rows
+    kept = [look() for _ in range(20)]  # somebody who keeps everything pays for it, not the map
+    then = [frozen(copy.snapshot()) for copy in kept]
+    for _ in range(5):
+        look()
+    for copy, shown in zip(kept, then, strict=True):
+        assert_same(copy.snapshot(), shown)
+    del kept, copy
+    for _ in range(5):
+        look()
+    assert len(copier.arena) <= 4 * rows
+
+
+def test_blocks_of_a_snapshot_by_hand() -> None:
+    volume = FeatureVolume(CONFIGS["plain"])
+    for frame in random_walk(9, 6):
+        volume.integrate(frame)
+    snapshot = volume.snapshot(1)
+    own, made = blocks_of(snapshot), blocks_of(frozen(snapshot))
+    for name in ("keys", "coords", "counts", "newest_ns"):
+        np.testing.assert_array_equal(getattr(own, name), getattr(made, name))
+    for a, b in zip(own.ranges, made.ranges, strict=True):
+        np.testing.assert_array_equal(own.arena.points_m[a[0] : a[1]], made.arena.points_m[b[0] : b[1]])
