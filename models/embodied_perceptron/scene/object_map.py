@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,14 +67,9 @@ from embodied_perceptron.scene.tracks import (
 )
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
-_VERSION = 4
+_VERSION = 5
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
 _CONFIRMED_ANEW = 1.25  # times the score below which a confirmed object is tentative: it does not come and go
-
-
-def _names_of(found: Detections, row: int) -> Mapping[str, float]:
-    """Name -> share of what a detection says of its thing."""
-    return {found.labels[row]: 1.0} if found.shares is None else found.shares[row]
 
 
 @dataclass
@@ -275,7 +270,7 @@ class ObjectMap:
         track.rate(score, self.config.estimates)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
         track.reference = reference_score(scores, self.config)
-        track.vote(_names_of(found, row), score, self.config.estimates.name_memory)
+        track.vote(found.labels[row], score, found.posterior(row), self.config.estimates.name_memory)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -303,7 +298,8 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=logit(self.config.existence.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes={name: share * score for name, share in _names_of(found, row).items()},
+            votes={found.labels[row]: score},
+            names=dict(found.posterior(row)),
             weight=score,
             found=1,
             looks=0,
@@ -497,7 +493,7 @@ class ObjectMap:
         try:
             data = plain_values.mapping(parse_json(text), "objects")
             version = data["version"]
-            if version not in (1, 2, 3, _VERSION):
+            if version not in (1, 2, 3, 4, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [
                 track_from_json(upgraded_entry(entry, version, self.config.estimates))
