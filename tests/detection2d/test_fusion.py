@@ -10,7 +10,8 @@ from support.lift_world import tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView
-from embodied_perceptron.detection2d.fusion import LiftedThing, Surroundings, find_places, fuse, surface_in
+from embodied_perceptron.detection2d.fusion import LiftedThing, Surroundings, find_places, surface_in
+from embodied_perceptron.detection2d.fusion import fuse as fuse_places
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.inference.class_priors import shipped_priors
@@ -42,6 +43,10 @@ def thing(box, label, views=3, score=0.8, trusted=False, silent=0):
 
 def around(views=(), snapshot=MAP, vocabulary=VOCABULARY):
     return Surroundings(views, {"any": vocabulary}, snapshot, 0.0, PRIORS)
+
+
+def fuse(network, things, surroundings, model=MODEL, **options):
+    return fuse_places(network, things, find_places(network, things, surroundings), model, **options)
 
 
 def judged(network, things, **options):

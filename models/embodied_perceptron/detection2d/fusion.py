@@ -115,7 +115,7 @@ def find_places(network: Detections, things: Sequence[LiftedThing], around: Surr
 def fuse(
     network: Detections,
     things: Sequence[LiftedThing],
-    around: Surroundings,
+    places: Sequence[Place],
     model: WitnessModel,
     min_probability: float = 0.4,
     can_name: bool = True,
@@ -125,7 +125,7 @@ def fuse(
     Args:
         network: boxes of the network, or of shapes alone.
         things: of the detectors.
-        around: see :class:`Surroundings`.
+        places: of these (:func:`find_places`).
         model: what the witnesses are worth.
         min_probability: what the network does not have, and is less probably there, is left out.
         can_name: ``network`` gives names (shapes do not).
@@ -141,7 +141,7 @@ def fuse(
         labels.append(label)
         posteriors.append(posterior)
 
-    for place in find_places(network, things, around):
+    for place in places:
         if not place.is_heard:
             for i in place.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))

@@ -20,9 +20,17 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates
 from embodied_perceptron.detection2d.completion import complete_box
-from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
-from embodied_perceptron.detection2d.fusion import LiftedThing, Surroundings, fuse, evidence_of, plausibilities
+from embodied_perceptron.detection2d.fusion import (
+    LiftedThing,
+    Place,
+    Surroundings,
+    evidence_of,
+    find_places,
+    fuse,
+    plausibilities,
+)
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
@@ -168,6 +176,13 @@ class DetectionLift:
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
 
+    Attributes:
+        priors: of names.
+        witnesses: what detectors are worth.
+        views: pictures that detectors have seen, as they were lifted last.
+        objects: what the detectors alone say is there.
+        places: what all witnesses said at the last :meth:`with_evidence`; ``can_name``: whether the network had names.
+
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
 
@@ -194,7 +209,7 @@ class DetectionLift:
         self._turn = 0
         self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._names = frozenset(names)  # of other programs
-        self._model = shipped_witnesses() if self.settings.witnesses is None else self.settings.witnesses
+        self.witnesses = shipped_witnesses() if self.settings.witnesses is None else self.settings.witnesses
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
@@ -215,6 +230,8 @@ class DetectionLift:
         self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
         self._things: tuple[LiftedObject, ...] = ()
+        self.places: list[Place] = []
+        self.can_name = True
         self.objects: tuple[LiftedObject, ...] = ()
         self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
 
@@ -298,7 +315,18 @@ class DetectionLift:
             self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
-        self.views, self._things, self.objects = (), (), ()
+        self.views, self._things, self.objects, self.places = (), (), (), []
+
+    @property
+    def floor_z_m(self) -> float:
+        """Height of the floor that was lifted by; 0 before anything was."""
+        return 0.0 if self._floor_z_m is None else self._floor_z_m
+
+    def found_in(self, view: LiftedView) -> Detections2d:
+        """The 2-D detections of one of :attr:`views`."""
+        with self._lock:
+            known = self._found.get(view.frame, {})
+        return known.get(view.source, no_detections(view.frame.camera, view.frame.stamp_ns))
 
     @property
     def vocabulary(self) -> frozenset[str]:
@@ -342,7 +370,8 @@ class DetectionLift:
         self._lift_all(scene)
         began = time.perf_counter()
         around = Surroundings(self.views, self._vocabularies(), scene.voxels, scene.floor_z_m, self.priors)
-        fused = fuse(network, self._things, around, self._model, self.settings.min_probability, can_name)
+        self.places, self.can_name = find_places(network, self._things, around), can_name
+        fused = fuse(network, self._things, self.places, self.witnesses, self.settings.min_probability, can_name)
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -410,7 +439,7 @@ class DetectionLift:
         return abs(state[1] - self._state[1]) <= _SAME_VOXELS * self._state[1]
 
     def _detect_one(self, now_ns: int) -> bool:
-        """The detector whose turn it is looks at the newest picture that it has not seen, if it may now; whether one did."""
+        """The detector whose turn it is looks at the newest picture new to it; whether one did."""
         with self._lock:
             asked = self._asked
             for _ in self._slots:
@@ -555,7 +584,7 @@ class DetectionLift:
 
         def judged(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
-            names = self._model.posterior(None, said, plausibility)
+            names = self.witnesses.posterior(None, said, plausibility)
             return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
         label, _ = judged(candidate.box)

@@ -10,7 +10,8 @@ detector adds log-likelihoods to it:
     thing       a detector speaks: something is there
     views       logarithm of the number of views in which it does; views of one background are not independent
     score       log-odds of its best score
-    confusion   how often it says what it says of things of that name, against of things that are what it says
+    confusion   how often it says what it says of things of that name, against of things that are what it says; times
+                its best score and the logarithm of its views, so that a name said again and surely weighs more
     silence     views in which all of the place was in full view and it said nothing, times how much seldomer that is
                 with such a thing than without; 0 for names that it does not know, and at most :data:`_MAX_SILENT` views
     plausible   how well size and height fit a name that the network did not say
@@ -192,9 +193,8 @@ def features(
             table[row, column["thing"]] += 1.0
             table[row, column["views"]] += math.log(views)
             table[row, column["score"]] += math.log(best / (1.0 - best))
-            table[row, column["confusion"]] += math.log(
-                sum(w / total * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
-            )
+            confused = sum(w / total * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
+            table[row, column["confusion"]] += best * math.log1p(views) * math.log(confused)
     return states, table, offset
 
 

@@ -62,6 +62,7 @@ from embodied_perceptron.scene.tracks import (
     Track,
     logit,
     reference_score,
+    sigmoid,
     track_from_json,
     upgraded_entry,
 )
@@ -70,6 +71,27 @@ _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above
 _VERSION = 5
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
 _CONFIRMED_ANEW = 1.25  # times the score below which a confirmed object is tentative: it does not come and go
+
+
+@dataclass(frozen=True)
+class ObjectHistory:
+    """What an object's state and name rest on.
+
+    Attributes:
+        found: perceptions that found it.
+        looks: perceptions of its place, found or not.
+        exists: probability that it is there.
+        mean_score: of what was found at its place, zero where nothing was.
+        right: probability that it is there and that name and box are right.
+        votes: label -> scores of what was found under it, slowly forgotten.
+    """
+
+    found: int
+    looks: int
+    exists: float
+    mean_score: float
+    right: float
+    votes: dict[str, float]
 
 
 @dataclass
@@ -139,7 +161,7 @@ class ObjectMap:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot, self.config.association))
+        found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
@@ -156,6 +178,12 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores)
                 self._grid.put(track.id, track.box)
+
+    def history(self, number: int) -> ObjectHistory:
+        """How an object of the map came to be what it is. Raises ``LookupError`` without it."""
+        track = self._tracked(number)
+        right = track.probability(self.config, track.reference)
+        return ObjectHistory(track.found, track.looks, sigmoid(track.log_odds), track.score, right, dict(track.votes))
 
     def name(self, number: int, user_name: str) -> SceneObject:
         """Call an object by a user's name; empty takes the name away.
@@ -544,7 +572,7 @@ def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([center, size, np.zeros_like(center)], axis=1)
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
+def distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
     """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
         return found

@@ -42,13 +42,19 @@ class Stage:
 
 
 def run_stages(
-    stages: Sequence[Stage], found: Detections | None, scene: MapCopy, clock: StageClock
+    stages: Sequence[Stage],
+    found: Detections | None,
+    scene: MapCopy,
+    clock: StageClock,
+    trace: dict[str, Detections] | None = None,
 ) -> Detections | None:
-    """``found`` after one stage after the other; None stays None."""
+    """``found`` after one stage after the other; None stays None. ``trace``: gets what each stage gave, by its name."""
     for stage in stages:
         if found is not None:
             found = stage.apply(found, scene)
             clock.lap(stage.name)
+            if trace is not None:
+                trace[stage.name] = found
     return found
 
 

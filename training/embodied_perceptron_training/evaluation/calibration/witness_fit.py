@@ -2,8 +2,9 @@
 
 Simulated recordings with the disturbances of photographs are replayed; at each perception every place of which a
 detector says, or could have said, something is kept with what all witnesses say and with the truth: the name of the
-thing that its box lies on (IoU 0.25), :data:`UNNAMED` where nobody says that name, :data:`NOTHING` where nothing is. First the detectors' confusions are counted, then the weights are fitted by maximum likelihood; those that say how
-much a witness counts are not negative. What the model is worth is measured on homes that were left out of both.
+thing that its box lies on (IoU 0.25), :data:`UNNAMED` where nobody says that name, :data:`NOTHING` where nothing is.
+First the detectors' confusions are counted, then the weights are fitted by maximum likelihood; those that say how much a
+witness counts are not negative. What the model is worth is measured on homes that were left out of both.
 """
 
 from __future__ import annotations
