@@ -217,5 +217,6 @@ def _history(perceptron: Perceptron, thing: SceneObject) -> str:
     votes = ", ".join(f"{name} {history.votes[name] / total:.0%}" for name in order)
     return (
         f"  {thing.label} {thing.id}: {thing.state}; found in {history.found} of {history.looks} perceptions; there "
-        f"with {history.exists:.2f}, right with {history.right:.2f} (mean score {history.mean_score:.2f}); called {votes}"
+        f"with {history.exists:.2f}, right with {history.right:.2f} (mean score "
+        f"{history.mean_score:.2f}); called {votes}"
     )

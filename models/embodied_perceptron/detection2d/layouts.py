@@ -4,7 +4,8 @@ A layout is declared by name, never guessed: what does not fit is a :class:`Layo
 here are left, top, right, bottom counted from the corner of the network's input (0 .. width); :class:`PictureFit`
 brings them to the library's pixels.
 
-Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics YOLOv8 / YOLO11, YOLOX
+Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), the graph of the CenterNet that
+`detector install` converts, Ultralytics YOLOv8 / YOLO11, YOLOX
 (Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; Ultralytics and transformers export it in forms of their
 own, which are told apart by the names and shapes of their outputs).
 """

@@ -41,7 +41,7 @@ from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, WitnessModel, shipped_witnesses
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject
+from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -180,7 +180,7 @@ class DetectionLift:
         priors: of names.
         witnesses: what detectors are worth.
         views: pictures that detectors have seen, as they were lifted last.
-        objects: what the detectors alone say is there.
+        things: what the views agree on; ``objects``: of these what the detectors alone say is there.
         places: what all witnesses said at the last :meth:`with_evidence`; ``can_name``: whether the network had names.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
@@ -229,7 +229,7 @@ class DetectionLift:
         self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
         self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
-        self._things: tuple[LiftedObject, ...] = ()
+        self.things: tuple[LiftedObject, ...] = ()
         self.places: list[Place] = []
         self.can_name = True
         self.objects: tuple[LiftedObject, ...] = ()
@@ -315,12 +315,16 @@ class DetectionLift:
             self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
-        self.views, self._things, self.objects, self.places = (), (), (), []
+        self.views, self.things, self.objects, self.places = (), (), (), []
 
     @property
     def floor_z_m(self) -> float:
         """Height of the floor that was lifted by; 0 before anything was."""
         return 0.0 if self._floor_z_m is None else self._floor_z_m
+
+    def surroundings(self, snapshot: VoxelSnapshot, floor_z_m: float) -> Surroundings:
+        """What places are judged in."""
+        return Surroundings(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
 
     def found_in(self, view: LiftedView) -> Detections2d:
         """The 2-D detections of one of :attr:`views`."""
@@ -369,9 +373,9 @@ class DetectionLift:
         """
         self._lift_all(scene)
         began = time.perf_counter()
-        around = Surroundings(self.views, self._vocabularies(), scene.voxels, scene.floor_z_m, self.priors)
-        self.places, self.can_name = find_places(network, self._things, around), can_name
-        fused = fuse(network, self._things, self.places, self.witnesses, self.settings.min_probability, can_name)
+        around = self.surroundings(scene.voxels, scene.floor_z_m)
+        self.places, self.can_name = find_places(network, self.things, around), can_name
+        fused = fuse(network, self.things, self.places, self.witnesses, self.settings.min_probability, can_name)
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -415,8 +419,8 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
-        self._things = tuple(self._complete(c, floor_z_m, [found for *_, found in known]) for c in candidates)
-        self.objects = _joined(self._things, self.settings.min_probability)
+        self.things = tuple(self._complete(c, floor_z_m, [found for *_, found in known]) for c in candidates)
+        self.objects = _joined(self.things, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)

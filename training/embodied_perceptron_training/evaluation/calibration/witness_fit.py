@@ -3,15 +3,16 @@
 Simulated recordings with the disturbances of photographs are replayed; at each perception every place of which a
 detector says, or could have said, something is kept with what all witnesses say and with the truth: the name of the
 thing that its box lies on (IoU 0.25), :data:`UNNAMED` where nobody says that name, :data:`NOTHING` where nothing is.
-First the detectors' confusions are counted, then the weights are fitted by maximum likelihood; those that say how much a
-witness counts are not negative. What the model is worth is measured on homes that were left out of both.
+First the detectors' confusions are counted, then the weights are fitted by maximum likelihood; those that say how much
+a witness counts are not negative. What the model is worth is measured on homes that were left out of both.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,10 +20,13 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from embodied_perceptron.apps.replay import replay
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import fully_visible
-from embodied_perceptron.detection2d.fusion import LiftedThing, Place, Surroundings, find_places, surface_in
+from embodied_perceptron.detection2d.fusion import LiftedThing, Place, Surroundings, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
+from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
@@ -31,7 +35,10 @@ from embodied_perceptron.inference.posterior import (
     WitnessModel,
     features,
 )
-from embodied_perceptron.results import UNNAMED, Detections
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.results import UNNAMED, Perception
+from embodied_perceptron_training.homes.recording import recorded_home
 
 F64 = NDArray[np.float64]
 
@@ -104,9 +111,33 @@ class DetectorCounts:
         return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.said.items()}, views, false_rate)
 
 
-def heard_places(network: Detections, things: Sequence[LiftedThing], around: Surroundings, truth: Truth) -> list[Place]:
-    """Those of which a detector says, or could have said, something."""
-    return [place for place in find_places(network, things, around) if place.is_heard]
+def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: float) -> HomeRecord:
+    """Replay a simulated recording with its detectors and compare every perception with the truth.
+
+    Raises ``ValueError`` for a recording without truth of this generator.
+    """
+    lift_settings = replace(settings.lift, max_rate_hz=1e3)  # every keyframe, as a robot's detector has time for
+    priors = shipped_priors()
+    objects = recorded_home(folder).objects
+    boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
+    truth = Truth(boxes, tuple(priors.canonical(o.label) for o in objects))
+    heard: list[list[Place]] = []
+    last: list[tuple[Sequence[LiftedThing], Surroundings]] = []
+
+    def listen(perceptron: Perceptron, perception: Perception) -> None:
+        lift = perceptron.lift
+        assert lift is not None
+        heard.append([place for place in lift.places if place.is_heard])
+        last[:] = [(lift.things, lift.surroundings(perception.voxels, lift.floor_z_m))]
+
+    replay(
+        open_recording(folder),
+        replace(settings, lift=lift_settings),
+        perceive_every_s=perceive_every_s,
+        on_perception=listen,
+    )
+    places = [HeardPlace(p, true_state(p, truth), 1.0 / len(heard)) for look in heard for p in look]
+    return HomeRecord(places, count_detectors(*last[0], truth))
 
 
 def true_state(place: Place, truth: Truth) -> str:
@@ -157,18 +188,23 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
 
 def fit_weights(places: Sequence[HeardPlace], model: WitnessModel) -> dict[str, float]:
     """Weights by maximum likelihood; of ``model`` the confusions count."""
-    tables = [_sample(sample, model) for sample in places]
+    samples = [_sample(sample, model) for sample in places]
+    most = max(len(offset) for _, offset, _ in samples)
+    table = np.zeros((len(samples), most, len(FEATURES)))
+    offset = np.full((len(samples), most), -np.inf)  # states that a place does not have
+    for k, (values, prior, _) in enumerate(samples):
+        table[k, : len(prior)], offset[k, : len(prior)] = values, prior
+    every, row = np.arange(len(samples)), np.array([row for *_, row in samples])
+    weight = np.array([sample.weight for sample in places])
     bounds = [(0.0, None) if name in _NOT_NEGATIVE else (None, None) for name in FEATURES]
     start = np.array([_START.get(name, 0.0) for name in FEATURES])
 
     def loss(w: F64) -> tuple[float, F64]:
-        total, gradient = _RIDGE * float(((w - start) ** 2).sum()), 2.0 * _RIDGE * (w - start)
-        for table, offset, row, weight in tables:
-            u = offset + table @ w
-            norm = logsumexp(u)
-            total += weight * (norm - u[row])
-            gradient += weight * (np.exp(u - norm) @ table - table[row])
-        return total, gradient
+        u = offset + table @ w
+        norm = logsumexp(u, axis=1)
+        expected = np.einsum("ns,nsf->nf", np.exp(u - norm[:, None]), table)
+        total = float(weight @ (norm - u[every, row])) + _RIDGE * float(((w - start) ** 2).sum())
+        return total, weight @ (expected - table[every, row]) + 2.0 * _RIDGE * (w - start)
 
     fitted = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return {name: float(w) for name, w in zip(FEATURES, fitted.x, strict=True)}
@@ -186,7 +222,31 @@ def fit(homes: Sequence[HomeRecord]) -> WitnessModel:
     detectors = {source: counts.confusions() for source, counts in totals.items()}
     detectors[ANY_DETECTOR] = every.confusions()
     unweighted = WitnessModel(dict.fromkeys(FEATURES, 0.0), detectors)
-    return WitnessModel(fit_weights([p for home in homes for p in home.places], unweighted), detectors)
+    return WitnessModel(fit_weights([p for home in homes for p in with_subsets(home.places)], unweighted), detectors)
+
+
+def with_subsets(places: Sequence[HeardPlace]) -> list[HeardPlace]:
+    """Places as all detectors together and as each alone speaks of them, so that one model serves any of them."""
+    sources = sorted({one.source for sample in places for one in sample.place.evidence})
+    if len(sources) < 2:
+        return list(places)
+    weighted = []
+    for kept in (set(sources), *({source} for source in sources)):
+        for sample in places:
+            evidence = tuple(one for one in sample.place.evidence if one.source in kept)
+            place = replace(sample.place, evidence=evidence)
+            spoken = place.prior is not None or any(one.said for one in evidence)
+            if place.is_heard and spoken:
+                true = true_state_of(place, sample.true)
+                weighted.append(HeardPlace(place, true, sample.weight / (1 + len(sources))))
+    return weighted
+
+
+def true_state_of(place: Place, true: str) -> str:
+    """The state that is true where fewer speak: a name that nobody says any more is :data:`UNNAMED`."""
+    said = {name for one in place.evidence for name in one.said}
+    known = set() if place.prior is None else set(place.prior)
+    return true if true in {NOTHING, UNNAMED} | said | known else UNNAMED
 
 
 @dataclass(frozen=True)
@@ -232,10 +292,11 @@ def _loss(posterior: Mapping[str, float], true: str) -> float:
     return float(-np.log(np.clip(p, 1e-2, 1.0)))
 
 
-def _sample(sample: HeardPlace, model: WitnessModel) -> tuple[F64, F64, int, float]:
+def _sample(sample: HeardPlace, model: WitnessModel) -> tuple[F64, F64, int]:
+    """(S, F) features, (S,) log-priors, and which state is true."""
     place = sample.place
     states, table, offset = features(model, place.prior, place.evidence, place.plausibility)
-    return table, offset, states.index(sample.true), sample.weight
+    return table, offset, states.index(sample.true)
 
 
 def _thick(boxes: F64) -> torch.Tensor:
