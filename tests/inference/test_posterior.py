@@ -54,7 +54,9 @@ def test_evidence_multiplies_odds_by_hand():
 
 def test_a_confusion_is_worth_what_was_counted():
     found = model(confusion=1.0).posterior({"couch": 0.4, "chair": 0.4}, [said("chair")], {})
-    assert found["couch"] / found["chair"] == pytest.approx(math.exp(COUNTED.log_confusion("chair", "couch")))
+    assert found["couch"] / found["chair"] == pytest.approx(
+        math.exp(0.5 * math.log(2.0) * COUNTED.log_confusion("chair", "couch"))  # one view of a score of one half
+    )
     assert COUNTED.log_confusion("chair", "lamp") < COUNTED.log_confusion("chair", "couch") < 0.0
     assert COUNTED.log_confusion("chair", "chair") == 0.0
 

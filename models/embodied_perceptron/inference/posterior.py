@@ -29,7 +29,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,31 +84,46 @@ class DetectorConfusions:
 
     def log_confusion(self, said: str, true: str) -> float:
         """Log of how often it says ``said`` of things called ``true``, against of those that are; at most 0."""
-        if said == true:
-            return 0.0
-        counts, total = self.said.get(said, {}), sum(self.things.values())
-        wrong = sum(n for name, n in counts.items() if name not in (said, NOTHING))
-        usual = (wrong + 1.0) / (total + 50.0)  # of things of any other name
-        own = self._share(counts.get(said, 0), self.things.get(said, 0), self._usual_own)
-        if true == UNNAMED:
-            return min(0.0, math.log(usual / own))
-        return min(0.0, math.log(self._share(counts.get(true, 0), self.things.get(true, 0), usual) / own))
+        key = said, true
+        if key not in self._confusions:
+            self._confusions[key] = self._log_confusion(said, true)
+        return self._confusions[key]
 
     def log_silence(self, name: str) -> float:
         """Log-likelihood, at most 0, of a view in which a thing of that name was in full view and not said."""
         seen, said = self.views.get(name, (0, 0))
-        all_seen, all_said = (sum(v[k] for v in self.views.values()) for k in (0, 1))
-        recall = (said + _PRIOR_COUNT * (all_said + 1.0) / (all_seen + 5.0)) / (seen + _PRIOR_COUNT)
+        recall = (said + _PRIOR_COUNT * self._usual_recall) / (seen + _PRIOR_COUNT)
         return min(0.0, math.log(max(1.0 - recall, _LEAST) / (1.0 - self.false_rate)))
 
-    @property
+    def _log_confusion(self, said: str, true: str) -> float:
+        if said == true:
+            return 0.0
+        counts = self.said.get(said, {})
+        wrong = sum(n for name, n in counts.items() if name not in (said, NOTHING))
+        usual = (wrong + 1.0) / (sum(self.things.values()) + 50.0)  # of things of any other name
+        own = _share(counts.get(said, 0), self.things.get(said, 0), self._usual_own)
+        other = usual if true == UNNAMED else _share(counts.get(true, 0), self.things.get(true, 0), usual)
+        return min(0.0, math.log(other / own))
+
+    @cached_property
+    def _confusions(self) -> dict[tuple[str, str], float]:
+        """Those that were asked for."""
+        return {}
+
+    @cached_property
+    def _usual_recall(self) -> float:
+        seen, said = (sum(view[k] for view in self.views.values()) for k in (0, 1))
+        return (said + 1.0) / (seen + 5.0)
+
+    @cached_property
     def _usual_own(self) -> float:
         right = sum(counts.get(name, 0) for name, counts in self.said.items())
         return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.said) + 3.0)
 
-    @staticmethod
-    def _share(count: int, total: int, usual: float) -> float:
-        return (count + _PRIOR_COUNT * usual) / (total + _PRIOR_COUNT)
+
+def _share(count: int, total: int, usual: float) -> float:
+    """A measured rate, near to the usual one where little was counted."""
+    return (count + _PRIOR_COUNT * usual) / (total + _PRIOR_COUNT)
 
 
 @dataclass(frozen=True)
