@@ -75,8 +75,17 @@ def test_silence_counts_for_known_names_alone_and_not_for_ever():
 def test_a_name_that_no_box_of_the_network_says_has_its_nameless_part():
     found = model(unsaid=-1.0).posterior(PRIOR, [said("tv")], {"tv": -0.5})
     assert found["tv"] / found[UNNAMED] == pytest.approx(math.exp(-1.0))
-    of_shapes = model(unsaid=-1.0).posterior({UNNAMED: 0.7}, [said("tv")], {}, can_name=False)
-    assert of_shapes["tv"] == pytest.approx(of_shapes[UNNAMED])
+
+
+def test_shapes_are_named_by_detectors_alone_and_stay_where_these_are_unsure():
+    by_hand = model(alone=-1.0)
+    alone = by_hand.posterior(None, [said("tv")], {})
+    of_shapes = by_hand.posterior({UNNAMED: 0.9}, [said("tv")], {}, can_name=False)
+    assert of_shapes["tv"] == alone["tv"]
+    assert sum(of_shapes.values()) == pytest.approx(0.9)
+    sure = model(alone=5.0)
+    unsure_shape = sure.posterior({UNNAMED: 0.1}, [said("tv")], {}, can_name=False)
+    assert unsure_shape == pytest.approx(sure.posterior(None, [said("tv")], {}))
 
 
 def test_two_detectors_say_more_than_one():

@@ -197,7 +197,8 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
 
 def _weighed(lift: DetectionLift, place: Place) -> list[str]:
     model = lift.witnesses
-    states, table, offset = features(model, place.prior, place.evidence, place.plausibility, lift.can_name)
+    prior = place.prior if lift.can_name else None
+    states, table, offset = features(model, prior, place.evidence, place.plausibility)
     posterior = model.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)
     parts = table * np.array([model.weights[name] for name in FEATURES])
     used = [k for k in range(len(FEATURES)) if np.abs(parts[:, k]).max() > 0]

@@ -7,6 +7,8 @@ detector adds log-likelihoods to it:
 
     log p(state) = log prior(state) + sum over features f of weight[f] * value[f, state] + constant
 
+Confusions alone move probability between names, and none to or from nothing (:func:`log_weights`).
+
     thing       a detector speaks: something is there
     views       logarithm of the number of views in which it does; views of one background are not independent
     score       log-odds of its best score
@@ -35,6 +37,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from embodied_perceptron.results import UNNAMED
 
@@ -163,15 +166,33 @@ class WitnessModel:
             prior: the same of the network; None = it has nothing there.
             evidence: of the detectors.
             plausibility: name -> log-plausibility of the place's size and height, of the names that detectors say.
-            can_name: the prior's source knows names at all (shapes do not).
+            can_name: the prior's source knows names at all. Shapes do not: the detectors alone name what stands there.
         """
         if prior is not None and not any(t.said or t.silent for t in evidence):
             return dict(prior)
-        states, table, offset = features(self, prior, evidence, plausibility, can_name)
-        u = offset + table @ np.array([self.weights[name] for name in FEATURES])
+        if prior is not None and not can_name:
+            names = self.posterior(None, evidence, plausibility)
+            left = max(sum(prior.values()) - sum(names.values()), 0.0)
+            return {**names, UNNAMED: names.get(UNNAMED, 0.0) + left}
+        states, table, offset = features(self, prior, evidence, plausibility)
+        u = log_weights(table, offset, np.array([self.weights[name] for name in FEATURES]))
         p = np.exp(u - u.max())
         p /= p.sum()
         return {state: float(v) for state, v in zip(states, p, strict=True) if state != NOTHING}
+
+
+def log_weights(table: F64, offset: F64, weights: F64) -> F64:
+    """(..., S) unnormalised log-posteriors of (..., S, F) values of :data:`FEATURES` and (..., S) log-priors.
+
+    The first state is :data:`NOTHING`. Confusions move probability between names and leave what is there at all to the
+    other features: a wrong name is no evidence of absence. States of log-prior minus infinity do not exist.
+    """
+    column = FEATURES.index("confusion")
+    confused = table[..., 1:, column] * weights[column]
+    rest: F64 = offset + np.delete(table, column, axis=-1) @ np.delete(weights, column)
+    there = rest[..., 1:]
+    shift = logsumexp(there, axis=-1, keepdims=True) - logsumexp(there + confused, axis=-1, keepdims=True)
+    return np.concatenate([rest[..., :1], there + confused + shift], axis=-1)
 
 
 def features(
@@ -179,23 +200,25 @@ def features(
     prior: Mapping[str, float] | None,
     evidence: Sequence[Evidence],
     plausibility: Mapping[str, float],
-    can_name: bool = True,
 ) -> tuple[list[str], F64, F64]:
-    """States, (S, F) values of :data:`FEATURES` of each, and (S,) log-priors; as :meth:`WitnessModel.posterior`."""
+    """States, :data:`NOTHING` first, (S, F) values of :data:`FEATURES` of each, and (S,) log-priors.
+
+    Arguments as of :meth:`WitnessModel.posterior`.
+    """
     known = {} if prior is None else {name: p for name, p in prior.items() if name != UNNAMED}
     said = {name for one in evidence for name in one.said}
-    states = [*sorted({*known, *said}), UNNAMED, NOTHING]
+    states = [NOTHING, *sorted({*known, *said}), UNNAMED]
     offset = _log_prior(states, prior, known)
     table = np.zeros((len(states), len(FEATURES)))
     column = {name: k for k, name in enumerate(FEATURES)}
-    for row, state in enumerate(states[:-1]):
+    for row, state in enumerate(states[1:], 1):
         is_new = state not in known and state != UNNAMED
         table[row, column["plausible"]] = plausibility.get(state, 0.0) if is_new else 0.0
-        table[row, column["unsaid"]] = float(is_new and prior is not None and can_name)
+        table[row, column["unsaid"]] = float(is_new and prior is not None)
         table[row, column["alone"]] = float(prior is None)
     for one in evidence:
         confusions = model.confusions(one.source)
-        for row, state in enumerate(states[:-1]):
+        for row, state in enumerate(states[1:], 1):
             if one.silent and state in one.vocabulary:
                 table[row, column["silence"]] += min(one.silent, _MAX_SILENT) * confusions.log_silence(state)
         if not one.said:
@@ -204,7 +227,7 @@ def features(
         total = sum(weight.values())
         views = sum(views for views, _ in one.said.values())
         best = min(max(score for _, score in one.said.values()), 0.99)
-        for row, state in enumerate(states[:-1]):
+        for row, state in enumerate(states[1:], 1):
             table[row, column["thing"]] += 1.0
             table[row, column["views"]] += math.log(views)
             table[row, column["score"]] += math.log(best / (1.0 - best))

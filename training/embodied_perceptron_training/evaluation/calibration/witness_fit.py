@@ -34,6 +34,7 @@ from embodied_perceptron.inference.posterior import (
     DetectorConfusions,
     WitnessModel,
     features,
+    log_weights,
 )
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
@@ -199,14 +200,11 @@ def fit_weights(places: Sequence[HeardPlace], model: WitnessModel) -> dict[str, 
     bounds = [(0.0, None) if name in _NOT_NEGATIVE else (None, None) for name in FEATURES]
     start = np.array([_START.get(name, 0.0) for name in FEATURES])
 
-    def loss(w: F64) -> tuple[float, F64]:
-        u = offset + table @ w
-        norm = logsumexp(u, axis=1)
-        expected = np.einsum("ns,nsf->nf", np.exp(u - norm[:, None]), table)
-        total = float(weight @ (norm - u[every, row])) + _RIDGE * float(((w - start) ** 2).sum())
-        return total, weight @ (expected - table[every, row]) + 2.0 * _RIDGE * (w - start)
+    def loss(w: F64) -> float:
+        u = log_weights(table, offset, w)
+        return float(weight @ (logsumexp(u, axis=1) - u[every, row])) + _RIDGE * float(((w - start) ** 2).sum())
 
-    fitted = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    fitted = minimize(loss, start, method="L-BFGS-B", bounds=bounds)
     return {name: float(w) for name, w in zip(FEATURES, fitted.x, strict=True)}
 
 
