@@ -443,6 +443,7 @@ class LiftOptions:
     Attributes:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
         layout: of the file's outputs.
+        also: further detectors, each LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
             the words that are always looked for.
         from_topics: detections come from other programs.
@@ -458,7 +459,10 @@ class LiftOptions:
     """
 
     detector: str = ""
-    layout: Literal["", "nanodet", "nanodet-plus", "yolov8", "yolo11", "yolox", "rtdetr", "transformers"] = ""
+    layout: Literal[
+        "", "nanodet", "nanodet-plus", "centernet", "yolov8", "yolo11", "yolox", "rtdetr", "transformers"
+    ] = ""
+    also: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     from_topics: bool = False
     min_score: float = 0.3
@@ -475,6 +479,10 @@ class LiftOptions:
     def __post_init__(self) -> None:
         _require(bool(self.detector) == bool(self.layout), "detector and layout belong together")
         _require(not (self.detector and self.from_topics), "detector and from_topics exclude each other")
+        _require(bool(self.detector) or not self.also, "also needs a first detector")
+        for entry in self.also:
+            layout, _, file = entry.partition(":")
+            _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
         _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
         _require(0 <= self.min_probability <= 1, f"min_probability must be in [0, 1], got {self.min_probability}")
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")

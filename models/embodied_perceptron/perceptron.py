@@ -31,7 +31,7 @@ from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
-from embodied_perceptron.results import FusionReport, Grounding, Perception, SceneObject
+from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.map_owner import MapOwner
@@ -51,6 +51,8 @@ class Perceptron(MapOwner):
 
     Attributes:
         map: the live map; :class:`.MapOwner` hands the care for it on.
+        trace: boxes of the last perception by the stage that gave them: ``proposal`` first, the last one is what the
+            object map was told.
         grounder: answers sentences about what the map publishes.
 
     Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration cannot be read,
@@ -76,6 +78,7 @@ class Perceptron(MapOwner):
         self._proposer = GeometryProposer() if self._network is None else self._network
         self._to_encode: deque[Keyframe] = deque(maxlen=config.keyframes.max_count)
         self._stages = map_stages(self._proposer, lift, name_of)
+        self.trace: dict[str, Detections] = {}
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
         remember = [part for part in (self._network, lift) if part is not None]
         self.map = LiveMap(config, volume, cells, name_of, reach_m, functools.partial(_forget, remember))
@@ -140,7 +143,9 @@ class Perceptron(MapOwner):
         """
         with self.map.perceiving() as (scene, clock):
             proposal = self._proposer.propose(scene, window_m, clock)
-            found = run_stages(self._stages, proposal.detections, scene, clock)
+            trace = {} if proposal.detections is None else {"proposal": proposal.detections}
+            found = run_stages(self._stages, proposal.detections, scene, clock, trace)
+            self.trace = trace
             perception = self.map.update(scene, proposal, found, now_ns, clock)
             if self.lift is not None:
                 self.lift.remember_looks((*perception.objects, *perception.tentative, *perception.stale))

@@ -174,18 +174,18 @@ class Detections:
             the axes of a box, here z points up, x along the longer side (:func:`~.geometry.boxes.upright_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
-        shares: of each box name -> probability among the names that were said of it, where sources differ; None = what
-            its label says.
+        posteriors: of each box name -> probability that something is there and is called so; of :data:`UNNAMED`, that
+            something is there and is called none of these. None = what label and score say.
         certainty: what ``scores`` say.
 
     Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
-    lies outside of [0, 1], or shares are no probabilities that sum to at most one.
+    lies outside of [0, 1], or posteriors are no probabilities that sum to at most one.
     """
 
     boxes: NDArray[np.float64]
     scores: NDArray[np.float64]
     labels: tuple[str, ...]
-    shares: tuple[Mapping[str, float], ...] | None = None
+    posteriors: tuple[Mapping[str, float], ...] | None = None
     certainty: Certainty = Certainty.RAW
 
     def __post_init__(self) -> None:
@@ -198,16 +198,20 @@ class Detections:
             raise ValueError(f"box {int(np.argwhere(~np.isfinite(self.boxes))[0, 0])} has non-finite entries")
         if not (self.boxes[:, 3:6] > 0).all():
             raise ValueError(f"box {int(np.argwhere(~(self.boxes[:, 3:6] > 0))[0, 0])} has a size that is not positive")
-        if self.shares is not None:
-            if len(self.shares) != len(self.boxes):
-                raise ValueError(f"{len(self.boxes)} boxes, but {len(self.shares)} shares")
-            for names in self.shares:
+        if self.posteriors is not None:
+            if len(self.posteriors) != len(self.boxes):
+                raise ValueError(f"{len(self.boxes)} boxes, but {len(self.posteriors)} posteriors")
+            for names in self.posteriors:
                 if not names or min(names.values()) < 0 or not sum(names.values()) <= 1.0 + 1e-6:
-                    raise ValueError(f"shares must be probabilities of names that sum to at most one, got {names}")
+                    raise ValueError(f"posteriors must be probabilities of names that sum to at most one, got {names}")
         object.__setattr__(self, "boxes", canonical_boxes(self.boxes))
 
     def __len__(self) -> int:
         return int(self.boxes.shape[0])
+
+    def posterior(self, row: int) -> Mapping[str, float]:
+        """Of one box: see :attr:`posteriors`."""
+        return {self.labels[row]: float(self.scores[row])} if self.posteriors is None else self.posteriors[row]
 
     def above(self, min_score: float) -> Detections:
         """Those with at least ``min_score``, in the same order."""
@@ -236,7 +240,8 @@ class Detections:
         object.__setattr__(taken, "boxes", self.boxes[rows])
         object.__setattr__(taken, "scores", self.scores[rows] if scores is None else scores)
         object.__setattr__(taken, "labels", tuple(self.labels[i] for i in rows))
-        object.__setattr__(taken, "shares", None if self.shares is None else tuple(self.shares[i] for i in rows))
+        posteriors = None if self.posteriors is None else tuple(self.posteriors[i] for i in rows)
+        object.__setattr__(taken, "posteriors", posteriors)
         object.__setattr__(taken, "certainty", self.certainty if certainty is None else certainty)
         return taken
 
@@ -275,6 +280,8 @@ class SceneObject:
         user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
         category: its likeliest name among all that are known, where a list of classes publishes another; empty = the
             label. Not part of messages and files.
+        names: at most three names, best first, each with the probability that it is there and is called so; of what has
+            a name, that one is the first. Empty where nothing is known.
     """
 
     id: int
@@ -285,6 +292,7 @@ class SceneObject:
     last_seen_ns: int = 0
     user_name: str = ""
     category: str = ""
+    names: tuple[tuple[str, float], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -295,6 +303,7 @@ class SceneObject:
             "state": self.state,
             "box": [round(float(v), 6) for v in self.box],
             **({"user_name": self.user_name} if self.user_name else {}),
+            **({"names": [{"label": n, "score": round(float(p), 6)} for n, p in self.names]} if self.names else {}),
         }
 
 

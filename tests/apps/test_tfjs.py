@@ -128,6 +128,62 @@ def test_what_cannot_be_converted_is_named():
             graph_to_onnx(wrong, b"")
 
 
+def mobile_model():
+    """(1, 5, 4, 3), channels last -> depthwise and fused convolutions, squeeze and excite, twice the size, and more."""
+    rng = np.random.default_rng(2)
+    arrays = {
+        "first": rng.normal(size=(1, 1, 3, 2)).astype(np.float32),
+        "bias": rng.normal(size=2).astype(np.float32),
+        "deep": rng.normal(size=(3, 3, 2, 2)).astype(np.float32),
+        "axes": np.array([1, 2], np.int32),
+        "half": np.float32(0.5).reshape(()),
+        "size": np.array([10, 8], np.int32),
+    }
+    same = {"strides": ints(1, 1, 1, 1), "padding": words("SAME"), "data_format": words("NHWC")}
+    fused = {"fused_ops": {"list": {"s": [words("BiasAdd")["s"], words("Relu6")["s"]]}}}
+    steps = [
+        ("x", "Placeholder", [], {"shape": {"shape": {"dim": [{"size": s} for s in ("1", "5", "4", "3")]}}}),
+        *((name, "Const", [], {}) for name in arrays),
+        ("conv", "_FusedConv2D", ["x", "first", "bias"], same | fused),
+        ("depthwise", "DepthwiseConv2dNative", ["conv", "deep"], same),
+        ("mean", "Mean", ["depthwise", "axes"], {"keep_dims": {"b": True}}),
+        ("gate", "Mul", ["mean", "half"], {}),
+        ("gated", "Mul", ["depthwise", "gate"], {}),
+        ("clipped", "Relu6", ["gated"], {}),
+        ("large", "ResizeBilinear", ["clipped", "size"], {}),
+        ("beyond", "TopKV2", ["large"], {}),
+    ]
+    nodes = [{"name": n, "op": op, "input": i, "attr": a} for n, op, i, a in steps]
+    weights = [{"name": n, "shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()]
+    model = {"modelTopology": {"node": nodes}, "weightsManifest": [{"weights": weights}]}
+    return json.dumps(model), b"".join(a.tobytes() for a in arrays.values()), arrays
+
+
+def test_mobile_networks_are_cut_before_what_only_their_runtime_knows():
+    text, data, arrays = mobile_model()
+    converted = graph_to_onnx(text, data, {"large": (1, 10, 8, 4)})
+    session = ort.InferenceSession(converted, providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == [1, 3, 5, 4]  # pictures come with their channels first
+    x = np.random.default_rng(3).normal(size=(1, 5, 4, 3)).astype(np.float32)
+    (value,) = session.run(None, {session.get_inputs()[0].name: x.transpose(0, 3, 1, 2)})
+    conv = np.clip(x[0] @ arrays["first"][0, 0] + arrays["bias"], 0, 6)
+    padded = np.pad(conv, [(1, 1), (1, 1), (0, 0)])
+    windows = np.stack([padded[v : v + 5, u : u + 4] for v in range(3) for u in range(3)])  # (9, 5, 4, 2)
+    deep = np.einsum("kvuc,kcm->vucm", windows, arrays["deep"].reshape(9, 2, 2)).reshape(5, 4, 4)
+    gated = np.clip(deep * deep.mean(axis=(0, 1)) * 0.5, 0, 6)
+    rows, columns = np.minimum(np.arange(10) / 2, 4), np.minimum(np.arange(8) / 2, 3)
+    low, left = rows.astype(int), columns.astype(int)
+    up, right = np.minimum(low + 1, 4), np.minimum(left + 1, 3)
+    v, u = (rows - low)[:, None, None], (columns - left)[None, :, None]
+    top = gated[low][:, left] * (1 - u) + gated[low][:, right] * u
+    bottom = gated[up][:, left] * (1 - u) + gated[up][:, right] * u
+    np.testing.assert_allclose(value[0], top * (1 - v) + bottom * v, atol=1e-5)
+    with pytest.raises(ConversionError, match="TopKV2"):
+        graph_to_onnx(text, data, {"beyond": (1,)})
+    with pytest.raises(ConversionError, match="no node wh"):
+        graph_to_onnx(text, data, {"wh": (1,)})
+
+
 @pytest.fixture
 def archive(tmp_path):
     text, data, _ = small_model()

@@ -1,4 +1,4 @@
-"""Two opinions about one room become one."""
+"""Many witnesses of one room, one judgement."""
 
 from __future__ import annotations
 
@@ -9,85 +9,153 @@ import pytest
 from support.lift_world import tour
 from support.scene_builder import box_surface, snapshot_of
 
-from embodied_perceptron.detection2d.association import LiftedView, ScoreEvidence
-from embodied_perceptron.detection2d.fusion import _surface, doubts, fuse_detections
+from embodied_perceptron.detection2d.association import Candidate, LiftedView
+from embodied_perceptron.detection2d.fusion import LiftedThing, Surroundings, find_places, surface_in
+from embodied_perceptron.detection2d.fusion import fuse as fuse_places
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.geometry.suppression import fusion_affinity
-from embodied_perceptron.results import Certainty, Detections
+from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.posterior import shipped_witnesses
+from embodied_perceptron.results import UNNAMED, Certainty, Detections
 
+PRIORS = shipped_priors()
+MODEL = shipped_witnesses()
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 FAR = [3.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
+TABLE = [0.6, 0.0, 0.72, 1.4, 0.8, 0.08, np.pi / 2, 0, 0]
+MAP = snapshot_of(box_surface((0.6, 0.0, 0.72), (0.8, 1.4, 0.04)))
+VOCABULARY = frozenset({"chair", "bed", "cup", "tv"})
 
 
 def found(*things):
-    """(box, score, label) -> detections."""
-    boxes = np.array([b for b, _, _ in things], dtype=float).reshape(-1, 9)
-    return Detections(boxes, np.array([s for _, s, _ in things], dtype=float), tuple(label for _, _, label in things))
+    """(box, score, label) or (box, score, label, posterior) -> detections."""
+    boxes = np.array([t[0] for t in things], dtype=float).reshape(-1, 9)
+    posteriors = tuple(t[3] if len(t) > 3 else {t[2]: t[1]} for t in things)
+    scores = np.array([t[1] for t in things], dtype=float)
+    return Detections(boxes, scores, tuple(t[2] for t in things), posteriors, Certainty.CALIBRATED)
 
 
-def calibrated(detections):
-    return dataclasses.replace(detections, certainty=Certainty.CALIBRATED)
+def thing(box, label, views=3, score=0.8, trusted=False, silent=0):
+    points = np.asarray(box[:3]) + np.random.default_rng(0).uniform(-0.5, 0.5, (60, 3)) * box[3:6]
+    said = {"any": {label: (views, score)}}
+    return LiftedThing(Candidate(points, np.array(box), said, {"any": silent}), np.array(box, float), trusted, label)
 
 
-def moved(box, dx=0.0, grow=1.0):
-    return [box[0] + dx, *box[1:3], *(grow * v for v in box[3:6]), *box[6:]]
+def around(views=(), snapshot=MAP, vocabulary=VOCABULARY):
+    return Surroundings(views, {"any": vocabulary}, snapshot, 0.0, PRIORS)
 
 
-def fuse(network, lifted, trusted=True):
-    fused = fuse_detections(network, calibrated(lifted), np.full(len(lifted), trusted))
-    return sorted(zip(fused.labels, np.round(fused.scores, 6), np.round(fused.boxes, 6).tolist(), strict=True))
+def fuse(network, things, surroundings, model=MODEL, **options):
+    return fuse_places(network, things, find_places(network, things, surroundings), model, **options)
 
 
-def test_only_probabilities_are_fused_with_a_networks_scores():
-    one = found((CHAIR, 0.8, "chair"))
-    with pytest.raises(ValueError, match="expected calibrated scores of boxes, got raw ones"):
-        fuse_detections(one, one, np.ones(1, bool))
-    assert fuse_detections(one, calibrated(one), np.ones(1, bool)).certainty is Certainty.RAW
-    assert fuse_detections(calibrated(one), calibrated(one), np.ones(1, bool)).certainty is Certainty.CALIBRATED
+def judged(network, things, **options):
+    fused = fuse(network, things, around(), MODEL, **options)
+    return list(zip(fused.labels, fused.scores.tolist(), np.round(fused.boxes, 6).tolist(), strict=True))
 
 
-def test_agreement_is_counted_together_with_the_better_box():
-    network, lifted = found((CHAIR, 0.5, "chair")), found((moved(CHAIR, 0.1), 0.8, "chair"))
-    assert fuse(network, lifted) == [("chair", 0.9, moved(CHAIR, 0.1))]
-    assert fuse(network, lifted, trusted=False) == [("chair", 0.9, CHAIR)]
+def moved(box, dx=0.0):
+    return [box[0] + dx, *box[1:]]
 
 
-def test_the_surer_name_stays():
-    network, lifted = found((CHAIR, 0.3, "bin")), found((CHAIR, 0.8, "chair"))
-    assert fuse(network, lifted) == [("chair", 0.8, CHAIR)]
+def silent_views(*said, count=8):
+    """Views around the room's table; ``said`` stands in each."""
+    frames, _ = tour(count)
+    return [LiftedView("any", i, f.frame, f.T_world_camera, list(said)) for i, f in enumerate(frames)]
+
+
+def test_agreement_makes_surer_and_the_networks_box_stays():
+    (best, *_) = judged(found((CHAIR, 0.5, "chair")), [thing(moved(CHAIR, 0.1), "chair")])
+    assert best[0] == "chair"
+    assert 0.6 < best[1] < 1.0
+    assert best[2] == CHAIR
+
+
+def test_what_the_network_has_is_not_taken_away_by_another_name():
     network = found((CHAIR, 0.9, "bin"))
-    assert fuse(network, lifted) == [("bin", 0.9, CHAIR)]
+    for name, views, score in (("chair", 1, 0.4), ("tv", 6, 0.7)):
+        fused = fuse(network, [thing(CHAIR, name, views, score)], around(), MODEL)
+        assert fused.labels[0] == "bin"
+        assert fused.scores[0] > 0.7
+        exists = sum(fused.posterior(0).values())
+        assert exists >= 0.9  # somebody sees something: more is there, not less
 
 
-def test_what_shapes_found_gets_its_name():
-    assert fuse(found((CHAIR, 0.95, "object")), found((CHAIR, 0.6, "chair"))) == [("chair", 0.6, CHAIR)]
+def test_a_name_that_is_all_but_given_up_is_replaced():
+    network = found((CHAIR, 0.8, UNNAMED, {"bin": 0.05, "chair": 0.05, UNNAMED: 0.7}))
+    fused = fuse(network, [thing(CHAIR, "chair", 6, 0.9)], around(), MODEL)
+    posterior = fused.posterior(0)
+    assert posterior["chair"] > 2 * posterior["bin"]
+    assert posterior["chair"] > 0.1
+
+
+def test_an_unsure_thing_is_an_object_with_its_names():
+    network = found((CHAIR, 0.8, UNNAMED, {"bin": 0.2, "stool": 0.2, UNNAMED: 0.4}))
+    fused = fuse(network, [thing(CHAIR, "tv", 1, 0.4)], around(), MODEL)
+    assert fused.labels[0] == UNNAMED
+    assert fused.scores[0] == pytest.approx(sum(fused.posterior(0).values()))
+    assert {"bin", "stool", "tv"} <= set(fused.posterior(0))
+
+
+def test_what_only_a_detector_sees_is_there_where_it_is_sure():
+    sure = fuse(found(), [thing(CHAIR, "chair", 8, 0.9)], around(), MODEL, min_probability=0.4)
+    assert len(sure) >= 1
+    assert not len(fuse(found(), [thing(CHAIR, "chair", 1, 0.3, silent=6)], around(), MODEL, min_probability=0.4))
 
 
 def test_other_things_stay_as_they_are():
-    network, lifted = found((FAR, 0.4, "chair")), found((CHAIR, 0.6, "chair"))
-    assert fuse(network, lifted) == [("chair", 0.4, FAR), ("chair", 0.6, CHAIR)]
+    fused = judged(found((FAR, 0.4, "chair")), [thing(CHAIR, "chair")])
+    assert ("chair", 0.4, FAR) in fused
     cup = [0.0, 0.0, 0.95, 0.08, 0.08, 0.1, 0, 0, 0]
     table = [0.0, 0.0, 0.45, 1.5, 0.9, 1.0, 0, 0, 0]  # the cup lies within its box
-    assert len(fuse(found((table, 0.4, "table")), found((cup, 0.9, "cup")))) == 2
+    places = find_places(found((table, 0.4, "table")), [thing(cup, "cup")], around())
+    assert [(len(p.rows), p.things) for p in places] == [(1, ()), (0, (0,))]
 
 
-def test_one_of_two_boxes_of_one_thing_goes():
-    network = found((CHAIR, 0.5, "chair"), (moved(CHAIR, 0.05), 0.2, "stool"))
-    assert fuse(network, found((CHAIR, 0.6, "chair"))) == [("chair", 0.8, CHAIR)]
+def test_names_of_one_thing_are_one_place():
+    network = found((CHAIR, 0.5, "chair"), (moved(CHAIR, 0.05), 0.2, "stool"), (FAR, 0.6, "bin"))
+    places = find_places(network, [thing(CHAIR, "chair")], around())
+    assert sorted(tuple(p.rows.tolist()) for p in places) == [(0, 1), (2,)]
 
 
-def test_a_chairs_back_is_the_chair():
-    back = [0.0, 0.22, 0.45, 0.5, 0.1, 0.9, 0, 0, 0]
-    fused = fuse(found((CHAIR, 0.5, "chair")), found((back, 0.8, "chair")), trusted=False)
-    assert fused == [("chair", 0.9, CHAIR)]
+def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
+    network = found((TABLE, 0.5, "bed"))
+    said = fuse(network, [], around(silent_views()), MODEL)
+    assert said.scores[said.labels.index("bed")] < 0.5
+    unknown = fuse(found((TABLE, 0.5, "counter")), [], around(silent_views()), MODEL)
+    assert unknown.labels == ("counter",)
+    assert unknown.scores[0] == pytest.approx(0.5, abs=0.02)
+    few = fuse(network, [], around(silent_views(count=2)), MODEL)
+    assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
+
+
+def test_one_word_ends_the_silence():
+    points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
+    bed = LiftedDetection("bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0)
+    network = found((TABLE, 0.5, "bed"))
+    assert fuse(network, [], around(silent_views(bed)), MODEL).scores.tolist() == [0.5]
+
+
+def test_what_nobody_could_see_stays_to_the_bit():
+    network = found((FAR, 0.5, "bed"), (CHAIR, 0.31, "bin"))
+    behind = snapshot_of(box_surface((3.0, 0.0, 0.45), (0.5, 0.5, 0.9)))  # behind the wall
+    for views in (silent_views(), []):
+        fused = fuse(network, [], around(views, behind), MODEL)
+        assert (fused.labels, fused.scores.tolist()) == (network.labels, network.scores.tolist())
+        np.testing.assert_array_equal(fused.boxes, network.boxes)
+        assert fused.posteriors == network.posteriors
 
 
 def test_nothing_and_nothing():
-    nothing = found()
-    assert fuse(nothing, nothing) == []
-    assert fuse(found((CHAIR, 0.5, "chair")), nothing) == [("chair", 0.5, CHAIR)]
-    assert fuse(nothing, found((CHAIR, 0.5, "chair"))) == [("chair", 0.5, CHAIR)]
-    assert fusion_affinity(nothing.boxes, nothing.boxes, np.zeros((0, 0), bool), np.zeros(0, bool)).shape == (0, 0)
+    assert len(fuse(found(), [], around(), MODEL)) == 0
+    assert surface_in(np.zeros((0, 9)), MAP) == []
+    empty = np.zeros((0, 9))
+    assert fusion_affinity(empty, empty, np.zeros((0, 0), bool), np.zeros(0, bool)).shape == (0, 0)
+
+
+def test_scores_keep_their_certainty():
+    raw = dataclasses.replace(found((CHAIR, 0.8, "chair")), certainty=Certainty.RAW)
+    assert fuse(raw, [], around(), MODEL).certainty is Certainty.RAW
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -95,70 +163,22 @@ def test_the_order_does_not_matter_and_scores_stay_probabilities(seed):
     rng = np.random.default_rng(seed)
     names = np.array(["chair", "bin", "table", "object"])
 
-    def some(n):
-        rows = [
-            ([*rng.uniform(-1, 1, 2), 0.4, *rng.uniform(0.2, 0.9, 3), 0, 0, 0], s, str(rng.choice(names[:3])))
-            for s in rng.permutation(np.linspace(0.1, 0.9, n))
-        ]
-        return found(*rows)
+    def box():
+        return [*rng.uniform(-1, 1, 2), 0.4, *rng.uniform(0.2, 0.9, 3), 0, 0, 0]
 
-    network, lifted = some(12), some(3)
-    first = fuse(network, lifted)
+    network = found(*[(box(), s, str(rng.choice(names))) for s in rng.permutation(np.linspace(0.1, 0.9, 12))])
+    things = [thing(box(), str(rng.choice(names[:3])), score=s) for s in (0.4, 0.6, 0.8)]
+    first = judged(network, things)
     order = rng.permutation(12)
-    assert fuse(network.take(order), lifted) == first
-    assert all(0 <= s <= 1 for _, s, _ in first)
+    again = sorted((label, round(score, 9), *b) for label, score, b in judged(network.take(order), things))
+    assert again == sorted((label, round(score, 9), *b) for label, score, b in first)
+    assert all(0 <= score <= 1 for _, score, _ in first)
 
 
-def silent_views(*said, count=8):
-    """Views around the room's table; ``said`` stands in each."""
-    frames, _ = tour(count)
-    return [LiftedView(i, f.frame, f.T_world_camera, list(said)) for i, f in enumerate(frames)]
-
-
-TABLE = [0.6, 0.0, 0.72, 1.4, 0.8, 0.08, np.pi / 2, 0, 0]
-MAP = snapshot_of(box_surface((0.6, 0.0, 0.72), (0.8, 1.4, 0.04)))
-
-
-def test_silence_speaks_against_names_that_the_detector_knows():
-    network, evidence = found((TABLE, 0.5, "bed"), (TABLE, 0.5, "counter")), ScoreEvidence()
-    vocabulary = frozenset({"bed", "cup"})
-    against = doubts(network, vocabulary, silent_views(), MAP, evidence)
-    assert against[1] == 0.0
-    assert against[0] == pytest.approx(6 * evidence.missed)  # at most six views count
-    few = doubts(network, vocabulary, silent_views(count=3), MAP, evidence)
-    assert against[0] < few[0] < 0
-
-
-def test_one_word_ends_the_silence():
-    points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
-    bed = LiftedDetection("bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0)
-    network = found((TABLE, 0.5, "bed"))
-    assert doubts(network, frozenset({"bed"}), silent_views(bed), MAP, ScoreEvidence())[0] == 0.0
-
-
-def test_what_nobody_could_see_is_not_doubted():
-    network = found((FAR, 0.5, "bed"))
-    behind = snapshot_of(box_surface((3.0, 0.0, 0.45), (0.5, 0.5, 0.9)))  # behind the wall
-    assert doubts(network, frozenset({"bed"}), silent_views(), behind, ScoreEvidence())[0] == 0.0
-    assert doubts(network, frozenset({"bed"}), [], behind, ScoreEvidence())[0] == 0.0
-    assert doubts(found(), frozenset({"bed"}), silent_views(), behind, ScoreEvidence()).shape == (0,)
-
-
-def test_doubts_lower_odds():
-    network = found((CHAIR, 0.5, "bed"))
-    fused = fuse_detections(network, calibrated(found()), np.zeros(0, bool), np.array([-np.log(4.0)]))
-    assert fused.scores[0] == pytest.approx(0.2)  # odds of one to one become one to four
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_surfaces_are_as_their_slow_twin(seed):
-    rng = np.random.default_rng(seed)
-    snapshot = snapshot_of(rng.uniform(-1, 1, (3000, 3)))
-    box = np.array([*rng.uniform(-0.4, 0.4, 3), *rng.uniform(0.2, 1.0, 3), rng.uniform(-3, 3), 0, 0])
-    points = snapshot.mean_point_m
-    fast = _surface(box, points, points[:, 0].copy(), 0.02)
-    c, s = np.cos(box[6]), np.sin(box[6])
-    local = (points.astype(float) - box[:3]) @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
-    inside = points[(np.abs(local) <= box[3:6] / 2 + 0.02).all(axis=1)]
-    assert len(inside) > 24
-    np.testing.assert_array_equal(fast, inside[:: 1 + len(inside) // 24].astype(float))
+def test_a_cut_surface_is_what_lies_in_the_box():
+    points, x = MAP.mean_point_m.copy(), MAP.mean_point_m[:, 0].copy()
+    (surface,) = surface_in(np.array([TABLE]), MAP)
+    assert surface is not None
+    assert len(points) >= len(surface) >= 6
+    assert x.min() - 1e-6 <= surface[:, 0].min() <= surface[:, 0].max() <= x.max() + 1e-6
+    assert surface_in(np.array([FAR]), MAP) == [None]

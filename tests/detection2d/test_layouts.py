@@ -124,7 +124,19 @@ def rtdetr_outputs(form):
     return {"output0": np.concatenate([shares, scores], axis=1)[None].astype(np.float32)}
 
 
+def centernet_outputs():
+    """Scores of cells of 4 px, each box at one cell with a weaker neighbour; pixels from the cell to the sides."""
+    scores, sides = np.zeros((1, 24, 40, CLASSES), np.float32), np.zeros((1, 24, 40, 4), np.float32)
+    for box, score, number in zip(BOXES, SCORES, NUMBERS, strict=True):
+        x, y = (int(v) for v in (box[:2] + box[2:]) // 8)
+        scores[0, y, x, number], scores[0, y, x + 1, number] = score, score - 0.05
+        cell = np.array([x, y]) * 4.0
+        sides[0, y, x] = np.concatenate([cell - box[:2], box[2:] - cell])
+    return {"keypoints": scores, "wh": sides}
+
+
 CASES = {
+    "centernet": ("centernet", centernet_outputs),
     "nanodet": ("nanodet", nanodet_outputs),
     "nanodet in one": ("nanodet", lambda: {"output": nanodet_table()[None]}),
     "nanodet-plus": ("nanodet-plus", lambda: {"output": nanodet_table(offset=0.0)[None]}),

@@ -11,7 +11,6 @@ import torch
 from scipy.special import expit
 from support.online_world import CLASSES, config, inference, walk
 
-from embodied_perceptron.detection2d.fusion import fuse_detections
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
@@ -31,7 +30,7 @@ from embodied_perceptron.inference.confidence_calibration import (
 from embodied_perceptron.inference.context_rescoring import FORM, GAPS_M, OWN_NUMBERS, RELATIONS, ContextRescoring
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Certainty, Detections, VoxelSnapshot
+from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import count_voxels
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
@@ -39,8 +38,8 @@ CARPET = [0.0, 0.0, 0.01, 2.0, 1.5, 0.02, 0, 0, 0]
 ONES = (0.0,) + (1.0,) * len(FEATURES)
 
 
-def found(box, score, label, shares=None):
-    return Detections(np.array([box], float), np.array([score]), (label,), shares)
+def found(box, score, label, posteriors=None):
+    return Detections(np.array([box], float), np.array([score]), (label,), posteriors)
 
 
 def snapshot_of(points_m, voxel_size_m=0.02):
@@ -140,29 +139,10 @@ def test_what_cannot_be_a_bed_is_held_down_by_geometry():
     assert carpet == pytest.approx(0.0, abs=0.1)
 
 
-def test_a_misfiring_detector_loses_to_geometry_and_the_network():
-    network = found(CARPET, 0.6, "carpet")
-    lifted = found(CARPET, 0.7, "bed", ({"bed": 0.6, "carpet": 0.3},))
-    fused = fuse_detections(
-        network, dataclasses.replace(lifted, certainty=Certainty.CALIBRATED), np.ones(1, bool), even=0.3
-    )
-    assert fused.labels == ("carpet",)
-    assert sum(fused.shares[0].values()) == pytest.approx(1.0)
-    assert fused.shares[0]["carpet"] > fused.shares[0]["bed"] > 0.2
-
-
-def test_shares_of_one_thing_are_those_of_both_sources():
-    network, lifted = found(CHAIR, 0.5, "stool"), found(CHAIR, 0.8, "chair", ({"chair": 0.8, "bin": 0.1},))
-    fused = fuse_detections(network, dataclasses.replace(lifted, certainty=Certainty.CALIBRATED), np.ones(1, bool))
-    assert fused.labels == ("chair",)
-    total = 0.8 + 0.1 + 0.5
-    assert fused.shares[0] == pytest.approx({"bin": 0.1 / total, "chair": 0.8 / total, "stool": 0.5 / total})
-
-
-def test_bad_shares_are_refused():
-    for shares in (({"chair": 1.5},), ({},), ({"chair": -0.1},), ({"chair": 0.5}, {"bin": 0.5})):
-        with pytest.raises(ValueError, match="shares"):
-            found(CHAIR, 0.5, "chair", shares)
+def test_bad_posteriors_are_refused():
+    for posteriors in (({"chair": 1.5},), ({},), ({"chair": -0.1},), ({"chair": 0.5}, {"bin": 0.5})):
+        with pytest.raises(ValueError, match="posteriors"):
+            found(CHAIR, 0.5, "chair", posteriors)
 
 
 def test_probabilities_come_best_first_and_boxes_stay():

@@ -106,9 +106,7 @@ def test_boxes_of_one_thing_under_one_name_become_one_with_their_sum():
     assert joined.labels == ("chair", "table", "chair")
     assert joined.scores == pytest.approx([0.5, 0.35, 0.1])
     np.testing.assert_array_equal(joined.boxes[0], A)
-    assert joined.shares is not None
-    assert joined.shares[0] == pytest.approx({"chair": 0.6, "stool": 0.4})
-    assert joined.shares[1:] == ({"table": 1.0}, {"chair": 1.0})
+    assert [joined.posterior(k) for k in range(3)] == [{"chair": 0.3, "stool": 0.2}, {"table": 0.35}, {"chair": 0.1}]
     sure = joined_by_name(boxes(("chair", 0.8, A), ("stool", 0.7, near)), of)
     assert sure.scores.tolist() == [1.0]
 

@@ -55,7 +55,7 @@ def test_what_is_taken_is_what_the_constructor_makes_of_it():
         twin = Detections(boxes[rows], own, tuple(labels[k] for k in rows), tuple(shares[k] for k in rows))
         np.testing.assert_array_equal(taken.boxes, twin.boxes)
         np.testing.assert_array_equal(taken.scores, twin.scores)
-        assert (taken.labels, taken.shares) == (twin.labels, twin.shares)
+        assert (taken.labels, taken.posteriors) == (twin.labels, twin.posteriors)
     for wrong in (scores + 1.0, scores * np.nan, scores[:3]):
         with pytest.raises(ValueError, match="scores"):
             seen.take(rows, wrong)

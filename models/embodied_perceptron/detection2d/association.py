@@ -1,19 +1,15 @@
-"""Votes over views: which lifted detections are of one thing, whether it exists, and what it is called.
+"""What views agree on: which lifted detections are of one thing, and in which views it was silently passed over.
 
 Everything is a pure function of the views and the map as they are now: views leave with their keyframes, and a
-corrected pose changes what was lifted, so nothing is carried along that could contradict them.
-
-Whether a candidate exists is a sum of log-likelihood ratios over the views that had its place before them: positive
-where it was detected, by the score, negative where its surface was plainly seen and nothing was detected. What it is
-called is a sum of the same evidence by name, together with what geometry says of the name. Views are not independent
-(one background, one detector), so that each counts for a share of its evidence.
+corrected pose changes what was lifted, so nothing is carried along that could contradict them. A view is one picture of
+one detector. What a thing is called, and whether it exists, is judged in :mod:`~.inference.posterior`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -29,108 +25,61 @@ from embodied_perceptron.geometry.suppression import (
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
-from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_VISIBLE_SHARE = 0.5
+_VISIBLE_SHARE = 0.75  # of a surface: less is no full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
 _MIN_SIZE_PX = 12.0  # a thing that is smaller in a view was not missed there
-_HOPELESS = -1.5  # log-odds before views without it count
+_ONE_LOOK_SCORE = 0.4
 _PROBES = 48  # points by which a candidate's visibility is judged
 _OWN_M = 0.15  # a probe this much behind the measured surface, or by the thing's size, is hidden by the thing itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # a probe lies on the measured surface: within this, and so much of the depth
 
 
-@dataclass(frozen=True)
-class ScoreEvidence:
-    """What a score is worth, of any detector unless it was measured for one.
-
-    Attributes:
-        scores, log_ratios: log of how much more often a detection of such a score is made, at one place again, of a
-            thing of that name than of anything else; linear between, constant beyond.
-        recall: how often a visible thing of the vocabulary is detected at all.
-        false_rate: how often, at one place, something that is none.
-        share: of each view's evidence that counts; views are not independent.
-        prior: log-odds that something stands where one detection lies, before its evidence.
-    """
-
-    scores: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
-    log_ratios: tuple[float, ...] = (0.4, 1.0, 1.6, 2.2, 3.2, 4.0)
-    recall: float = 0.35
-    false_rate: float = 0.05
-    share: float = 0.5
-    prior: float = -3.0
-
-    def __post_init__(self) -> None:
-        if len(self.scores) != len(self.log_ratios) or not self.scores:
-            raise ValueError(f"scores and log_ratios differ in length: {len(self.scores)}, {len(self.log_ratios)}")
-        if any(b <= a for a, b in pairwise(self.scores)):
-            raise ValueError(f"scores must ascend, got {self.scores}")
-        if not (0 < self.false_rate < self.recall < 1):
-            raise ValueError(f"need 0 < false_rate < recall < 1, got {self.false_rate} and {self.recall}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
-
-    def detected(self, score: float) -> float:
-        """Log-likelihood ratio of one detection."""
-        # as np.interp, which costs a hundred times as much for one number
-        k = bisect_right(self.scores, score)
-        if k in (0, len(self.scores)):
-            return self.share * self.log_ratios[0 if k == 0 else -1]
-        (x0, x1), (y0, y1) = self.scores[k - 1 : k + 1], self.log_ratios[k - 1 : k + 1]
-        return self.share * (y0 + (y1 - y0) * (score - x0) / (x1 - x0))
-
-    @property
-    def missed(self) -> float:
-        """Log-likelihood ratio of a view in which it was visible and not detected."""
-        return self.share * float(np.log((1 - self.recall) / (1 - self.false_rate)))
-
-
 @dataclass(frozen=True, eq=False)
 class LiftedView:
-    """One keyframe, as far as a detector has looked at it.
+    """One keyframe, as one detector has seen it.
 
     Attributes:
+        source: the detector.
         key: identity of the keyframe, in the order of time.
         frame: its images.
         T_world_camera: (4, 4).
         lifted: what was lifted.
     """
 
+    source: str
     key: int
     frame: RgbdFrame
     T_world_camera: NDArray[np.float64]
     lifted: Sequence[LiftedDetection]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A thing, as several views agree on it.
 
     Attributes:
         points_m: (K, 3) its surface over all views.
         box: (9,) upright.
-        label: most probable name.
-        probability: that it exists and is called so.
-        exists: that it exists.
-        posterior: name -> probability among names, given that it exists.
-        views: in which it was detected.
-        visible: views in which it was, or should have been.
+        said: detector -> name -> (views in which it said so, best score).
+        silent: detector -> views in which all of it was in full view and nothing was said of it.
         whole: seen whole in a view at least.
         members: (view, detection) pairs.
     """
 
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
-    label: str = ""
-    probability: float = 0.0
-    exists: float = 0.0
-    posterior: dict[str, float] = field(default_factory=dict)
-    views: int = 0
-    visible: int = 0
+    said: Mapping[str, Mapping[str, tuple[int, float]]]
+    silent: Mapping[str, int] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def views(self) -> int:
+        """In which something was said of it."""
+        return len({view for view, _ in self.members})
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,45 +199,37 @@ def _group_numbers(affinity: NDArray[np.float64], order: NDArray[np.int64]) -> N
 
 def find_candidates(
     views: Sequence[LiftedView],
-    priors: ClassPriors,
-    floor_z_m: float,
-    evidence: ScoreEvidence | None = None,
     index: VoxelIndex | None = None,
     yaw_rad: float = 0.0,
     cache: FitCache | None = None,
 ) -> list[Candidate]:
-    """Things that the views agree on, most probable first.
+    """Things that the views agree on, those of which most was said first.
 
     Args:
         views: keyframes that a detector has looked at.
-        priors: of names.
-        floor_z_m: height of the floor.
-        evidence: worth of scores.
         index: of the map as it is now; detections whose surface is gone do not count. None = all count.
         yaw_rad: direction of the walls.
         cache: of the boxes of the last call; most groups are as they were.
     """
-    evidence = evidence if evidence is not None else ScoreEvidence()
     if cache is not None:
         cache.begin()
     items = _items(views, index)
-    groups = group_detections(affinities(items), np.array([d.score for d in items.lifted]))
-    worth = np.array([evidence.detected(d.score) for d in items.lifted])
-    # misses only speak against: what its detections cannot make likely is not judged further
-    groups = [rows for rows in groups if evidence.prior + float(worth[rows].sum()) > _HOPELESS]
-    candidates = [_candidate(items, rows, yaw_rad, cache) for rows in groups]
-    seen = visible_views(candidates, views, _MIN_SIZE_PX)
-    for candidate, in_view in zip(candidates, seen, strict=True):
-        _judge(candidate, items_by_view(candidate, views), in_view, evidence, priors, floor_z_m)
-    return sorted(candidates, key=lambda c: -c.probability)
+    scores = np.array([d.score for d in items.lifted])
+    groups = group_detections(affinities(items), scores)
+    # one look alone at something that is hardly seen is not followed up
+    groups = [rows for rows in groups if len(rows) > 1 or scores[rows[0]] >= _ONE_LOOK_SCORE]
+    groups.sort(key=lambda rows: -float(scores[rows].sum()))
+    candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
+    in_view = fully_visible([c.points_m for c in candidates], views, _MIN_SIZE_PX)
+    return [replace(c, silent=silent_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
 
 
-def items_by_view(candidate: Candidate, views: Sequence[LiftedView]) -> dict[int, list[LiftedDetection]]:
-    """A candidate's detections by number of their view."""
-    found: dict[int, list[LiftedDetection]] = {}
-    for v, i in candidate.members:
-        found.setdefault(v, []).append(views[v].lifted[i])
-    return found
+def silent_views(
+    in_view: NDArray[np.bool_], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
+) -> dict[str, int]:
+    """Detector -> how many of its views have a place in full view (V,) bool, and say nothing of it."""
+    said = {view for view, _ in members}
+    return Counter(views[v].source for v in np.flatnonzero(in_view).tolist() if v not in said)
 
 
 class FitCache:
@@ -322,13 +263,23 @@ def _fit(members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
     return _Fit(members, points, box_around(points, yaw_rad))
 
 
-def _candidate(items: _Items, rows: NDArray[np.int64], yaw_rad: float, cache: FitCache | None) -> Candidate:
+def _candidate(
+    items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float, cache: FitCache | None
+) -> Candidate:
     """A group as one thing."""
     members = [items.lifted[r] for r in rows]
     small = median(items.size[rows]) < _SMALL_M
     fit = _fit(members, small, yaw_rad) if cache is None else cache.fit(members, small, yaw_rad)
-    whole = any(not d.cut for d in members)
-    return Candidate(fit.points_m, fit.box, whole=whole, members=tuple(items.of[r] for r in rows))
+    of = tuple(items.of[r] for r in rows)
+    best: dict[tuple[str, str, int], float] = {}  # (detector, name, view) -> score
+    for (view, _), detection in zip(of, members, strict=True):
+        key = views[view].source, detection.label, view
+        best[key] = max(best.get(key, 0.0), detection.score)
+    said: dict[str, dict[str, tuple[int, float]]] = {}
+    for (source, name, _), score in best.items():
+        count, highest = said.setdefault(source, {}).get(name, (0, 0.0))
+        said[source][name] = count + 1, max(highest, score)
+    return Candidate(fit.points_m, fit.box, said, whole=any(not d.cut for d in members), members=of)
 
 
 def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
@@ -345,22 +296,30 @@ def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float 
     return points[agreed] if np.count_nonzero(agreed) >= 10 else points
 
 
-def visible_views(
-    candidates: Sequence[Candidate], views: Sequence[LiftedView], min_size_px: float
+def fully_visible(
+    surfaces_m: Sequence[NDArray[np.float64]], views: Sequence[LiftedView], min_size_px: float
 ) -> NDArray[np.bool_]:
-    """(candidates, views): at least half of its surface is in the picture, not hidden, and large enough there."""
-    result = np.zeros((len(candidates), len(views)), dtype=bool)
-    if not candidates:
+    """(places, views): all but a little of a place's surface is in the picture, not hidden, and large enough there.
+
+    ``surfaces_m``: (K, 3) points of each place, K > 0.
+    """
+    result = np.zeros((len(surfaces_m), len(views)), dtype=bool)
+    if not len(surfaces_m):
         return result
-    probes = [c.points_m[:: 1 + len(c.points_m) // _PROBES] for c in candidates]
+    probes = [points[:: 1 + len(points) // _PROBES] for points in surfaces_m]
     first = np.cumsum([0, *map(len, probes[:-1])])
     count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
     own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
+    seen_of: dict[int, NDArray[np.bool_]] = {}  # picture -> places; all detectors look at the same ones
     for v, view in enumerate(views):
+        if id(view.frame) in seen_of:
+            result[:, v] = seen_of[id(view.frame)]
+            continue
         camera = transform_points(invert_transform(view.T_world_camera), points)
         uv, inside = project(camera, view.frame.intrinsics)
         if not inside.any():
+            seen_of[id(view.frame)] = result[:, v]
             continue
         pixel = np.rint(np.where(inside[:, None], uv, 0.0)).astype(np.int64)
         z = camera[:, 2]
@@ -371,40 +330,5 @@ def visible_views(
         high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
         low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
         result[:, v] = (share >= _VISIBLE_SHARE) & ((high - low).max(axis=1) >= min_size_px)
+        seen_of[id(view.frame)] = result[:, v]
     return result
-
-
-def _judge(
-    candidate: Candidate,
-    found: dict[int, list[LiftedDetection]],
-    in_view: NDArray[np.bool_],
-    evidence: ScoreEvidence,
-    priors: ClassPriors,
-    floor_z_m: float,
-) -> None:
-    """Existence and name from the views' evidence."""
-    log_odds = evidence.prior
-    by_name: dict[str, float] = {}
-    for detections in found.values():
-        best = max(d.score for d in detections)
-        log_odds += evidence.detected(best)
-        of_view: dict[str, float] = {}
-        for d in detections:
-            of_view[d.label] = max(of_view.get(d.label, 0.0), evidence.detected(d.score))
-        for name, value in of_view.items():
-            by_name[name] = by_name.get(name, 0.0) + value
-    seen = set(np.flatnonzero(in_view).tolist())
-    log_odds += len(seen - found.keys()) * evidence.missed
-    names = sorted(by_name)
-    worth = np.array(
-        [by_name[n] + priors.log_plausibility(n, candidate.box, floor_z_m, whole=False) for n in names] + [0.0]
-    )  # the last: something that the detector has no name for
-    weight = np.exp(worth - worth.max())
-    share = weight / weight.sum()
-    candidate.posterior = {name: float(p) for name, p in zip(names, share, strict=False)}
-    candidate.exists = float(1.0 / (1.0 + np.exp(-np.clip(log_odds, -30, 30))))
-    best_name = int(np.argmax(share[:-1]))
-    candidate.label = names[best_name]
-    candidate.probability = candidate.exists * float(share[best_name])
-    candidate.views = len(found)
-    candidate.visible = len(seen | found.keys())

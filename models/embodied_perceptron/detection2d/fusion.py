@@ -1,148 +1,288 @@
-"""One opinion from two: boxes of the network and things that a 2-D detector saw, before they reach the object map.
+"""One judgement from all witnesses: boxes of the network and things that 2-D detectors saw, before the object map.
 
-Both come with probabilities that can be compared: the network's by :mod:`~.inference.confidence_calibration`, where
-the weights have such a model, the detector's by its votes and by whether such a thing can have that size at that
-height. Where they agree, they are counted together; where they name one thing differently, the more probable name
-stays, and the object map is told of every name with its share; and a name that the detector knows but never says of a
-thing plainly before it speaks against the network.
+Boxes of the network that are of one thing, and the things of the detectors that lie there, are one :class:`Place`.
+What all of them say of it becomes one posterior (:mod:`~.inference.posterior`), from which the place's boxes get their
+scores and names. Places of which no detector says or could have said anything stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
+from embodied_perceptron.detection2d.association import Candidate, LiftedView, fully_visible, silent_views
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.suppression import fusion_affinity
-from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
+from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
+from embodied_perceptron.inference.class_priors import ClassPriors
+from embodied_perceptron.inference.naming import NAME_SHARE
+from embodied_perceptron.inference.posterior import Evidence, WitnessModel
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
-_MAX_MISSES = 6  # views of one background are not independent
 _MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
 _PROBES = 24
-_MAX_VIEWS = 12  # that are asked for each box; evenly over time
+_MAX_VIEWS = 12  # of each detector that are asked for each box; evenly over time
 _THINNED = 4
+_MIN_SURFACE = 6  # points; a box with fewer holds nothing that could be seen
+_LEAST = 0.01  # probability from which a name is a box of its own
+_MARGIN = 1e-6
 
 
-def fuse_detections(
+@dataclass(frozen=True, eq=False)
+class LiftedThing:
+    """A thing that detectors saw.
+
+    Attributes:
+        candidate: what the views agree on.
+        box: (9,) with what the map adds.
+        trusted: the box's extents can be believed: a small thing seen whole, or a shape of the map.
+        label: likeliest of the names that they say.
+    """
+
+    candidate: Candidate
+    box: NDArray[np.float64]
+    trusted: bool
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where something may stand, and what is said of it.
+
+    Attributes:
+        rows: (R,) of the network's boxes, best first; none where it has nothing there.
+        things: numbers of the detectors' things.
+        box: (9,) of the best of these.
+        prior: of the network (:meth:`.Detections.posterior`); None = it has nothing there.
+        evidence: of the detectors.
+        plausibility: name -> log-plausibility of the box, of the names that detectors say.
+    """
+
+    rows: NDArray[np.int64]
+    things: tuple[int, ...]
+    box: NDArray[np.float64]
+    prior: Mapping[str, float] | None
+    evidence: tuple[Evidence, ...]
+    plausibility: Mapping[str, float]
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a detector says, or could have said, something of it."""
+        return any(t.said or t.silent for t in self.evidence)
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What places are judged in: the detectors' views and vocabularies (canonical names), the map and its floor."""
+
+    views: Sequence[LiftedView]
+    vocabularies: Mapping[str, frozenset[str]]
+    snapshot: VoxelSnapshot
+    floor_z_m: float
+    priors: ClassPriors
+
+
+def find_places(network: Detections, things: Sequence[LiftedThing], around: Surroundings) -> list[Place]:
+    """Every place of which the network or a detector speaks; each box and each thing is in one."""
+    groups = _things_of(network)
+    anchors = np.array([rows[0] for rows in groups], dtype=np.int64)
+    labels = np.array([network.labels[i] for i in anchors], dtype=object)
+    boxes = np.array([t.box for t in things]).reshape(-1, 9)
+    same = np.array(
+        [[any(network.labels[r] == thing.label for r in rows) for thing in things] for rows in groups],
+        dtype=bool,
+    ).reshape(len(groups), len(things))
+    affinity = fusion_affinity(network.boxes[anchors], boxes, same, labels == UNNAMED)
+    heard: list[list[int]] = [[] for _ in groups]
+    alone = []
+    for j in range(len(things)):
+        best = int(np.argmax(affinity[:, j])) if len(groups) else -1
+        if best >= 0 and affinity[best, j] > 0:
+            heard[best].append(j)
+        else:
+            alone.append(j)
+    silent = _silences(network.boxes[anchors], [i for i, js in enumerate(heard) if not js], around)
+    places = [
+        _place(rows, js, network.boxes[rows[0]], network.posterior(int(rows[0])), things, around, silent.get(i, {}))
+        for i, (rows, js) in enumerate(zip(groups, heard, strict=True))
+    ]
+    nothing = np.zeros(0, np.int64)
+    return places + [_place(nothing, [j], things[j].box, None, things, around, {}) for j in alone]
+
+
+def fuse(
     network: Detections,
-    lifted: Detections,
-    completed: NDArray[np.bool_],
-    evidence: NDArray[np.float64] | None = None,
-    even: float = 0.5,
+    things: Sequence[LiftedThing],
+    places: Sequence[Place],
+    model: WitnessModel,
+    min_probability: float = 0.4,
+    can_name: bool = True,
 ) -> Detections:
-    """Both in one list, in which no thing stands twice; each with the share of every name that was said of it.
-
-    Where names differ, each is as probable as its sources say together (independent, given the thing): the network's
-    score against the score at which its boxes are as likely right as wrong, the detector's probability times the share
-    of the name there.
+    """All boxes with what all witnesses together say of them, best first.
 
     Args:
         network: boxes of the network, or of shapes alone.
-        lifted: things of the detector, calibrated; their ``shares`` count where they have some.
-        completed: (M,) whether a lifted box's extents can be trusted: a small thing seen whole, or a shape of the map.
-        evidence: (N,) log-odds to add to the network's scores, see :func:`doubts`.
-        even: the network's score at which a box is as likely right as wrong.
+        things: of the detectors.
+        places: of these (:func:`find_places`).
+        model: what the witnesses are worth.
+        min_probability: what the network does not have, and is less probably there, is left out.
+        can_name: ``network`` gives names (shapes do not).
 
     Returns:
-        Boxes with scores of the network's certainty. Raises ``ValueError`` for lifted scores that are no probabilities.
+        Boxes with scores of the network's certainty.
     """
-    lifted.require(Certainty.CALIBRATED)
-    odds = np.log(np.clip(network.scores, 1e-6, 1 - 1e-6) / np.clip(1 - network.scores, 1e-6, 1.0))
-    scores = network.scores.copy()
-    if evidence is not None:
-        odds = odds + evidence
-        scores = np.where(evidence == 0, scores, 1.0 / (1.0 + np.exp(-odds)))
-    even = min(max(even, 1e-6), 1.0 - 1e-6)
-    right = 1.0 / (1.0 + even / (1.0 - even) * np.exp(-odds))
-    known, seen = np.array(network.labels, dtype=object), np.array(lifted.labels, dtype=object)
-    affinity = fusion_affinity(network.boxes, lifted.boxes, known[:, None] == seen[None], known == UNNAMED)
-    boxes, out_scores, labels, shares = [], [], [], []
-    gone = np.zeros(len(network), dtype=bool)
-    own: dict[int, Mapping[str, float]] = {}  # shares of the network's boxes whose name stays
-    for j in range(len(lifted)):
-        box, score, label = lifted.boxes[j], float(lifted.scores[j]), lifted.labels[j]
-        rows = [i for i in np.argsort(-affinity[:, j], kind="stable") if affinity[i, j] > 0 and not gone[i]]
-        same = [i for i in rows if network.labels[i] == label]
-        other = [i for i in rows if network.labels[i] not in (label, UNNAMED)]
-        said = _said(lifted, j)
-        for i in rows:
-            if network.labels[i] != UNNAMED:
-                name = network.labels[i]
-                said[name] = 1.0 - (1.0 - said.get(name, 0.0)) * (1.0 - float(right[i]))
-        total = sum(said.values())
-        posterior = {name: p / total for name, p in sorted(said.items())} if total > 0 else {label: 1.0}
-        if other and not same and max(said[network.labels[i]] for i in other) > said[label]:
-            best = max(other, key=lambda i: said[network.labels[i]])
-            own[best] = posterior
-            continue  # the network is surer of another name
-        if same:
-            score = 1.0 - (1.0 - score) * (1.0 - float(scores[same[0]]))
-            if not completed[j]:
-                box = network.boxes[same[0]]
-        gone[rows] = True
+    boxes, scores, labels, posteriors = [], [], [], []
+
+    def add(box: NDArray[np.float64], score: float, label: str, posterior: Mapping[str, float]) -> None:
         boxes.append(box)
-        out_scores.append(score)
+        scores.append(min(score, 1.0))
         labels.append(label)
-        shares.append(posterior)
-    kept = np.flatnonzero(~gone)
+        posteriors.append(posterior)
+
+    for place in places:
+        if not place.is_heard:
+            for i in place.rows.tolist():
+                add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
+            continue
+        posterior = model.posterior(place.prior, place.evidence, place.plausibility, can_name)
+        exists = sum(posterior.values())
+        if place.prior is None and exists < min_probability:
+            continue
+        names = {name: p for name, p in posterior.items() if name != UNNAMED and p >= _LEAST}
+        for name, p in names.items():
+            add(_box_of(name, place, network, things), p, name, posterior)
+        best = max(names.values(), default=0.0)
+        if best < NAME_SHARE * exists:
+            add(_box_of(UNNAMED, place, network, things), max(exists, best + _MARGIN), UNNAMED, posterior)
+    order = np.argsort(-np.array(scores), kind="stable")
     return Detections(
-        np.concatenate([network.boxes[kept], np.array(boxes).reshape(-1, 9)]),
-        np.concatenate([scores[kept], np.array(out_scores)]),
-        (*(network.labels[i] for i in kept), *labels),
-        (*(own.get(int(i), {network.labels[i]: 1.0}) for i in kept), *shares),
+        np.array(boxes).reshape(-1, 9)[order],
+        np.array(scores, dtype=np.float64)[order],
+        tuple(labels[i] for i in order),
+        tuple(posteriors[i] for i in order),
         network.certainty,
     )
 
 
-def _said(lifted: Detections, row: int) -> dict[str, float]:
-    """Name -> probability that a lifted thing exists and is called so."""
-    score, label = float(lifted.scores[row]), lifted.labels[row]
-    posterior = {} if lifted.shares is None else lifted.shares[row]
-    if posterior.get(label, 0.0) <= 0.0:
-        return {label: score}
-    return {name: score * share / posterior[label] for name, share in posterior.items()}
+def _box_of(name: str, place: Place, network: Detections, things: Sequence[LiftedThing]) -> NDArray[np.float64]:
+    """The box under which a name of a place goes: that of who says it, of the network first."""
+    of_name = [int(i) for i in place.rows if network.labels[i] == name]
+    trusted = [things[j] for j in place.things if things[j].trusted and name in (things[j].label, UNNAMED)]
+    if trusted and not of_name:
+        return trusted[0].box
+    return network.boxes[of_name[0]] if of_name else place.box
 
 
-def doubts(
-    network: Detections,
-    vocabulary: frozenset[str],
-    views: Sequence[LiftedView],
-    snapshot: VoxelSnapshot,
-    evidence: ScoreEvidence,
-) -> NDArray[np.float64]:
-    """(N,) log-odds, at most 0, that the detector's silence adds to each of the network's boxes.
+def _things_of(network: Detections) -> list[NDArray[np.int64]]:
+    """Rows of the boxes of each thing, best first: those that are of one thing with the best of them."""
+    order = np.argsort(-network.scores, kind="stable")
+    first, second = same_thing_pairs(network.boxes, order, order)
+    near: dict[int, list[int]] = {}
+    for a, b in zip(first.tolist(), second.tolist(), strict=True):
+        near.setdefault(a, []).append(b)
+    taken = np.zeros(len(network), dtype=bool)
+    groups = []
+    for i in order.tolist():
+        if taken[i]:
+            continue
+        rows = np.array([i, *(j for j in near.get(i, ()) if j != i and not taken[j])], dtype=np.int64)
+        taken[rows] = True
+        groups.append(rows[np.argsort(-network.scores[rows], kind="stable")])
+    return groups
 
-    Only for names of the ``vocabulary`` (canonical), and only of views in which the surface was plainly visible. A view
-    in which the detector says that very name of an overlapping place is not silent.
+
+def _place(
+    rows: NDArray[np.int64],
+    numbers: Sequence[int],
+    box: NDArray[np.float64],
+    prior: Mapping[str, float] | None,
+    things: Sequence[LiftedThing],
+    around: Surroundings,
+    silent: Mapping[str, int],
+) -> Place:
+    evidence = evidence_of([things[j].candidate for j in numbers], around.vocabularies, silent)
+    plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
+    return Place(rows, tuple(numbers), box, prior, evidence, plausibility)
+
+
+def evidence_of(
+    candidates: Sequence[Candidate], vocabularies: Mapping[str, frozenset[str]], silent: Mapping[str, int] | None = None
+) -> tuple[Evidence, ...]:
+    """What detectors say of one place.
+
+    Args:
+        candidates: what they saw there.
+        vocabularies: of detectors.
+        silent: of a place without candidates: detector -> views that have all of it in full view.
     """
-    result = np.zeros(len(network))
-    views = [views[i] for i in np.unique(np.linspace(0, len(views) - 1, min(_MAX_VIEWS, len(views))).astype(int))]
-    rows = [i for i, label in enumerate(network.labels) if label in vocabulary]
+    said: dict[str, dict[str, tuple[int, float]]] = {}
+    quiet = {} if silent is None else dict(silent)
+    for candidate in candidates:
+        for source, names in candidate.said.items():
+            for name, (views, score) in names.items():
+                before = said.setdefault(source, {}).get(name, (0, 0.0))
+                said[source][name] = before[0] + views, max(before[1], score)
+        for source in vocabularies:  # of parts of one thing another may be what was said something of
+            views = candidate.silent.get(source, 0)
+            quiet[source] = min(quiet.get(source, views), views)
+    return tuple(
+        Evidence(source, said.get(source, {}), quiet.get(source, 0), vocabularies.get(source, frozenset()))
+        for source in sorted({*said, *quiet})
+    )
+
+
+def plausibilities(
+    evidence: Sequence[Evidence], box: NDArray[np.float64], floor_z_m: float, priors: ClassPriors
+) -> dict[str, float]:
+    """Name that a detector says -> log-plausibility of a (9,) box as such a thing."""
+    names = {name for one in evidence for name in one.said}
+    return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
+
+
+def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surroundings) -> dict[int, Mapping[str, int]]:
+    """Number of a (P, 9) box -> detector -> views of it that have all of the box's surface in full view.
+
+    For the ``numbers`` of those of which no detector says anything.
+    """
+    views = _some(around.views)
+    if not views or not len(numbers):
+        return {}
+    found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
+    surfaces = [(i, surface) for i, surface in found if surface is not None]
+    visible = fully_visible([surface for _, surface in surfaces], views, _MIN_SIZE_PX)
+    result: dict[int, Mapping[str, int]] = {}
+    for (i, _), row in zip(surfaces, visible, strict=True):
+        half = float(np.linalg.norm(boxes[i, 3:6])) / 2
+        spoken = [  # of something there, if too seldom for a thing
+            (v, 0)
+            for v in np.flatnonzero(row).tolist()
+            if any(np.linalg.norm(d.box[:3] - boxes[i, :3]) < half for d in views[v].lifted)
+        ]
+        result[i] = silent_views(row, spoken, views)
+    return result
+
+
+def _some(views: Sequence[LiftedView]) -> list[LiftedView]:
+    """At most :data:`_MAX_VIEWS` of each detector, evenly over time."""
+    of: dict[str, list[LiftedView]] = {}
+    for view in views:
+        of.setdefault(view.source, []).append(view)
+    return [
+        some[i]
+        for some in of.values()
+        for i in np.unique(np.linspace(0, len(some) - 1, min(_MAX_VIEWS, len(some))).astype(int))
+    ]
+
+
+def surface_in(boxes: NDArray[np.float64], snapshot: VoxelSnapshot) -> list[NDArray[np.float64] | None]:
+    """Of each (B, 9) box some points of the map in it, (K, 3); None where there are too few to see by."""
     # by x, of which the snapshot is sorted; a quarter of the map is more than enough to see by
     points = snapshot.mean_point_m[::_THINNED].copy()
     x_m = points[:, 0].copy()
-    surfaces = {i: _surface(network.boxes[i], points, x_m, snapshot.voxel_size_m) for i in rows}
-    rows = [i for i in rows if len(surfaces[i]) >= 6]
-    if not rows or not views:
-        return result
-    things = [Candidate(surfaces[i], network.boxes[i]) for i in rows]
-    visible = visible_views(things, views, _MIN_SIZE_PX)
-    for n, i in enumerate(rows):
-        half = float(np.linalg.norm(network.boxes[i, 3:6])) / 2
-        silent = 0
-        for v in np.flatnonzero(visible[n]):
-            said = any(
-                d.label == network.labels[i] and np.linalg.norm(d.box[:3] - network.boxes[i, :3]) < half
-                for d in views[v].lifted
-            )
-            silent += not said
-        if silent < np.count_nonzero(visible[n]):
-            continue  # it was said at least once: the candidates weigh it
-        result[i] = min(silent, _MAX_MISSES) * evidence.missed
-    return result
+    surfaces = [_surface(box, points, x_m, snapshot.voxel_size_m) for box in boxes]
+    return [surface if len(surface) >= _MIN_SURFACE else None for surface in surfaces]
 
 
 def _surface(

@@ -4,7 +4,8 @@ A layout is declared by name, never guessed: what does not fit is a :class:`Layo
 here are left, top, right, bottom counted from the corner of the network's input (0 .. width); :class:`PictureFit`
 brings them to the library's pixels.
 
-Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics YOLOv8 / YOLO11, YOLOX
+Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), the graph of the CenterNet that
+`detector install` converts, Ultralytics YOLOv8 / YOLO11, YOLOX
 (Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; Ultralytics and transformers export it in forms of their
 own, which are told apart by the names and shapes of their outputs).
 """
@@ -143,6 +144,12 @@ def prepare_nanodet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.fl
     canvas, fit = _letterbox(image, size, 0, centered=False)
     mean, std = np.array([103.53, 116.28, 123.675], np.float32), np.array([57.375, 57.12, 58.395], np.float32)
     return _tensor((canvas[..., ::-1].astype(np.float32) - mean) / std), fit
+
+
+def prepare_centernet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
+    """RGB from 0 to 255; stretched."""
+    tensor, fit = prepare_rtdetr(image, size)
+    return tensor * np.float32(255.0), fit
 
 
 def prepare_yolox(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
@@ -308,6 +315,27 @@ def decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -
     return RawDetections(_from_centers(np.concatenate([center, side], axis=1)), best, number)
 
 
+def decode_centernet(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+    """(1, h, w, classes) scores of each cell and (1, h, w, 4) pixels from it to the left, top, right and bottom.
+
+    A thing is where no neighbour scores more, as the network is deployed: it needs no suppression.
+    """
+    expected = f"(1, h, w, {classes}) and (1, h, w, 4) for an input of {size[0]} x {size[1]}"
+    tables = {value.shape[-1]: value for value in outputs.values() if value.ndim == 4 and len(value) == 1}
+    if len(outputs) != 2 or set(tables) != {classes, 4} or tables[classes].shape[:3] != tables[4].shape[:3]:
+        raise _misfit("centernet", expected, outputs)
+    scores, sides = _checked_scores("centernet", tables[classes][0], outputs), tables[4][0]
+    rows, columns = scores.shape[:2]
+    padded = np.pad(np.nan_to_num(scores), [(1, 1), (1, 1), (0, 0)])
+    around = [padded[y : y + rows, x : x + columns] for y in range(3) for x in range(3)]
+    peaks = np.where(scores >= np.maximum.reduce(around), scores, np.where(np.isnan(scores), scores, 0.0))
+    y, x, number = np.nonzero(~(peaks < max(min_score, 1e-6)))
+    cell = np.stack([x * (size[0] / columns), y * (size[1] / rows)], axis=1)
+    reach = sides[y, x].astype(np.float64)
+    boxes = np.concatenate([cell - reach[:, :2], cell + reach[:, 2:]], axis=1)
+    return RawDetections(boxes, peaks[y, x, number].astype(np.float64), number.astype(np.int64))
+
+
 def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """Three forms: ``labels, boxes, scores``; ``logits, pred_boxes``; one (1, queries, 4 + classes).
 
@@ -354,6 +382,7 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         Layout("nanodet", prepare_nanodet, decode_nanodet, DETECTOR_NMS_IOU["nanodet"], 416),
         Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, DETECTOR_NMS_IOU["nanodet-plus"], 416),
+        Layout("centernet", prepare_centernet, decode_centernet, None, 512, stretched=True),
         Layout("yolov8", prepare_yolov8, decode_yolov8, DETECTOR_NMS_IOU["yolov8"], 640),
         Layout("yolo11", prepare_yolov8, decode_yolo11, DETECTOR_NMS_IOU["yolo11"], 640),
         Layout("yolox", prepare_yolox, decode_yolox, DETECTOR_NMS_IOU["yolox"], 640),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from embodied_perceptron.config import LiftOptions
@@ -71,32 +72,31 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
 
     limits = limits_from_options(options)
 
-    def make_detector() -> Detector:
+    def make(layout: str, file: str, classes: tuple[str, ...]) -> Detector:
         try:
-            return build()
+            return build(layout, file, classes)
         except (DetectorFileError, FileNotFoundError):
             raise
         except Exception as error:  # of files that anybody made, runtimes raise whatever they like
-            raise DetectorFileError(_why_unusable(options.detector, error)) from error
+            raise DetectorFileError(_why_unusable(file, error)) from error
 
-    def build() -> Detector:
-        if pointer := _lfs_pointer(Path(options.detector)):
+    def build(layout: str, file: str, classes: tuple[str, ...]) -> Detector:
+        if pointer := _lfs_pointer(Path(file)):
             raise DetectorFileError(f"{pointer} is a pointer of Git LFS, not the network: run `git lfs pull`")
-        if options.layout == "transformers":
-            return ZeroShotDetector(options.detector, options.classes or names or DEFAULT_WORDS, limits, options.device)
-        return OnnxDetector(
-            options.detector,
-            options.layout,
-            options.classes,
-            limits,
-            options.input_px,
-            options.providers,
-            options.threads,
-        )
+        if layout == "transformers":
+            return ZeroShotDetector(file, classes or names or DEFAULT_WORDS, limits, options.device)
+        return OnnxDetector(file, layout, classes, limits, options.input_px, options.providers, options.threads)
 
+    makers: dict[str, Callable[[], Detector]] = {}
+    if options.detector:
+        makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
+    for entry in options.also:
+        layout, _, file = entry.partition(":")
+        source = layout if layout not in makers else f"{layout} {len(makers) + 1}"
+        makers[source] = partial(make, layout, file, ())
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
-    return DetectionLift(make_detector if options.detector else None, settings, encoder=encoder, names=words)
+    return DetectionLift(makers or None, settings, encoder=encoder, names=words)
 
 
 def _lfs_pointer(path: Path) -> Path | None:

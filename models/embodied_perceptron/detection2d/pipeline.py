@@ -1,8 +1,9 @@
 """The lift as one object: keyframes in, detections for the object map out.
 
-``DetectionLift.detect(scene)`` is called where a perception has its copy of the map. The detector runs there too
-(replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs
-come in by :meth:`DetectionLift.add`. What is known of a picture lives as long as its keyframe.
+``DetectionLift.detect(scene)`` is called where a perception has its copy of the map. The detectors run there too
+(replays, tests), or in a thread of their own (:meth:`DetectionLift.start`); detections of other programs come in by
+:meth:`DetectionLift.add`. Several detectors take turns: each looks at the newest keyframe that it has not seen, and one
+that fails stops none of the others. What is known of a picture lives as long as its keyframe.
 """
 
 from __future__ import annotations
@@ -10,18 +11,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, ScoreEvidence, find_candidates
+from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates
 from embodied_perceptron.detection2d.completion import complete_box
-from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
-from embodied_perceptron.detection2d.fusion import doubts, fuse_detections
+from embodied_perceptron.detection2d.fusion import (
+    LiftedThing,
+    Place,
+    Surroundings,
+    evidence_of,
+    find_places,
+    fuse,
+    plausibilities,
+)
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
@@ -30,8 +39,9 @@ from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker,
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
+from embodied_perceptron.inference.posterior import ANY_DETECTOR, WitnessModel, shipped_witnesses
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import Certainty, Detections, SceneObject
+from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -51,23 +61,17 @@ _FITTING = -1.0  # log-plausibility of a box that has all of a thing
 
 
 @dataclass(frozen=True, eq=False)
-class LiftedObject:
-    """A thing that the detector saw.
+class LiftedObject(LiftedThing):
+    """A thing that detectors saw, and what they alone say of it.
 
     Attributes:
-        label, probability, box: as in the detections.
+        probability: that it exists and is called so.
         by_shape: a shape of the map lent the box.
-        trusted: the box's extents can be believed.
-        candidate: the evidence.
         embedding: (D,) mean of its views' region embeddings, or None.
     """
 
-    label: str
     probability: float
-    box: NDArray[np.float64]
     by_shape: bool
-    trusted: bool
-    candidate: Candidate
     embedding: NDArray[np.float32] | None = None
 
 
@@ -103,17 +107,18 @@ class LiftSettings:
     """How the parts work together.
 
     Attributes:
-        min_probability: less probable things are not detections.
+        min_probability: what detectors alone see, and is less probable, is no detection.
         stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
             within this.
-        rules, evidence, schedule: of the parts.
+        rules, schedule: of the parts.
+        witnesses: what detectors are worth; None = as measured (``witnesses.json``).
     """
 
     min_probability: float = 0.4
     stamp_tolerance_s: float = 0.005
     rules: LiftRules = field(default_factory=LiftRules)
-    evidence: ScoreEvidence = field(default_factory=ScoreEvidence)
     schedule: SchedulerRules = field(default_factory=SchedulerRules)
+    witnesses: WitnessModel | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_probability <= 1:
@@ -122,22 +127,68 @@ class LiftSettings:
             raise ValueError(f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
 
 
+class DetectorSlot:
+    """One detector: built, built again after a failure, and what it has looked at. Belongs to the detecting thread.
+
+    Args:
+        source: its name among the witnesses.
+        make: builds it.
+        rules: of its schedule.
+
+    Raises what ``make`` raises.
+    """
+
+    def __init__(self, source: str, make: Callable[[], Detector], rules: SchedulerRules) -> None:
+        self.source = source
+        self._make = make
+        self.detector: Detector | None = make()
+        self.vocabulary = self.detector.vocabulary
+        self.told_in_words = isinstance(self.detector, ToldInWords)
+        self.own_words: tuple[str, ...] = tuple(sorted(self.vocabulary))
+        self.scheduler = LiftScheduler(rules)
+        self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it was shown for
+
+    def detect(self, frame: RgbdFrame, words: Sequence[str] | None) -> tuple[Detections2d, Counter[str]]:
+        """As :meth:`.Detector.detect`; a detector that died is built first. Raises whatever a detector raises."""
+        if self.detector is None:
+            self.detector = self._make()
+            self.tell(words)
+        found, drops = self.detector.detect(frame)
+        _check_belongs(found, frame)
+        return found, drops
+
+    def tell(self, words: Sequence[str] | None) -> None:
+        """What it looks for beside its own words."""
+        detector: object = self.detector
+        if isinstance(detector, ToldInWords) and words is not None:
+            detector.look_for((*self.own_words, *words))
+            self.vocabulary = detector.vocabulary
+
+
 class DetectionLift:
     """See the module docstring. ``detect`` and ``with_evidence`` belong to one thread; ``add`` may be called from any.
 
     Args:
-        make_detector: builds the 2-D detector, and builds it again after a failure; None = other programs detect.
+        make_detector: builds the 2-D detector, and builds it again after a failure; or several, by their names among
+            the witnesses, which share the rate; None = other programs detect.
         settings: of all parts.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
+
+    Attributes:
+        priors: of names.
+        witnesses: what detectors are worth.
+        views: pictures that detectors have seen, as they were lifted last.
+        things: what the views agree on; ``objects``: of these what the detectors alone say is there.
+        places: what all witnesses said at the last :meth:`with_evidence`; ``can_name``: whether the network had names.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
 
     def __init__(
         self,
-        make_detector: Callable[[], Detector] | None = None,
+        make_detector: Callable[[], Detector] | Mapping[str, Callable[[], Detector]] | None = None,
         settings: LiftSettings | None = None,
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
@@ -145,37 +196,42 @@ class DetectionLift:
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
         self.priors = priors if priors is not None else shipped_priors()
-        self._make_detector = make_detector
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
-        self._embedded: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()  # tried already
-        self._words: tuple[str, ...] | None = None  # asked for beside the detector's own
-        self._own_words: tuple[str, ...] | None = None
+        self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = WeakKeyDictionary()  # of which detectors
+        self._words: tuple[str, ...] | None = None  # asked for beside the detectors' own
         self._asked = 0  # how often the words changed
-        self._asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()
-        self._detector = None if make_detector is None else make_detector()
-        self._told_in_words = isinstance(self._detector, ToldInWords)
-        self._own_vocabulary = frozenset(names) if self._detector is None else self._detector.vocabulary
+        makers = make_detector if isinstance(make_detector, Mapping) else {ANY_DETECTOR: make_detector}
+        named = {source: make for source, make in makers.items() if make is not None}
+        schedule = replace(self.settings.schedule, max_rate_hz=self.settings.schedule.max_rate_hz / max(len(named), 1))
+        self._slots = tuple(DetectorSlot(source, make, schedule) for source, make in named.items())
+        self._told_in_words = any(slot.told_in_words for slot in self._slots)
+        self._turn = 0
         self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
-        self._vocabulary = self._canonical_vocabulary()
-        self._scheduler = LiftScheduler(self.settings.schedule)
+        self._names = frozenset(names)  # of other programs
+        self.witnesses = shipped_witnesses() if self.settings.witnesses is None else self.settings.witnesses
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
-        self._found: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()
+        self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
         self._pending: list[Keyframe] = []
         self._unembedded: list[Keyframe] = []
         self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
         self._cameras: set[str] = set()
-        self._statistics = LiftStatistics(state="none" if make_detector is None else "running")
-        self._lifted: WeakKeyDictionary[Keyframe, tuple[Detections2d, list[LiftedDetection]]] = WeakKeyDictionary()
+        self._statistics = LiftStatistics(state="running" if self._slots else "none")
+        self._lifted: WeakKeyDictionary[Keyframe, dict[str, tuple[Detections2d, list[LiftedDetection]]]] = (
+            WeakKeyDictionary()
+        )
         self._floor_z_m: float | None = None
         self._shapes = np.zeros((0, 9))
         self._shapes_cut = False  # of the map as it was at the last renewal
         self._yaw_rad = 0.0
         self._renewed: tuple[int, int] | None = None  # pictures and voxels when walls were last looked for
         self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
-        self._views: list[LiftedView] = []
+        self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
+        self.things: tuple[LiftedObject, ...] = ()
+        self.places: list[Place] = []
+        self.can_name = True
         self.objects: tuple[LiftedObject, ...] = ()
         self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
 
@@ -209,7 +265,7 @@ class DetectionLift:
             return
         with self._lock:
             for word in words:
-                if word and word not in self._own_vocabulary:
+                if word and not any(word in slot.own_words for slot in self._slots):
                     self._wanted[word] = None
                     self._wanted.move_to_end(word)
             while len(self._wanted) > _MAX_WANTED:
@@ -229,20 +285,13 @@ class DetectionLift:
             with self._lock:
                 self._words = tuple(words)
                 self._asked += 1
-                self._tell_words()
+                for slot in self._slots:
+                    slot.tell(self._words)
         return True
 
-    def _tell_words(self) -> None:
-        detector: object = self._detector
-        if isinstance(detector, ToldInWords) and self._words is not None:
-            if self._own_words is None:
-                self._own_words = tuple(sorted(detector.vocabulary))
-            detector.look_for((*self._own_words, *self._words))
-            self._vocabulary = self._canonical_vocabulary()
-
     def start(self) -> None:
-        """Run the detector, and the encoder, in a thread of its own from now on; :meth:`detect` then never waits."""
-        if self._detector is None and self.encoder is None:
+        """Run detectors and encoder in a thread of their own from now on; :meth:`detect` then never waits."""
+        if not self._slots and self.encoder is None:
             return
         self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
         self._worker.start()
@@ -256,7 +305,8 @@ class DetectionLift:
         """Another map: nothing that was lifted holds any more."""
         with self._lock:
             self._found.clear()
-            self._asked_of.clear()
+            for slot in self._slots:
+                slot.asked_of.clear()
             self._waiting.clear()
             self._pending, self._unembedded = [], []
             self._cameras.clear()
@@ -265,12 +315,32 @@ class DetectionLift:
             self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
-        self._views, self.objects = [], ()
+        self.views, self.things, self.objects, self.places = (), (), (), []
+
+    @property
+    def floor_z_m(self) -> float:
+        """Height of the floor that was lifted by; 0 before anything was."""
+        return 0.0 if self._floor_z_m is None else self._floor_z_m
+
+    def surroundings(self, snapshot: VoxelSnapshot, floor_z_m: float) -> Surroundings:
+        """What places are judged in."""
+        return Surroundings(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
+
+    def found_in(self, view: LiftedView) -> Detections2d:
+        """The 2-D detections of one of :attr:`views`."""
+        with self._lock:
+            known = self._found.get(view.frame, {})
+        return known.get(view.source, no_detections(view.frame.camera, view.frame.stamp_ns))
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """The map's names of what the detector can name; empty where another program detects."""
-        return self._vocabulary
+        """The map's names of what the detectors can name."""
+        return frozenset().union(*self._vocabularies().values())
+
+    def _vocabularies(self) -> dict[str, frozenset[str]]:
+        """By detector, the map's names of what it can name."""
+        known = {slot.source: slot.vocabulary for slot in self._slots} or {ANY_DETECTOR: self._names}
+        return {source: frozenset(map(self.priors.canonical, names)) for source, names in known.items()}
 
     def statistics(self) -> LiftStatistics:
         """A copy."""
@@ -290,12 +360,35 @@ class DetectionLift:
 
         Where no thread detects, its rate is bounded by the stamps of the keyframes.
         """
+        self._lift_all(scene)
+        return self._detections()
+
+    def with_evidence(self, network: Detections, scene: MapCopy, can_name: bool = True) -> Detections:
+        """What the network (or shapes alone) found, together with what the detectors saw (:meth:`detect`).
+
+        Args:
+            network: boxes of the network; their scores keep their certainty.
+            scene: the map.
+            can_name: they have names, where the network is sure enough (shapes never have).
+        """
+        self._lift_all(scene)
+        began = time.perf_counter()
+        around = self.surroundings(scene.voxels, scene.floor_z_m)
+        self.places, self.can_name = find_places(network, self.things, around), can_name
+        fused = fuse(network, self.things, self.places, self.witnesses, self.settings.min_probability, can_name)
+        with self._lock:
+            self._statistics.join_ms += (time.perf_counter() - began) * 1e3
+        return fused
+
+    # -------------------------------------------------------------------------------------------------------- private
+
+    def _lift_all(self, scene: MapCopy) -> None:
+        """Bring :attr:`views`, things and :attr:`objects` to the map as it is now."""
         keyframes, snapshot, floor_z_m = scene.volume.keyframes, scene.voxels, scene.floor_z_m
         self._match_waiting(keyframes)
         with self._lock:
-            self._pending = list(keyframes) if self._make_detector is not None else []
-            if self.encoder is not None:
-                self._unembedded = [k for k in keyframes if (f := self._found.get(k.frame)) and f.embeddings is None]
+            self._pending = list(keyframes) if self._slots else []
+            self._unembedded = [] if self.encoder is None else [k for k in keyframes if k.frame in self._found]
         if self._worker is not None:
             self._worker.wake()
         elif keyframes:
@@ -303,13 +396,15 @@ class DetectionLift:
             while self._detect_one(stamp_ns) or self._embed_one():
                 pass
         with self._lock:
-            known = [(k, found) for k in keyframes if (found := self._found.get(k.frame)) is not None]
+            known = [
+                (k, source, found) for k in keyframes for source, found in sorted(self._found.get(k.frame, {}).items())
+            ]
         if self._floor_z_m is None or abs(floor_z_m - self._floor_z_m) > _FLOOR_MOVED_M:
             self._floor_z_m = floor_z_m
             self._lifted.clear()
-        state = tuple(id(part) for pair in known for part in pair), len(snapshot)
+        state = tuple(id(part) for keyframe, _, found in known for part in (keyframe, found)), len(snapshot)
         if self._unchanged(state):
-            return self._detections()
+            return
         self._state = state
         began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
         index = VoxelIndex.of(snapshot)
@@ -318,43 +413,17 @@ class DetectionLift:
             self._yaw_rad = scene.manhattan.yaw_rad
             self._shapes_cut = False
         self._lift(known, index, self._yaw_rad)
-        self._views = [LiftedView(k.id, k.frame, k.T_world_camera, self._lifted[k][1]) for k, _ in known]
-        candidates = find_candidates(
-            self._views, self.priors, floor_z_m, self.settings.evidence, index, self._yaw_rad, cache=self._fits
+        self.views = tuple(
+            LiftedView(source, k.id, k.frame, k.T_world_camera, self._lifted[k][source][1]) for k, source, _ in known
         )
-        candidates = [c for c in candidates if c.probability >= 0.5 * self.settings.min_probability]
+        candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
-        things = [self._complete(c, floor_z_m, [found for _, found in known]) for c in candidates]
-        self.objects = _joined(things, self.settings.min_probability)
+        self.things = tuple(self._complete(c, floor_z_m, [found for *_, found in known]) for c in candidates)
+        self.objects = _joined(self.things, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
-        return self._detections()
-
-    def with_evidence(
-        self, network: Detections, scene: MapCopy, even: float = 0.5, names: NDArray[np.float64] | None = None
-    ) -> Detections:
-        """What the network (or shapes alone) found, together with what the detector saw (:meth:`detect`).
-
-        Args:
-            network: boxes of the network; their scores keep their certainty.
-            scene: the map.
-            even: the network's score at which a box is as likely right as wrong.
-            names: (N,) log-odds that its names deserve beside their scores, ``ConfidenceCalibration.doubts``.
-        """
-        lifted = self.detect(scene)
-        began = time.perf_counter()
-        evidence = doubts(network, self._vocabulary, self._views, scene.voxels, self.settings.evidence)
-        if names is not None:
-            evidence = evidence + names
-        trusted = np.array([o.trusted for o in self.objects], dtype=bool)
-        fused = fuse_detections(network, lifted, trusted, evidence, even)
-        with self._lock:
-            self._statistics.join_ms += (time.perf_counter() - began) * 1e3
-        return fused
-
-    # -------------------------------------------------------------------------------------------------------- private
 
     def _detections(self) -> Detections:
         """Of :attr:`objects`; made once for each of their tuples."""
@@ -363,15 +432,10 @@ class DetectionLift:
                 np.array([o.box for o in self.objects]).reshape(-1, 9),
                 np.array([o.probability for o in self.objects], dtype=np.float64),
                 tuple(o.label for o in self.objects),
-                tuple(o.candidate.posterior for o in self.objects),
-                Certainty.CALIBRATED,
+                certainty=Certainty.CALIBRATED,
             )
             self._told = self.objects, detections
         return self._told[1]
-
-    def _canonical_vocabulary(self) -> frozenset[str]:
-        names = self._own_vocabulary if self._detector is None else self._detector.vocabulary
-        return frozenset(self.priors.canonical(name) for name in names)
 
     def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
         if self._state is None or state[0] != self._state[0]:
@@ -379,58 +443,61 @@ class DetectionLift:
         return abs(state[1] - self._state[1]) <= _SAME_VOXELS * self._state[1]
 
     def _detect_one(self, now_ns: int) -> bool:
-        """Look at the newest picture that nobody looked at, if it may be now; whether that was done."""
+        """The detector whose turn it is looks at the newest picture new to it; whether one did."""
         with self._lock:
             asked = self._asked
-            waiting = [k for k in self._pending if self._asked_of.get(k.frame, -1) < asked]
-            keyframe = self._scheduler.next(waiting, now_ns)
-        if keyframe is None:
-            return False
+            for _ in self._slots:
+                slot = self._slots[self._turn % len(self._slots)]
+                self._turn += 1
+                waiting = [k for k in self._pending if slot.asked_of.get(k.frame, -1) < asked]
+                keyframe = slot.scheduler.next(waiting, now_ns)
+                if keyframe is not None:
+                    break
+            else:
+                return False
         began = time.perf_counter()
         try:
-            if self._detector is None:
-                assert self._make_detector is not None
-                self._detector = self._make_detector()
-                self._own_words = None
-                self._tell_words()
-            found, drops = self._detector.detect(keyframe.frame)
-            _check_belongs(found, keyframe.frame)
+            found, drops = slot.detect(keyframe.frame, self._words)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
         except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
-            self._detector = None  # built anew before the next try
+            slot.detector = None  # built anew before the next try
             with self._lock:
-                self._scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
-                self._note_detector()
-            return False
+                slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
+                self._note_detectors()
+            return True
         with self._lock:
-            self._scheduler.succeeded()
-            self._found[keyframe.frame] = found
-            self._asked_of[keyframe.frame] = asked
+            slot.scheduler.succeeded()
+            self._found.setdefault(keyframe.frame, {})[slot.source] = found
+            slot.asked_of[keyframe.frame] = asked
             self._count(found, drops)
             self._statistics.detector_ms += (time.perf_counter() - began) * 1e3
-            self._note_detector()
+            self._note_detectors()
         return True
 
     def _embed_one(self) -> bool:
         """Give the newest detections of another program embeddings; whether there were some without."""
         with self._lock:
-            waiting = [k for k in self._unembedded if self._embedded.get(k.frame) is not self._found.get(k.frame)]
-            keyframe = max(waiting, key=lambda k: k.id, default=None)
-            found = None if keyframe is None else self._found.get(keyframe.frame)
-        if keyframe is None or found is None or self.encoder is None:
+            waiting = [
+                (k.id, source, k.frame, found)
+                for k in self._unembedded
+                for source, found in self._found.get(k.frame, {}).items()
+                if found.embeddings is None and source not in self._embedded.get(k.frame, set())
+            ]
+        if not waiting or self.encoder is None:
             return False
+        _, source, frame, found = max(waiting, key=lambda entry: entry[:2])
         try:
-            embedded = self.encoder.with_embeddings(found, keyframe.frame)
+            embedded = self.encoder.with_embeddings(found, frame)
         except Exception as error:  # as of a detector
             with self._lock:
                 self._statistics.last_error = f"{type(error).__name__}: {error}"
-                self._embedded[keyframe.frame] = found
+                self._embedded.setdefault(frame, set()).add(source)
             return True
         with self._lock:
-            if self._found.get(keyframe.frame) is found:
-                self._found[keyframe.frame] = embedded
-            self._embedded[keyframe.frame] = embedded
+            if self._found.get(frame, {}).get(source) is found:
+                self._found[frame][source] = embedded
+            self._embedded.setdefault(frame, set()).add(source)
         return True
 
     def remember_looks(self, objects: Sequence[SceneObject]) -> None:
@@ -440,10 +507,12 @@ class DetectionLift:
             boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
             self.looks.update(objects, boxes, [o.embedding for o in self.objects])
 
-    def _note_detector(self) -> None:
-        self._statistics.state = self._scheduler.state
-        self._statistics.failures = self._scheduler.failed
-        self._statistics.last_error = self._scheduler.last_error
+    def _note_detectors(self) -> None:
+        states = {slot.scheduler.state for slot in self._slots}
+        self._statistics.state = next(s for s in ("running", "retrying", "disabled") if s in states)
+        self._statistics.failures = sum(slot.scheduler.failed for slot in self._slots)
+        errors = [slot.scheduler.last_error for slot in self._slots if slot.scheduler.last_error]
+        self._statistics.last_error = errors[-1] if errors else ""
 
     def _count(self, found: Detections2d, drops: Counter[str]) -> None:
         self._statistics.pictures += 1
@@ -472,7 +541,7 @@ class DetectionLift:
                     if not _masks_fit(found, frame):
                         self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
                         continue
-                    self._found[frame] = _stamped_as(found, frame)
+                    self._found.setdefault(frame, {})[ANY_DETECTOR] = _stamped_as(found, frame)
                     self._count(found, Counter())
                 elif camera not in self._cameras and keyframes:
                     self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
@@ -482,11 +551,11 @@ class DetectionLift:
                     # keyframes of a camera come in order
                     self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
 
-    def _lift(self, known: Sequence[tuple[Keyframe, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
+    def _lift(self, known: Sequence[tuple[Keyframe, str, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
         assert self._floor_z_m is not None
-        for keyframe, found in known:
-            last = self._lifted.get(keyframe)
-            if last is not None and last[0] is found:
+        for keyframe, source, found in known:
+            of_keyframe = self._lifted.setdefault(keyframe, {})
+            if source in of_keyframe and of_keyframe[source][0] is found:
                 continue
             began = time.perf_counter()
             lifted, drops = lift_view(
@@ -499,7 +568,7 @@ class DetectionLift:
                 yaw_rad,
                 self.settings.rules,
             )
-            self._lifted[keyframe] = found, lifted
+            of_keyframe[source] = found, lifted
             with self._lock:
                 self._statistics.lifted += len(lifted)
                 self._statistics.dropped.update(drops)
@@ -515,26 +584,28 @@ class DetectionLift:
         return True
 
     def _complete(self, candidate: Candidate, floor_z_m: float, found: Sequence[Detections2d]) -> LiftedObject:
-        done = complete_box(candidate.box, candidate.points_m, candidate.label, self._shapes, floor_z_m, self.priors)
-        prior = self.priors.get(candidate.label)
+        said = evidence_of([candidate], self._vocabularies())
+
+        def judged(box: NDArray[np.float64]) -> tuple[str, float]:
+            plausibility = plausibilities(said, box, floor_z_m, self.priors)
+            names = self.witnesses.posterior(None, said, plausibility)
+            return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
+
+        label, _ = judged(candidate.box)
+        done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
+        prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
-        fits = self.priors.log_plausibility(candidate.label, done.box, floor_z_m) > _FITTING
+        fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
-        return LiftedObject(
-            candidate.label,
-            candidate.probability,
-            done.box,
-            done.by_shape,
-            trusted,
-            candidate,
-            self._embedding(candidate, found),
-        )
+        _, probability = judged(done.box)
+        embedding = self._embedding(candidate, found)
+        return LiftedObject(candidate, done.box, trusted, label, probability, done.by_shape, embedding)
 
     def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
         """Mean over a candidate's views, weighted by the scores."""
         vectors, weights = [], []
         for v, i in candidate.members:
-            row = self._views[v].lifted[i].row
+            row = self.views[v].lifted[i].row
             embeddings = found[v].embeddings
             if embeddings is not None:
                 vectors.append(embeddings[row])

@@ -12,6 +12,8 @@ height: the cupboards of a counter.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -65,7 +67,7 @@ def refine_extents(
     if not grown.any():
         return found
     kept = without_pieces(boxes, found.scores, found.labels, grown)
-    return Detections(boxes[kept], found.scores[kept], tuple(found.labels[i] for i in kept), certainty=found.certainty)
+    return replace(found.take(kept), boxes=boxes[kept])
 
 
 def _candidate(label: str, box: F64) -> bool:

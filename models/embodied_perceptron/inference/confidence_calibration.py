@@ -28,8 +28,12 @@ of its score, surface, edges and thinness, and of
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import math
 from collections.abc import Iterable, Mapping, Sequence
+=======
+from collections.abc import Mapping, Sequence
+>>>>>>> rooms
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +62,6 @@ NO_NAME = 0.02  # probability of a name that no box says
 _AROUND_M = 0.05
 _FEW = 5.0  # voxels that say nothing yet
 _REFERENCE_VOXEL_M = 0.02
-_AT_HOME = math.log(0.7 / 0.3)  # log-odds that a published name is right on homes like those of training
-_LARGEST_DOUBT = 2.0
 
 F64 = NDArray[np.float64]
 
@@ -126,6 +128,7 @@ class ConfidenceCalibration:
             odds = self.company(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
         return np.asarray(scipy.special.expit(odds))
 
+<<<<<<< HEAD
     def doubts(self, labels: Sequence[str]) -> F64:
         """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
 
@@ -134,6 +137,8 @@ class ConfidenceCalibration:
         known = name_log_odds(self.names, set(labels) - {UNNAMED})
         return np.clip([known.get(label, _AT_HOME) - _AT_HOME for label in labels], -_LARGEST_DOUBT, 0.0)
 
+=======
+>>>>>>> rooms
     def as_dict(self) -> dict[str, Any]:
         """For a weights file."""
         names = {name: list(counts) for name, counts in sorted(self.names.items())}

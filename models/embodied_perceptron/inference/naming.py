@@ -46,7 +46,8 @@ class Naming:
         nameless = np.array([label == UNNAMED for label in found.labels], bool)
         if not nameless.any():
             return found
-        return found.take(*self(found.boxes, found.scores, nameless))
+        kept, scores = self(found.boxes, found.scores, nameless)
+        return replace(found.take(kept, scores), posteriors=_posteriors(found, kept, scores))
 
     def __call__(self, boxes: F64, scores: F64, nameless: NDArray[np.bool_]) -> tuple[NDArray[np.int64], F64]:
         """Which of (N, 9) boxes stay, in the order of their new scores, and these; ``nameless`` (N,) bool.
@@ -72,6 +73,37 @@ class Naming:
 USUAL = Naming()
 
 
+def _posteriors(found: Detections, kept: NDArray[np.int64], scores: F64) -> tuple[dict[str, float], ...]:
+    """Of each of the ``kept`` boxes, with their new ``scores``: what all boxes of its thing say."""
+    said: list[dict[str, float]] = [{} for _ in range(len(found))]
+    known = np.flatnonzero(found.scores >= _LEAST)
+    spoken = np.intersect1d(kept, known)
+    for a, b in zip(*(rows.tolist() for rows in same_thing_pairs(found.boxes, spoken, known)), strict=True):
+        label = found.labels[b]
+        said[a][label] = max(said[a].get(label, 0.0), float(found.scores[b]))
+    return tuple(
+        _posterior(said[i], found.labels[i], float(score)) for i, score in zip(kept.tolist(), scores, strict=True)
+    )
+
+
+def _posterior(said: Mapping[str, float], label: str, score: float) -> dict[str, float]:
+    """Of a box: its own name as probable as its score, the others as far as there is room for them beside it.
+
+    ``said``: name -> best probability of a box of the thing; of :data:`UNNAMED`, that something is there.
+    """
+    names = {name: p for name, p in said.items() if name not in (label, UNNAMED)}
+    if label == UNNAMED:
+        exists, room = score, score
+    else:
+        exists = min(max(said.get(UNNAMED, 0.0), score + sum(names.values())), 1.0)
+        room = max(exists - score, 0.0)
+    total = sum(names.values())
+    names = {name: p * min(1.0, room / total) for name, p in names.items()} if total > 0 else {}
+    rest = max(room - sum(names.values()), 0.0)
+    own = {} if label == UNNAMED else {label: score}
+    return {**own, **names, **({UNNAMED: rest} if rest > 0 or not (own or names) else {})}
+
+
 def published_name(votes: Mapping[str, float], name_of: Callable[[str], str]) -> str:
     """The name with the largest sum of ``votes`` over the labels that stand for it.
 
@@ -88,12 +120,12 @@ def published_name(votes: Mapping[str, float], name_of: Callable[[str], str]) ->
 def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detections:
     """``found`` with the boxes of one thing under labels that stand for one name joined to one, best first.
 
-    The best box stays. Its score is the sum over the labels, of each the largest, at most 1; its shares are those of
-    the labels. Boxes that stand for no name, and those that are alone, stay as they are.
+    The best box stays. Its score is the sum over the labels, of each the largest, at most 1; its posterior has all of
+    them. Boxes that stand for no name, and those that are alone, stay as they are.
     """
     names = np.array([name_of(label) for label in found.labels], dtype=object)
     absorbed = np.zeros(len(found), bool)
-    joined: dict[int, dict[str, float]] = {}  # row -> label -> score
+    joined: dict[int, tuple[int, ...]] = {}  # row -> rows of the thing under that name
     for name in dict.fromkeys(names.tolist()):
         rows = np.flatnonzero(names == name)
         if name == UNNAMED or len({found.labels[i] for i in rows}) < 2:
@@ -105,23 +137,24 @@ def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detectio
             if absorbed[row] or not others:
                 continue
             absorbed[others] = True
-            masses: dict[str, float] = {}
-            for k in (row, *others):
-                for label, share in ({found.labels[k]: 1.0} if found.shares is None else found.shares[k]).items():
-                    masses[label] = max(masses.get(label, 0.0), float(share * found.scores[k]))
-            joined[row] = masses
+            joined[row] = (row, *others)
     if not joined:
         return found
     scores = found.scores.copy()
-    shares = [{label: 1.0} for label in found.labels] if found.shares is None else [dict(s) for s in found.shares]
-    for row, masses in joined.items():
-        total = sum(masses.values())
-        named = sum(mass for label, mass in masses.items() if name_of(label) == names[row])
-        scores[row] = min(1.0, max(named, scores[row]))
-        shares[row] = {label: mass / total for label, mass in masses.items()}
+    posteriors = [found.posterior(k) for k in range(len(found))]
+    for row, members in joined.items():
+        best: dict[str, float] = {}
+        said: dict[str, float] = {}
+        for k in members:
+            best[found.labels[k]] = max(best.get(found.labels[k], 0.0), float(found.scores[k]))
+            for label, p in posteriors[k].items():
+                said[label] = max(said.get(label, 0.0), p)
+        scores[row] = min(1.0, sum(best.values()))
+        total = max(sum(said.values()), 1.0)
+        posteriors[row] = {label: p / total for label, p in said.items()}
     stay = np.flatnonzero(~absorbed)
     stay = stay[np.argsort(-scores[stay], kind="stable")]
-    return replace(found, scores=scores, shares=tuple(shares)).take(stay)
+    return replace(found, scores=scores, posteriors=tuple(posteriors)).take(stay)
 
 
 def _shifted(scores: F64, shift: float) -> F64:

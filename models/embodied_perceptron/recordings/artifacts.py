@@ -90,7 +90,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
-    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` where there is one, sorted by id.
+    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` and ``names`` where there are some, sorted by id.
 
     Raises ``OSError``.
     """
@@ -109,6 +109,7 @@ def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
                 np.array(r["box"], np.float64),
                 str(r["state"]),
                 user_name=str(r.get("user_name", "")),
+                names=tuple((str(n["label"]), float(n["score"])) for n in r.get("names", ())),
             )
             for r in rows
         )

@@ -61,7 +61,7 @@ from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
-from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
 from embodied_perceptron.scene.semantic_map import SemanticMap
@@ -429,6 +429,11 @@ class LiveMap:
             self._objects.remove_inside(np.asarray(box, dtype=np.float64))
             self._publish_changed(volume)
         return cleared
+
+    def history(self, number: int) -> ObjectHistory:
+        """What state and name of object ``number`` rest on. Raises ``LookupError`` where there is no such object."""
+        with self.scene_lock:
+            return self._objects.history(number)
 
     def name_object(self, number: int, name: str) -> SceneObject:
         """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.

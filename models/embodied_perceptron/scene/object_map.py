@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,19 +62,36 @@ from embodied_perceptron.scene.tracks import (
     Track,
     logit,
     reference_score,
+    sigmoid,
     track_from_json,
     upgraded_entry,
 )
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
-_VERSION = 4
+_VERSION = 5
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
 _CONFIRMED_ANEW = 1.25  # times the score below which a confirmed object is tentative: it does not come and go
 
 
-def _names_of(found: Detections, row: int) -> Mapping[str, float]:
-    """Name -> share of what a detection says of its thing."""
-    return {found.labels[row]: 1.0} if found.shares is None else found.shares[row]
+@dataclass(frozen=True)
+class ObjectHistory:
+    """What an object's state and name rest on.
+
+    Attributes:
+        found: perceptions that found it.
+        looks: perceptions of its place, found or not.
+        exists: probability that it is there.
+        mean_score: of what was found at its place, zero where nothing was.
+        right: probability that it is there and that name and box are right.
+        votes: label -> scores of what was found under it, slowly forgotten.
+    """
+
+    found: int
+    looks: int
+    exists: float
+    mean_score: float
+    right: float
+    votes: dict[str, float]
 
 
 @dataclass
@@ -144,7 +161,7 @@ class ObjectMap:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot, self.config.association))
+        found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
@@ -161,6 +178,12 @@ class ObjectMap:
             if track.id in self._tracks:
                 self._set_state(track, scores)
                 self._grid.put(track.id, track.box)
+
+    def history(self, number: int) -> ObjectHistory:
+        """How an object of the map came to be what it is. Raises ``LookupError`` without it."""
+        track = self._tracked(number)
+        right = track.probability(self.config, track.reference)
+        return ObjectHistory(track.found, track.looks, sigmoid(track.log_odds), track.score, right, dict(track.votes))
 
     def name(self, number: int, user_name: str) -> SceneObject:
         """Call an object by a user's name; empty takes the name away.
@@ -275,7 +298,7 @@ class ObjectMap:
         track.rate(score, self.config.estimates)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
         track.reference = reference_score(scores, self.config)
-        track.vote(_names_of(found, row), score, self.config.estimates.name_memory)
+        track.vote(found.labels[row], score, found.posterior(row), self.config.estimates.name_memory)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -303,7 +326,8 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=logit(self.config.existence.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes={name: share * score for name, share in _names_of(found, row).items()},
+            votes={found.labels[row]: score},
+            names=dict(found.posterior(row)),
             weight=score,
             found=1,
             looks=0,
@@ -497,7 +521,7 @@ class ObjectMap:
         try:
             data = plain_values.mapping(parse_json(text), "objects")
             version = data["version"]
-            if version not in (1, 2, 3, _VERSION):
+            if version not in (1, 2, 3, 4, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [
                 track_from_json(upgraded_entry(entry, version, self.config.estimates))
@@ -548,7 +572,7 @@ def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([center, size, np.zeros_like(center)], axis=1)
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
+def distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
     """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
         return found

@@ -42,13 +42,19 @@ class Stage:
 
 
 def run_stages(
-    stages: Sequence[Stage], found: Detections | None, scene: MapCopy, clock: StageClock
+    stages: Sequence[Stage],
+    found: Detections | None,
+    scene: MapCopy,
+    clock: StageClock,
+    trace: dict[str, Detections] | None = None,
 ) -> Detections | None:
-    """``found`` after one stage after the other; None stays None."""
+    """``found`` after one stage after the other; None stays None. ``trace``: gets what each stage gave, by its name."""
     for stage in stages:
         if found is not None:
             found = stage.apply(found, scene)
             clock.lap(stage.name)
+            if trace is not None:
+                trace[stage.name] = found
     return found
 
 
@@ -71,7 +77,7 @@ def map_stages(
         lift: things that a 2-D detector saw.
         name_of: label -> name of the list of classes.
     """
-    scores, calibration = proposer.scores, proposer.calibration
+    scores = proposer.scores
     stages = []
     if isinstance(proposer, NetworkProposer):
         priors = shipped_priors()
@@ -79,13 +85,8 @@ def map_stages(
             Stage("extents", lambda found, it: refine_extents(found, it.voxels, it.floor_z_m, priors, scores.keep))
         )
     if lift is not None:
-        even = scores.even or scores.publish or 0.5  # at which a box is as likely right as wrong
-
-        def with_evidence(found: Detections, scene: MapCopy) -> Detections:
-            names = None if calibration is None else calibration.doubts(found.labels)
-            return lift.with_evidence(found, scene, even, names)
-
-        stages.append(Stage("lift", with_evidence))
+        can_name = isinstance(proposer, NetworkProposer)
+        stages.append(Stage("lift", lambda found, it: lift.with_evidence(found, it, can_name)))
     if name_of is not None:
         stages.append(Stage("classes", lambda found, _: joined_by_name(found, name_of)))
     return tuple(stages)
@@ -113,12 +114,10 @@ class Proposer(Protocol):
 
     Attributes:
         scores: which scores of its boxes count for what.
-        calibration: that made probabilities of them; None = nothing did.
         reach_m: how far from the map's origin it can work.
     """
 
     scores: ScorePolicy
-    calibration: ConfidenceCalibration | None
     reach_m: float
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
@@ -130,7 +129,6 @@ class GeometryProposer:
     """The whole map, cut into shapes without names."""
 
     scores: ScorePolicy = EVERY_SCORE
-    calibration: ConfidenceCalibration | None = None
     reach_m: float = math.inf
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
@@ -158,6 +156,7 @@ class NetworkProposer:
     def __init__(self, inference: Predictor, volume: FeatureVolume, options: NetworkOptions) -> None:
         self.scores = replace(inference.scores, all_boxes=options.all_boxes)
         self.reach_m = inference.network.config.voxel_size_m * MAX_SITE_COORDINATE - volume.config.radius_m
+<<<<<<< HEAD
         self.calibration = ConfidenceCalibration.of_calibration(inference.calibration)
         self.predictor = MapPredictor(
             inference,
@@ -168,8 +167,13 @@ class NetworkProposer:
             options.window_ahead,
             options.reuse_tolerance,
         )
+=======
+        calibration = ConfidenceCalibration.of_calibration(inference.calibration)
+        voxel_m, window_m, ahead = volume.config.voxel_size_m, options.window_m, options.window_ahead
+        self.predictor = MapPredictor(inference, volume.features, voxel_m, window_m, self.scores, ahead)
+>>>>>>> rooms
         self._features = volume.features
-        self._stages = scoring_stages(inference, self.calibration)
+        self._stages = scoring_stages(inference, calibration)
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
         """See :class:`Proposer`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.results import UNNAMED, ObjectState, SceneObject
 from embodied_perceptron.scene.corrections import MAX_ID, check_words, checked_box
 
+_NAMES, _LEAST_SHARE = 3, 0.01  # that are published with an object
 _MAX_LOG_ODDS = 500.0  # in files: the exponential of more is none
 
 
@@ -48,6 +49,34 @@ def sigmoid(log_odds: float) -> float:
     return 1.0 / (1.0 + math.exp(-log_odds))
 
 
+def _added(sums: Mapping[str, float], new: Mapping[str, float], memory: float) -> dict[str, float]:
+    """Sums that are slowly forgotten, and what is new."""
+    kept = {name: v * memory for name, v in sums.items() if v > 1e-3}
+    return kept | {name: kept.get(name, 0.0) + v for name, v in new.items()}
+
+
+def best_names(
+    votes: Mapping[str, float], label: str, score: float, name_of: Callable[[str], str] | None
+) -> tuple[tuple[str, float], ...]:
+    """At most three names with the probability that it is there and called so, best first.
+
+    Args:
+        votes: for each name; empty of maps that older programs wrote.
+        label: under which it is published, with this ``score``.
+        name_of: label -> name of the list of classes; None = as they are.
+    """
+    sums: dict[str, float] = {}
+    for known, votes_of in votes.items():
+        name = known if name_of is None else name_of(known)
+        sums[name] = sums.get(name, 0.0) + votes_of
+    own = sum(sums.values()) if label == UNNAMED else sums.get(label, 0.0)
+    if own <= 0.0:  # a map that an older program wrote
+        return () if label == UNNAMED else ((label, score),)
+    shares = {name: min(1.0, v / own) for name, v in sums.items() if name != UNNAMED}
+    order = sorted(shares, key=lambda name: (name != label, -shares[name], name))[:_NAMES]
+    return tuple((name, score * shares[name]) for name in order if shares[name] >= _LEAST_SHARE)
+
+
 @dataclass
 class Track:
     """One object with its history."""
@@ -56,7 +85,7 @@ class Track:
     box: NDArray[np.float64]
     log_odds: float  # that it exists
     score: float  # mean score of what was found at its place over the perceptions of it
-    votes: dict[str, float]  # evidence for each name
+    votes: dict[str, float]  # scores under each label
     weight: float  # of the box: scores of the sightings that it is the mean of
     found: int
     looks: int  # perceptions of its place, found or not; names of fields are keys of map files, and stay
@@ -72,6 +101,7 @@ class Track:
     reference: float  # score at which a box is as likely wrong as right
     user_name: str = ""  # what a user calls it
     user_label: str = ""  # what a user says that it is
+    names: dict[str, float] = field(default_factory=dict)  # posteriors of all names, summed
     begun_ns: int = 0  # when it was first found where it is now; not kept in files
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # as of now; None = to be made anew
@@ -102,10 +132,10 @@ class Track:
         self.looks += 1
         self.score += (score - self.score) / min(self.looks, config.score_memory)
 
-    def vote(self, shares: Mapping[str, float], score: float, memory: float) -> None:
-        self.votes = {name: v * memory for name, v in self.votes.items() if v > 1e-3}
-        for label, share in shares.items():
-            self.votes[label] = self.votes.get(label, 0.0) + share * score
+    def vote(self, label: str, score: float, posterior: Mapping[str, float], memory: float) -> None:
+        """One more perception found it under a label; ``posterior``: all that was said of it (:class:`.Detections`)."""
+        self.votes = _added(self.votes, {label: score}, memory)
+        self.names = _added(self.names, posterior, memory)
 
     def absorb(self, other: Track) -> None:
         """Merge the history of the same thing under another id."""
@@ -118,8 +148,7 @@ class Track:
         self.found += other.found
         self.found_ns = max(self.found_ns, other.found_ns)
         self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
-        for label, votes in other.votes.items():
-            self.votes[label] = self.votes.get(label, 0.0) + votes
+        self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.published = None
 
@@ -132,7 +161,10 @@ class Track:
             box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
             label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
             category = known if label != known else ""
-            self.published = SceneObject(self.id, label, score, box, self.state, seen_ns, self.user_name, category)
+            names = ((label, score),) if self.user_label else best_names(self.names, label, score, name_of)
+            self.published = SceneObject(
+                self.id, label, score, box, self.state, seen_ns, self.user_name, category, names
+            )
         return self.published
 
 
@@ -187,8 +219,10 @@ def _check_fields(track: Track) -> None:
     number(track.log_odds, "log_odds", -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
     if not plain_values.mapping(track.votes, "votes"):
         raise ValueError("votes must have a name")
-    for name, votes in track.votes.items():
-        number(votes, f"votes of {plain_values.text(name, 'a name in votes')!r}", 0.0, 1e18)
+    plain_values.mapping(track.names, "names")
+    for what, sums in (("votes", track.votes), ("names", track.names)):
+        for name, value in sums.items():
+            number(value, f"{what} of {plain_values.text(name, f'a name in {what}')!r}", 0.0, 1e18)
     if track.state not in ObjectState.ALL:
         raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
     for words, what in ((track.user_name, "name"), (track.user_label, "label")):

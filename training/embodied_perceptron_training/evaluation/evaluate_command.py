@@ -146,6 +146,47 @@ def calibrate_scores(
         write_metrics(figures, out)
 
 
+@evaluate_app.command("calibrate-witnesses")
+def calibrate_witnesses(
+    recordings: Annotated[
+        list[Path],
+        typer.Argument(exists=True, file_okay=False, help="Simulated recordings: render-recording --version 2."),
+    ],
+    detector: Annotated[list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file; repeatable.")],
+    detector_layout: Annotated[list[str], typer.Option(help="Layout of its outputs, for each of them.")],
+    write: Annotated[Path, typer.Option(dir_okay=False, help="File to write: witnesses.json.")],
+    perceive_every: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between the perceptions that are read.")
+    ] = 4.0,
+) -> None:
+    """What 2-D detectors are worth beside the shipped network: their confusions, and the weights of the posterior."""
+    import json
+
+    from embodied_perceptron.apps.recording_commands import with_detectors
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.inference.posterior import witnesses_json
+    from embodied_perceptron.recordings.files import write_atomically
+    from embodied_perceptron_training.evaluation.calibration.witness_fit import cross_validated, fit, record_home
+
+    settings = with_detectors(PerceptronConfig(), detector, detector_layout)
+    with TaskProgress("replaying homes") as shown:
+        homes = []
+        for number, folder in enumerate(recordings):
+            shown.update(number, len(recordings), str(folder))
+            homes.append(record_home(folder, settings, perceive_every))
+    model, report = fit(homes), cross_validated(homes)
+    measured = {
+        "homes": len(homes),
+        "places": sum(len(home.places) for home in homes),
+        "log_loss": {"network": round(report.log_loss[0], 4), "all": round(report.log_loss[1], 4)},
+        "reliability": [[round(value, 3) for value in row] for row in report.curve],
+    }
+    flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
+    source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --write witnesses.json"
+    write_atomically(write, witnesses_json(model, source, measured).encode())
+    typer.echo(json.dumps(measured, indent=1))
+
+
 @evaluate_app.command("card")
 def card(
     weights: Weights,

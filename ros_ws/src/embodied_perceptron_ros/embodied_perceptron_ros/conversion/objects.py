@@ -24,7 +24,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class, label_of, shortened
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
@@ -66,19 +66,26 @@ def message_to_box(message: BoundingBox3D, T_world_in: NDArray[np.float64] | Non
 def object_to_detection(
     item: SceneObject, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> Detection3D:
-    """Object -> vision_msgs/Detection3D: ``id`` is the persistent id, ``class_id`` the label's name."""
+    """Object -> vision_msgs/Detection3D: ``id`` is the persistent id; of ``results`` the first is label and score under
+    which it is published, the others are its further names (:attr:`.SceneObject.names`), best first."""
     box = box_to_message(item.box, T_out_world)
-    result = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=item.label, score=float(item.score)))
-    result.pose.pose = box.center
-    return Detection3D(header=make_header(stamp_ns, frame_id), results=[result], bbox=box, id=str(item.id))
+    others = [(name, p) for name, p in item.names if name != item.label]
+    results = []
+    for name, score in ((item.label, item.score), *others):
+        result = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=name, score=float(score)))
+        result.pose.pose = box.center
+        results.append(result)
+    return Detection3D(header=make_header(stamp_ns, frame_id), results=results, bbox=box, id=str(item.id))
 
 
 def detection_to_object(detection: Detection3D) -> SceneObject:
     """vision_msgs/Detection3D -> object in the detection's frame. Raises ``ValueError`` without a hypothesis."""
     if not detection.results:
         raise ValueError(f"detection {detection.id!r} has no hypothesis")
-    hypothesis = detection.results[0].hypothesis
-    return SceneObject(int(detection.id), hypothesis.class_id, hypothesis.score, message_to_box(detection.bbox))
+    said = [(result.hypothesis.class_id, float(result.hypothesis.score)) for result in detection.results]
+    label, score = said[0]
+    names = tuple(pair for pair in said if pair[0] != UNNAMED)
+    return SceneObject(int(detection.id), label, score, message_to_box(detection.bbox), names=names)
 
 
 def objects_to_detections(

@@ -1,0 +1,223 @@
+"""Why something is called so, or is not there: what each source said of a place, and what became of it.
+
+A :class:`PlaceRecorder` listens to the perceptions of a replay; :func:`explain` tells, in lines of text, what the
+network said in each perception, what each 2-D detector said in each of its views, how these were weighed, and what the
+object map made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.detection2d.association import LiftedView, fully_visible
+from embodied_perceptron.detection2d.fusion import Place, surface_in
+from embodied_perceptron.detection2d.lifting import lift_view
+from embodied_perceptron.detection2d.pipeline import DetectionLift
+from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
+from embodied_perceptron.geometry.suppression import thickened
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
+from embodied_perceptron.inference.posterior import FEATURES, NOTHING, features
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import UNNAMED, Detections, Perception, SceneObject
+from embodied_perceptron.scene.object_map import distinct
+
+_NEAR_M = 0.1  # a point may lie so far outside of a box that is meant
+_ON_IOU = 0.25
+_SHOWN = 5  # names, boxes
+_LEAST = 0.02  # probability of a name that is told
+_MIN_SIZE_PX = 24.0
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """What is asked about: a (3,) point in the map, and the (9,) box of the object there, where one is known."""
+
+    point_m: F64
+    box: F64 | None = None
+
+    @classmethod
+    def of(cls, thing: SceneObject) -> Spot:
+        """An object's place."""
+        return cls(thing.box[:3], thing.box)
+
+    def rows(self, boxes: F64) -> list[int]:
+        """Of (N, 9) boxes those that are there: best overlap first, or the smallest around the point."""
+        if len(boxes) == 0:
+            return []
+        if self.box is not None:
+            iou = box_iou(torch.from_numpy(thickened(boxes)), torch.from_numpy(thickened(self.box[None]))).numpy()[:, 0]
+            return [int(i) for i in np.argsort(-iou, kind="stable") if iou[i] >= _ON_IOU]
+        wide = boxes.copy()
+        wide[:, 3:6] += 2 * _NEAR_M
+        inside = points_in_boxes(torch.from_numpy(self.point_m[None]), torch.from_numpy(wide)).numpy()[0]
+        size = boxes[:, 3:6].prod(axis=1)
+        return [int(i) for i in np.argsort(size, kind="stable") if inside[i]]
+
+
+@dataclass
+class PlaceRecorder:
+    """Keeps what every perception gave; ``listen`` is for :func:`~.replay.replay`.
+
+    Attributes:
+        looks: of each perception (stamp, boxes by stage, objects of any state).
+    """
+
+    looks: list[tuple[int, dict[str, Detections], tuple[SceneObject, ...]]] = field(default_factory=list)
+
+    def listen(self, perceptron: Perceptron, perception: Perception) -> None:
+        """One perception more."""
+        objects = (*perception.objects, *perception.tentative, *perception.stale)
+        self.looks.append((perception.stamp_ns, perceptron.trace, objects))
+
+
+def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecorder, spot: Spot) -> list[str]:
+    """Lines of text about a spot, the verdict first.
+
+    Args:
+        perceptron: with the map, after its last perception.
+        perception: that one.
+        recorder: of all of them.
+        spot: what is asked about.
+    """
+    objects = (*perception.objects, *perception.tentative, *perception.stale)
+    there = [objects[i] for i in spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))]
+    lines = [_verdict(perceptron, perception, there, spot)]
+    lines += ["", "in each perception: what the network says -> what all witnesses say -> what the map has"]
+    first_ns = recorder.looks[0][0] if recorder.looks else 0
+    lines += [_look(look, spot, first_ns) for look in recorder.looks]
+    if perceptron.lift is not None:
+        lines += ["", "in each view of a 2-D detector"]
+        lines += _views(perceptron.lift, perception, spot)
+        lines += ["", "how it is weighed: log-likelihoods of each name"]
+        for place in perceptron.lift.places:
+            if spot.rows(place.box[None]):
+                lines += _weighed(perceptron.lift, place)
+    lines += ["", "in the object map"]
+    lines += [_history(perceptron, thing) for thing in there] or ["  nothing"]
+    return lines
+
+
+def _verdict(perceptron: Perceptron, perception: Perception, there: Sequence[SceneObject], spot: Spot) -> str:
+    if there:
+        thing = there[0]
+        history = perceptron.map.history(thing.id)
+        text = f"{thing.label} {thing.id}, {thing.state}, score {thing.score:.2f}"
+        if thing.state == "confirmed" and thing.label != UNNAMED:
+            return f"{text}: found in {history.found} of {history.looks} perceptions, mostly under this name"
+        if thing.state == "confirmed":
+            return f"{text}: something is there ({history.exists:.2f}), and no name has half of its probability"
+        return f"{text}: found in {history.found} of {history.looks} perceptions, right with {history.right:.2f}"
+    found = list(perceptron.trace.values())[-1] if perceptron.trace else None
+    rows = [] if found is None else spot.rows(found.boxes)
+    if found is None or not rows:
+        near = np.linalg.norm(perception.voxels.mean_point_m - spot.point_m, axis=1)
+        if not len(near) or near.min() > 2 * _NEAR_M:
+            return "no object: the map has no surface there"
+        return "no object: neither the network nor a detector has a box there"
+    best = max(rows, key=lambda i: found.scores[i])
+    said = f"{found.labels[best]} {found.scores[best]:.2f}"
+    least = perceptron.grounder.scores
+    if found.scores[best] < least.publish:
+        return f"no object: the best box there is {said}, and objects begin at {least.publish:.2f}"
+    kept = distinct(found.above(least.keep), perception.voxels, perceptron.config.objects.tracking.association)
+    if not spot.rows(kept.boxes):
+        return f"no object: the best box there ({said}) overlaps a better one of another thing"
+    return f"no object: {said} was found there, and the map gave it to another object"
+
+
+def _look(look: tuple[int, dict[str, Detections], tuple[SceneObject, ...]], spot: Spot, first_ns: int) -> str:
+    stamp_ns, trace, objects = look
+    stages = list(trace)
+    told = [_said(trace[stages[0]], spot)] if stages else ["nothing was looked at"]
+    if "lift" in trace:
+        told.append(_said(trace["lift"], spot))
+    rows = spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))
+    known = [f"{objects[i].label} {objects[i].id} {objects[i].state} {objects[i].score:.2f}" for i in rows[:2]]
+    return f"  {(stamp_ns - first_ns) * 1e-9:6.1f} s  " + " -> ".join([*told, ", ".join(known) or "no object"])
+
+
+def _said(found: Detections, spot: Spot) -> str:
+    best: dict[str, float] = {}
+    for i in spot.rows(found.boxes):
+        best[found.labels[i]] = max(best.get(found.labels[i], 0.0), float(found.scores[i]))
+    order = sorted(best, key=lambda name: -best[name])[:_SHOWN]
+    return ", ".join(f"{name} {best[name]:.2f}" for name in order if best[name] >= _LEAST) or "nothing"
+
+
+def _views(lift: DetectionLift, perception: Perception, spot: Spot) -> list[str]:
+    """What each detector says of the spot in each view, and what lifting makes of it."""
+    if not lift.views:
+        return ["  there are none"]
+    box = np.array([*spot.point_m, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0]) if spot.box is None else spot.box
+    (surface,) = surface_in(box[None], perception.voxels)
+    visible = np.zeros(len(lift.views), bool)
+    if surface is not None:
+        visible = fully_visible([surface], lift.views, _MIN_SIZE_PX)[0]
+    lines, quiet = [], {"in full view": 0, "hidden, cut or small": 0}
+    for view, full in zip(lift.views, visible, strict=True):
+        said = _in_view(lift, view, box)
+        if said:
+            lines.append(f"  keyframe {view.key} {view.source}: {'; '.join(said)}")
+        else:
+            quiet["in full view" if full else "hidden, cut or small"] += 1
+    return [*lines, *(f"  says nothing in {n} views in which it is {how}" for how, n in quiet.items() if n)]
+
+
+def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
+    """What is said of a (9,) box in one view: 2-D detections around its middle, each with what became of it."""
+    camera = transform_points(invert_transform(view.T_world_camera), box[None, :3])
+    uv, inside = project(camera, view.frame.intrinsics)
+    if not inside[0]:
+        return []
+    found = lift.found_in(view)
+    lifted = {d.row: d for d in view.lifted}
+    lines = []
+    for row in range(len(found)):
+        left, top, right, bottom = found.boxes_px[row]
+        if not (left <= uv[0, 0] <= right and top <= uv[0, 1] <= bottom):
+            continue
+        said = f"{found.labels[row]} {found.scores[row]:.2f}"
+        if row in lifted:
+            apart_m = float(np.linalg.norm(lifted[row].box[:3] - box[:3]))
+            lines.append(f"{said}, lifted {apart_m:.2f} m from its middle")
+        else:
+            _, drops = lift_view(
+                found.take(np.array([row])), view.frame, view.T_world_camera, lift.floor_z_m, lift.priors
+            )
+            lines.append(f"{said}, not lifted ({', '.join(drops) or 'no surface of the map'})")
+    return lines
+
+
+def _weighed(lift: DetectionLift, place: Place) -> list[str]:
+    model = lift.witnesses
+    prior = place.prior if lift.can_name else None
+    states, table, offset = features(model, prior, place.evidence, place.plausibility)
+    posterior = model.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)
+    parts = table * np.array([model.weights[name] for name in FEATURES])
+    used = [k for k in range(len(FEATURES)) if np.abs(parts[:, k]).max() > 0]
+    lines = ["  " + "".join(f"{head:>12s}" for head in ("", "network", *(FEATURES[k] for k in used), "probability"))]
+    for row, state in enumerate(states):
+        p = 1.0 - sum(posterior.values()) if state == NOTHING else posterior.get(state, 0.0)
+        values = [offset[row], *parts[row, used]]
+        name = "(nothing)" if state == NOTHING else "(other)" if state == UNNAMED else state
+        lines.append(f"  {name[:12]:>12s}" + "".join(f"{v:12.2f}" for v in values) + f"{p:12.2f}")
+    return lines
+
+
+def _history(perceptron: Perceptron, thing: SceneObject) -> str:
+    history = perceptron.map.history(thing.id)
+    total = max(sum(history.votes.values()), 1e-9)
+    order = sorted(history.votes, key=lambda name: -history.votes[name])[:_SHOWN]
+    votes = ", ".join(f"{name} {history.votes[name] / total:.0%}" for name in order)
+    return (
+        f"  {thing.label} {thing.id}: {thing.state}; found in {history.found} of {history.looks} perceptions; there "
+        f"with {history.exists:.2f}, right with {history.right:.2f} (mean score "
+        f"{history.mean_score:.2f}); called {votes}"
+    )

@@ -1,0 +1,130 @@
+"""One posterior from many witnesses: by hand, and what it promises holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from embodied_perceptron.inference.posterior import (
+    ANY_DETECTOR,
+    FEATURES,
+    DetectorConfusions,
+    Evidence,
+    WitnessModel,
+    read_witnesses,
+    shipped_witnesses,
+    witnesses_json,
+)
+from embodied_perceptron.results import UNNAMED
+
+COUNTED = DetectorConfusions(
+    things={"chair": 40, "couch": 20}, said={"chair": {"chair": 30, "couch": 6}}, views={"chair": (80, 60)}
+)
+VOCABULARY = frozenset({"chair", "tv"})
+PRIOR = {"chair": 0.5, UNNAMED: 0.2}
+
+
+def model(**weights):
+    return WitnessModel(dict.fromkeys(FEATURES, 0.0) | weights, {ANY_DETECTOR: COUNTED})
+
+
+def said(name, views=1, score=0.5, silent=0):
+    return Evidence("any", {name: (views, score)}, silent, VOCABULARY)
+
+
+def silence(views):
+    return Evidence("any", {}, views, VOCABULARY)
+
+
+def test_without_witnesses_the_network_is_believed():
+    assert shipped_witnesses().posterior(PRIOR, [], {}) == PRIOR
+    assert shipped_witnesses().posterior(PRIOR, [silence(0)], {}) == PRIOR
+
+
+def test_evidence_multiplies_odds_by_hand():
+    found = model(thing=1.0, views=0.5, score=2.0).posterior(PRIOR, [said("chair", 4, 0.75)], {})
+    gain = math.exp(1.0 + 0.5 * math.log(4) + 2.0 * math.log(3.0))
+    total = 0.5 * gain + 0.2 * gain + 0.3
+    assert found == pytest.approx({"chair": 0.5 * gain / total, UNNAMED: 0.2 * gain / total})
+
+
+def test_a_confusion_is_worth_what_was_counted():
+    found = model(confusion=1.0).posterior({"couch": 0.4, "chair": 0.4}, [said("chair")], {})
+    assert found["couch"] / found["chair"] == pytest.approx(
+        math.exp(0.5 * math.log(2.0) * COUNTED.log_confusion("chair", "couch"))  # one view of a score of one half
+    )
+    assert COUNTED.log_confusion("chair", "lamp") < COUNTED.log_confusion("chair", "couch") < 0.0
+    assert COUNTED.log_confusion("chair", "chair") == 0.0
+
+
+def test_silence_counts_for_known_names_alone_and_not_for_ever():
+    by_hand = model(silence=1.0)
+    once = by_hand.posterior(PRIOR, [silence(1)], {})
+    odds = once["chair"] / once[UNNAMED] / (0.5 / 0.2)
+    assert odds == pytest.approx(math.exp(COUNTED.log_silence("chair")))
+    assert COUNTED.log_silence("chair") < math.log(0.5)
+    assert by_hand.posterior(PRIOR, [silence(6)], {}) == by_hand.posterior(PRIOR, [silence(60)], {})
+    lamp = {"lamp": 0.5, UNNAMED: 0.2}
+    assert by_hand.posterior(lamp, [silence(9)], {}) == pytest.approx(lamp)
+
+
+def test_a_name_that_no_box_of_the_network_says_has_its_nameless_part():
+    found = model(unsaid=-1.0).posterior(PRIOR, [said("tv")], {"tv": -0.5})
+    assert found["tv"] / found[UNNAMED] == pytest.approx(math.exp(-1.0))
+
+
+def test_shapes_are_named_by_detectors_alone_and_stay_where_these_are_unsure():
+    by_hand = model(alone=-1.0)
+    alone = by_hand.posterior(None, [said("tv")], {})
+    of_shapes = by_hand.posterior({UNNAMED: 0.9}, [said("tv")], {}, can_name=False)
+    assert of_shapes["tv"] == alone["tv"]
+    assert sum(of_shapes.values()) == pytest.approx(0.9)
+    sure = model(alone=5.0)
+    unsure_shape = sure.posterior({UNNAMED: 0.1}, [said("tv")], {}, can_name=False)
+    assert unsure_shape == pytest.approx(sure.posterior(None, [said("tv")], {}))
+
+
+def test_two_detectors_say_more_than_one():
+    shipped = shipped_witnesses()
+    one = shipped.posterior(None, [said("chair", 3, 0.7)], {})
+    both = shipped.posterior(None, [said("chair", 3, 0.7), dataclasses.replace(said("chair", 3, 0.7), source="x")], {})
+    assert both["chair"] > one["chair"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_takes_away_what_another_found_without_evidence_of_absence(seed):
+    """Whatever is said of a place, its existence does not fall; silence alone lowers it, and by its measure."""
+    rng, shipped = np.random.default_rng(seed), shipped_witnesses()
+    for _ in range(200):
+        exists, share = rng.uniform(0.05, 0.95), rng.uniform()
+        prior = {"chair": exists * share, UNNAMED: exists * (1 - share)}
+        name, score = str(rng.choice(["chair", "tv", "dog"])), rng.uniform(0.3, 0.95)
+        found = shipped.posterior(prior, [said(name, int(rng.integers(1, 9)), score)], {name: -0.1})
+        assert sum(found.values()) >= exists - 1e-6
+
+
+def test_the_shipped_model_is_one_of_likelihoods_that_were_measured():
+    shipped = shipped_witnesses()
+    assert all(shipped.weights[name] >= 0 for name in ("views", "score", "confusion", "silence", "plausible"))
+    assert set(shipped.detectors) > {ANY_DETECTOR}
+    for confusions in shipped.detectors.values():
+        assert sum(confusions.things.values()) > 100
+        assert 0 <= confusions.false_rate < 0.1
+
+
+def test_files_come_back_and_others_are_refused():
+    shipped = shipped_witnesses()
+    again = read_witnesses(witnesses_json(shipped, "a command", {}))
+    assert again.detectors == shipped.detectors
+    assert again.weights == pytest.approx(shipped.weights, abs=1e-3)
+    for text in ("", "[]", "{}", json.dumps({"weights": {}, "detectors": {}})):
+        with pytest.raises(ValueError, match="witnesses"):
+            read_witnesses(text)
+    with pytest.raises(ValueError, match="finite weights"):
+        model(thing=math.nan)
+    with pytest.raises(ValueError, match="called 'any'"):
+        WitnessModel(dict.fromkeys(FEATURES, 0.0), {})
