@@ -28,12 +28,7 @@ of its score, surface, edges and thinness, and of
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import math
 from collections.abc import Iterable, Mapping, Sequence
-=======
-from collections.abc import Mapping, Sequence
->>>>>>> rooms
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,17 +123,6 @@ class ConfidenceCalibration:
             odds = self.company(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
         return np.asarray(scipy.special.expit(odds))
 
-<<<<<<< HEAD
-    def doubts(self, labels: Sequence[str]) -> F64:
-        """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
-
-        Beside another source a name that the network alone says is held to that.
-        """
-        known = name_log_odds(self.names, set(labels) - {UNNAMED})
-        return np.clip([known.get(label, _AT_HOME) - _AT_HOME for label in labels], -_LARGEST_DOUBT, 0.0)
-
-=======
->>>>>>> rooms
     def as_dict(self) -> dict[str, Any]:
         """For a weights file."""
         names = {name: list(counts) for name, counts in sorted(self.names.items())}

@@ -156,8 +156,7 @@ class NetworkProposer:
     def __init__(self, inference: Predictor, volume: FeatureVolume, options: NetworkOptions) -> None:
         self.scores = replace(inference.scores, all_boxes=options.all_boxes)
         self.reach_m = inference.network.config.voxel_size_m * MAX_SITE_COORDINATE - volume.config.radius_m
-<<<<<<< HEAD
-        self.calibration = ConfidenceCalibration.of_calibration(inference.calibration)
+        calibration = ConfidenceCalibration.of_calibration(inference.calibration)
         self.predictor = MapPredictor(
             inference,
             volume.features,
@@ -167,11 +166,6 @@ class NetworkProposer:
             options.window_ahead,
             options.reuse_tolerance,
         )
-=======
-        calibration = ConfidenceCalibration.of_calibration(inference.calibration)
-        voxel_m, window_m, ahead = volume.config.voxel_size_m, options.window_m, options.window_ahead
-        self.predictor = MapPredictor(inference, volume.features, voxel_m, window_m, self.scores, ahead)
->>>>>>> rooms
         self._features = volume.features
         self._stages = scoring_stages(inference, calibration)
 
