@@ -28,7 +28,7 @@ LAYERS = (
     {"recordings", "sparse"},
     {"nn"},
     {"weights", "mapping"},
-    {"inference"},
+    {"inference", "relocalisation"},
     {"scene", "detection2d"},
     {"language"},
     {"perceptron"},
