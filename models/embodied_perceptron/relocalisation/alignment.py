@@ -3,6 +3,7 @@ vertical and a shift."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,6 @@ _NORMAL_NEIGHBOURS = 10
 _FLAT = 0.15  # thickness against width, squared, of what counts as a plane
 _LEAST_PAIRS = 60
 _STAY = 1e-4  # against the mean of squared normals, which is about 1/3 in a room
-_REACHES_M = (0.3, 0.25, 0.2, 0.15, 0.12, 0.1, 0.08, 0.06)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Surface:
         return distance
 
 
-def refine(points_m: F64, surface: Surface, T: F64, reaches_m: tuple[float, ...] = _REACHES_M) -> F64:
+def refine(points_m: F64, surface: Surface, T: F64, reaches_m: Sequence[float]) -> F64:
     """(4, 4) ``T`` after iterated closest points: (N, 3) points against the planes of the surface.
 
     ``reaches_m``: how far a match may lie, by iteration.

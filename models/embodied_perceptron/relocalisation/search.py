@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.relocalisation.alignment import (
@@ -25,7 +24,13 @@ from embodied_perceptron.relocalisation.alignment import (
     refine,
     yaw_of,
 )
-from embodied_perceptron.relocalisation.features import FeatureError, FeatureExtractor, extractor, features_of
+from embodied_perceptron.relocalisation.features import (
+    FeatureError,
+    FeatureExtractor,
+    Neighbours,
+    extractor,
+    features_of,
+)
 from embodied_perceptron.relocalisation.places import Place
 from embodied_perceptron.relocalisation.surfaces import SurfaceLayers
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -40,8 +45,11 @@ _FRAME_POINTS = 1500  # of one frame
 _LEAST_DEPTH_POINTS = 50  # cells of all frames; fewer say nothing
 _NEAR_M, _FAR_M = 0.3, 6.0
 _HIT_M = 0.1  # so near is on the surface
-_SAME_SPOT_M = 0.12  # of two features
-_BY_FEATURES, _BY_SURFACES = 5, 8  # hypotheses
+_LIKES = 5  # features of the map that look most like one of today
+_CONE = float(np.cos(np.deg2rad(32.0)))  # half of what a camera sees at least, along the diagonal
+_BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
+_SCREEN_POINTS = 400
+_ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
 _APART_M, _APART_RAD = 0.5, 0.35  # of two places
 _VIEWS_THROUGH = 4  # frames that are asked what they see through
 
@@ -73,20 +81,23 @@ class Hypothesis:
 
     Attributes:
         T_map_world: (4, 4) level pose of the world of today in the map.
-        on_surface, seen_through: see :class:`SearchLimits`.
-        recognised: features that look like those of the map at the same spot, of ``comparable`` that have any there.
+        on_surface: share of the depth of today that lies on a surface of the map, where the map was looked at.
+        observed: share of the depth of today that lies where the map was looked at.
+        seen_through: share of the map's surfaces in view that depth sees through.
+        recognised: features of today whose likes in the map lie where they are; of ``features``.
     """
 
     T_map_world: F64
     on_surface: float
+    observed: float
     seen_through: float
     recognised: int
-    comparable: int
+    features: int
 
     @property
     def evidence(self) -> float:
-        """Of surfaces and features together, 0 to 1.5."""
-        return self.on_surface - self.seen_through + min(0.5, 2.5 * self.recognised / (self.comparable + 50))
+        """Of surfaces and features together."""
+        return self.on_surface * self.observed - self.seen_through + 0.1 * float(np.log1p(self.recognised))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,15 +123,16 @@ class _View:
     """One frame of today, points in the world.
 
     Attributes:
-        descriptors, points_m: of its features, by kind.
+        points_m: (N, 3) of its features.
+        likes_m: (N, k, 3) where those of the map lie that look most like each; not finite where none is alike.
         feature, place: (M,) of its matches: row of the feature, and of the map's place.
         world_m, map_m: (M, 3) where the matches lie in the world and in the map.
         depth_m: (D, 3) of its depth.
     """
 
     posed: PosedFrame
-    descriptors: list[NDArray[np.uint8]]
-    points_m: list[F64]
+    points_m: F64
+    likes_m: F64
     feature: I64
     place: I64
     world_m: F64
@@ -160,6 +172,8 @@ class PlaceSearch:
         floor_z_m = floor_of(thin_m)
         self._floor_z_m = float(thin_m[:, 2].min()) if floor_z_m is None else floor_z_m
         self._layers = SurfaceLayers(thin_m, self._floor_z_m)
+        self._eyes_m = np.stack([place.T_map_camera[:3, 3] for place in places])
+        self._ahead = np.stack([place.T_map_camera[:3, 2] for place in places])
         self._views: list[_View] = []
         self._frames = 0
         self._rng = np.random.default_rng(0)
@@ -175,22 +189,25 @@ class PlaceSearch:
     # ---- one frame
 
     def _view(self, posed: PosedFrame) -> _View:
-        descriptors, points_m, feature, found_place, world_m, map_m = [], [], [], [], [], []
+        points_m, likes_m, feature, found_place, world_m, map_m = [], [], [], [], [], []
         before = 0
         for index in self._kinds:
             features = features_of(posed.frame, index.of)
             points = transform_points(posed.T_world_camera, features.points_m.astype(np.float64))
-            rows, found = index.matches(features.descriptors)
-            descriptors.append(features.descriptors)
+            near = index.of.nearest(features.descriptors, index.descriptors, _LIKES)
+            rows, found = index.matches(features.descriptors, near)
             points_m.append(points)
+            likes = index.points_m[near.index]
+            likes[near.distance >= index.of.alike] = np.nan
+            likes_m.append(likes)
             feature.append(rows + before)
             found_place.append(index.place[found])
             world_m.append(points[rows])
             map_m.append(index.points_m[found])
             before += len(features)
         return _View(
-            posed, descriptors, points_m, np.concatenate(feature), np.concatenate(found_place),
-            np.concatenate(world_m), np.concatenate(map_m), _depth_points(posed),
+            posed, np.concatenate(points_m), np.concatenate(likes_m), np.concatenate(feature),
+            np.concatenate(found_place), np.concatenate(world_m), np.concatenate(map_m), _depth_points(posed),
         )  # fmt: skip
 
     # ---- all frames
@@ -221,7 +238,7 @@ class PlaceSearch:
         if best.evidence < limits.min_evidence:
             return (
                 f"{best.on_surface:.0%} of what is seen fits the most likely place, but only {best.recognised} of "
-                f"{best.comparable} features are recognised there"
+                f"{best.features} features are recognised there"
             )
         return ""
 
@@ -233,13 +250,33 @@ class PlaceSearch:
         some_m = self._rng.permutation(depth_m)[:_DEPTH_POINTS]
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
         judged: list[Hypothesis] = []
-        for T in [*self._by_features(), *self._by_surfaces(depth_m)]:
-            T = refine(some_m, self._surface, T)
+        for T in self._screened([*self._by_features(), *self._by_surfaces(depth_m)], some_m[:_SCREEN_POINTS]):
+            T = refine(some_m, self._surface, T, _FINE_M)
             if any(_is_same(T, h.T_map_world, at_m) for h in judged):
                 continue
-            on_surface = float((self._surface.distance_m(transform_points(T, some_m), _HIT_M) < _HIT_M).mean())
-            judged.append(Hypothesis(T, on_surface, self._seen_through(T), *self._recognised(T)))
+            judged.append(self._hypothesis(T, some_m))
         return sorted(judged, key=lambda h: -h.evidence)
+
+    def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
+        at_m = transform_points(T, some_m)
+        hit = self._surface.distance_m(at_m, _HIT_M) < _HIT_M
+        observed = hit | self._observed(at_m)
+        return Hypothesis(
+            T,
+            float(hit.sum() / max(1, observed.sum())),
+            float(observed.mean()),
+            self._seen_through(T),
+            *self._recognised(T),
+        )
+
+    def _screened(self, poses: list[F64], few_m: F64) -> list[F64]:
+        """The poses that fit best once they are roughly aligned by a few points."""
+        poses = [refine(few_m, self._surface, T, _ROUGH_M) for T in poses]
+        fits = [self._on_surface(T, few_m) for T in poses]
+        return [poses[k] for k in np.argsort([-fit for fit in fits], kind="stable")[:_SCREENED]]
+
+    def _on_surface(self, T: F64, points_m: F64) -> float:
+        return float((self._surface.distance_m(transform_points(T, points_m), _HIT_M) < _HIT_M).mean())
 
     def _by_surfaces(self, depth_m: F64) -> list[F64]:
         floor_z_m = self._floor_of(depth_m)
@@ -279,14 +316,24 @@ class PlaceSearch:
         return through / visible if visible else 0.0
 
     def _recognised(self, T: F64) -> tuple[int, int]:
-        """Features that look like one of the map's at the same spot, and how many have any there."""
-        recognised = comparable = 0
-        for k, index in enumerate(self._kinds):
-            descriptors = np.concatenate([v.descriptors[k] for v in self._views])
-            points_m = np.concatenate([v.points_m[k] for v in self._views])
-            alike, any_there = index.recognised(descriptors, transform_points(T, points_m))
-            recognised, comparable = recognised + alike, comparable + any_there
-        return recognised, comparable
+        """Features whose likes in the map lie where they are, and how many features there are."""
+        recognised = features = 0
+        for view in self._views:
+            eye_m = view.posed.T_world_camera[:3, 3]
+            tolerance_m = 0.06 + 0.01 * ((view.points_m - eye_m) ** 2).sum(1)
+            offset = view.likes_m - transform_points(T, view.points_m)[:, None]
+            recognised += int(((offset**2).sum(2) < (tolerance_m**2)[:, None]).any(1).sum())
+            features += len(view.points_m)
+        return recognised, features
+
+    def _observed(self, points_m: F64) -> NDArray[np.bool_]:
+        """(N,) whether points of the map lie where it was looked at."""
+        observed = np.zeros(len(points_m), bool)
+        for eye_m, ahead in zip(self._eyes_m, self._ahead, strict=True):
+            offset = points_m - eye_m
+            along = offset @ ahead
+            observed |= (along > 0.3) & (along < 4.5) & (along > _CONE * np.linalg.norm(offset, axis=1))
+        return observed
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -296,20 +343,21 @@ class PlaceSearch:
 class _Index:
     """Features of all places of one kind."""
 
-    _VOTERS, _VOTES, _SHORTLIST = 150, 6, 12
+    _SHORTLIST = 12
 
     def __init__(self, of: FeatureExtractor, places: Sequence[Place], rows: Sequence[int]) -> None:
         self.of = of
         self.descriptors = np.concatenate([places[i].descriptors for i in rows])
         self.place = np.repeat(np.array(rows), [len(places[i]) for i in rows])
         self.points_m = np.concatenate([places[i].points_m for i in rows])
-        self._tree = cKDTree(self.points_m)
 
-    def matches(self, descriptors: NDArray[np.uint8]) -> tuple[I64, I64]:
-        """Rows of a frame's features and of the index that match, for the places that resemble the frame most."""
+    def matches(self, descriptors: NDArray[np.uint8], near: Neighbours) -> tuple[I64, I64]:
+        """Rows of a frame's features and of the index that match, for the places that resemble the frame most.
+
+        ``near``: the nearest of the index to each feature.
+        """
         rows, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         if len(descriptors):
-            near = self.of.nearest(descriptors[: self._VOTERS], self.descriptors, self._VOTES)
             known = near.index >= 0
             votes = np.zeros(int(self.place.max()) + 1)
             weight = np.clip(self.of.alike - near.distance[known], 0, None)
@@ -321,16 +369,6 @@ class _Index:
                     rows.append(row)
                     found.append(members[member])
         return np.concatenate(rows), np.concatenate(found)
-
-    def recognised(self, descriptors: NDArray[np.uint8], points_m: F64) -> tuple[int, int]:
-        """See :meth:`PlaceSearch._recognised`."""
-        near = self._tree.query_ball_point(points_m, _SAME_SPOT_M)
-        counts = np.array([len(n) for n in near], np.int64)
-        if not counts.sum():
-            return 0, 0
-        rows, others = np.repeat(np.arange(len(near)), counts), np.concatenate([np.asarray(n, np.int64) for n in near])
-        alike = self.of.distance(descriptors[rows], self.descriptors[others]) < self.of.same
-        return len(np.unique(rows[alike])), int((counts > 0).sum())
 
 
 def _indices(places: Sequence[Place]) -> list[_Index]:

@@ -67,7 +67,7 @@ class SurfaceLayers:
             total = float(seen.sum())
             product = (spectrum * np.conj(fft.rfft2(seen, size))).sum(0)
             score = fft.irfft2(product, size) / total
-            best = np.argsort(score, axis=None)[-4:]
+            best = np.argpartition(score, -4, axis=None)[-4:]
             for flat in best.tolist():
                 at = np.array(np.unravel_index(flat, size))
                 at = np.where(at >= np.array(self._shape) + 1, at - np.array(size), at) + reach
