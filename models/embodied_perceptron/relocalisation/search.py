@@ -45,8 +45,8 @@ _FRAME_POINTS = 1500  # of one frame
 _LEAST_DEPTH_POINTS = 50  # cells of all frames; fewer say nothing
 _NEAR_M, _FAR_M = 0.3, 6.0
 _HIT_M = 0.1  # so near is on the surface
+_GIVEN = 0.15  # that a place was said to be it, against the share of what is seen
 _LIKES = 5  # features of the map that look most like one of today
-_CONE = float(np.cos(np.deg2rad(32.0)))  # half of what a camera sees at least, along the diagonal
 _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
@@ -81,23 +81,24 @@ class Hypothesis:
 
     Attributes:
         T_map_world: (4, 4) level pose of the world of today in the map.
-        on_surface: share of the depth of today that lies on a surface of the map, where the map was looked at.
-        observed: share of the depth of today that lies where the map was looked at.
-        seen_through: share of the map's surfaces in view that depth sees through.
-        recognised: features of today whose likes in the map lie where they are; of ``features``.
+        on_surface, seen_through: see :class:`SearchLimits`.
+        recognised: features of today whose likes in the map lie where they are, of ``features``; one whose likes are
+            in several places counts in parts.
+        is_given: it is where the map was said to lie.
     """
 
     T_map_world: F64
     on_surface: float
-    observed: float
     seen_through: float
-    recognised: int
+    recognised: float
     features: int
+    is_given: bool = False
 
     @property
     def evidence(self) -> float:
-        """Of surfaces and features together."""
-        return self.on_surface * self.observed - self.seen_through + 0.1 * float(np.log1p(self.recognised))
+        """Of surfaces and features together, 0 to 1.5: ten times as many features are worth a quarter of what is seen."""
+        given = _GIVEN if self.is_given else 0.0
+        return self.on_surface - self.seen_through + 0.1 * float(np.log1p(self.recognised)) + given
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,8 @@ class PlaceSearch:
         places: of the map.
         surface_m: (N, 3) points of the map's surfaces.
         floor_of: height of the floor under (N, 3) points, or None.
+        T_map_world: (4, 4) where the world lies in the map if nothing speaks against it: a robot that starts where it
+            started. It counts for a little more than other places.
         limits: when a place is sure.
 
     Attributes:
@@ -160,6 +163,7 @@ class PlaceSearch:
         places: Sequence[Place],
         surface_m: F64,
         floor_of: Callable[[F64], float | None],
+        T_map_world: F64,
         limits: SearchLimits | None = None,
     ) -> None:
         self.limits = SearchLimits() if limits is None else limits
@@ -168,12 +172,10 @@ class PlaceSearch:
         if len(thin_m) < _DEPTH_POINTS:
             raise FeatureError(f"the map has next to no surfaces: {len(thin_m)} cells of {_SURFACE_M} m")
         self._surface, self._coarse_m = Surface.of(thin_m), _thinned(thin_m, _COARSE_M)
-        self._floor_of = floor_of
+        self._floor_of, self._given = floor_of, T_map_world
         floor_z_m = floor_of(thin_m)
         self._floor_z_m = float(thin_m[:, 2].min()) if floor_z_m is None else floor_z_m
         self._layers = SurfaceLayers(thin_m, self._floor_z_m)
-        self._eyes_m = np.stack([place.T_map_camera[:3, 3] for place in places])
-        self._ahead = np.stack([place.T_map_camera[:3, 2] for place in places])
         self._views: list[_View] = []
         self._frames = 0
         self._rng = np.random.default_rng(0)
@@ -233,11 +235,11 @@ class PlaceSearch:
         if other is not None and best.evidence - other.evidence < limits.min_advantage:
             return (
                 f"two places look alike: {best.on_surface:.0%} of what is seen fits one and {other.on_surface:.0%} the "
-                f"other, {best.recognised} and {other.recognised} features are recognised"
+                f"other, {best.recognised:.0f} and {other.recognised:.0f} features are recognised"
             )
         if best.evidence < limits.min_evidence:
             return (
-                f"{best.on_surface:.0%} of what is seen fits the most likely place, but only {best.recognised} of "
+                f"{best.on_surface:.0%} of what is seen fits the most likely place, but only {best.recognised:.0f} of "
                 f"{best.features} features are recognised there"
             )
         return ""
@@ -250,7 +252,9 @@ class PlaceSearch:
         some_m = self._rng.permutation(depth_m)[:_DEPTH_POINTS]
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
         judged: list[Hypothesis] = []
-        for T in self._screened([*self._by_features(), *self._by_surfaces(depth_m)], some_m[:_SCREEN_POINTS]):
+        for T in self._screened(
+            [self._given, *self._by_features(), *self._by_surfaces(depth_m)], some_m[:_SCREEN_POINTS]
+        ):
             T = refine(some_m, self._surface, T, _FINE_M)
             if any(_is_same(T, h.T_map_world, at_m) for h in judged):
                 continue
@@ -258,16 +262,9 @@ class PlaceSearch:
         return sorted(judged, key=lambda h: -h.evidence)
 
     def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
-        at_m = transform_points(T, some_m)
-        hit = self._surface.distance_m(at_m, _HIT_M) < _HIT_M
-        observed = hit | self._observed(at_m)
-        return Hypothesis(
-            T,
-            float(hit.sum() / max(1, observed.sum())),
-            float(observed.mean()),
-            self._seen_through(T),
-            *self._recognised(T),
-        )
+        at_m = self._views[-1].posed.T_world_camera[:3, 3]
+        is_given = not _are_apart(T, self._given, at_m)
+        return Hypothesis(T, self._on_surface(T, some_m), self._seen_through(T), *self._recognised(T), is_given)
 
     def _screened(self, poses: list[F64], few_m: F64) -> list[F64]:
         """The poses that fit best once they are roughly aligned by a few points."""
@@ -315,25 +312,18 @@ class PlaceSearch:
             through, visible = through + t, visible + v
         return through / visible if visible else 0.0
 
-    def _recognised(self, T: F64) -> tuple[int, int]:
-        """Features whose likes in the map lie where they are, and how many features there are."""
-        recognised = features = 0
+    def _recognised(self, T: F64) -> tuple[float, int]:
+        """How many features have their likes in the map where they are, and how many features there are. One whose
+        likes lie in several places (the edge of a floor board) counts as little for each."""
+        recognised, features = 0.0, 0
         for view in self._views:
             eye_m = view.posed.T_world_camera[:3, 3]
             tolerance_m = 0.06 + 0.01 * ((view.points_m - eye_m) ** 2).sum(1)
             offset = view.likes_m - transform_points(T, view.points_m)[:, None]
-            recognised += int(((offset**2).sum(2) < (tolerance_m**2)[:, None]).any(1).sum())
+            here = ((offset**2).sum(2) < (tolerance_m**2)[:, None]).sum(1)
+            recognised += float((here / np.maximum(np.isfinite(view.likes_m[:, :, 0]).sum(1), 2)).sum())
             features += len(view.points_m)
         return recognised, features
-
-    def _observed(self, points_m: F64) -> NDArray[np.bool_]:
-        """(N,) whether points of the map lie where it was looked at."""
-        observed = np.zeros(len(points_m), bool)
-        for eye_m, ahead in zip(self._eyes_m, self._ahead, strict=True):
-            offset = points_m - eye_m
-            along = offset @ ahead
-            observed |= (along > 0.3) & (along < 4.5) & (along > _CONE * np.linalg.norm(offset, axis=1))
-        return observed
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig, VolumeConfig
-from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform
+from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -392,7 +392,12 @@ class LiveMap:
         search, reason = None, ""
         if find_place:
             try:
-                search = PlaceSearch(list(places), _surface_m(volume, self.volume.config), estimate_floor_z)
+                search = PlaceSearch(
+                    list(places),
+                    _surface_m(volume, self.volume.config),
+                    estimate_floor_z,
+                    invert_transform(frame.T_world_map),
+                )
             except FeatureError as error:
                 reason = f"the robot's place cannot be looked for, its pose is taken as it is: {error}"
         with self.scene_lock, self._volume_lock:
