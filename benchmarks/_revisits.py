@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.demo.simulated import renderer_digest
 from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
@@ -18,10 +22,6 @@ from embodied_perceptron_training.homes.rendering.scene import RenderScene
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.sensor_model import SensorModel, draw_sensor_model
 from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_trajectory
-from numpy.typing import NDArray
-
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
-from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 F64 = NDArray[np.float64]
 RATE_HZ = 2.5

@@ -22,7 +22,7 @@ from typing import Any
 
 import _report as report
 import numpy as np
-from _revisits import Drive, F64, later_drive, map_drive, true_place
+from _revisits import F64, Drive, later_drive, map_drive, true_place
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import PerceptronConfig, RelocalisationOptions

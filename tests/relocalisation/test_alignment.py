@@ -61,7 +61,7 @@ def test_along_a_corridor_nothing_moves() -> None:
     rng = np.random.default_rng(1)
     x, z = rng.uniform(-8, 8, 9000), rng.uniform(0, 2.4, 9000)
     walls = np.column_stack([x, np.where(rng.random(9000) < 0.5, 0.9, -0.9), z])
-    seen = walls[np.abs(walls[:, 0]) < 2][:1500] + [0.0, 0.06, 0.0]
+    seen = walls[np.abs(walls[:, 0]) < 2][:1500] + np.array([0.0, 0.06, 0.0])
     found = refine(seen, Surface.of(walls), np.eye(4), REACHES_M)
     assert abs(found[1, 3] + 0.06) < 0.01
     assert abs(found[0, 3]) < 0.02
@@ -92,5 +92,5 @@ def test_surfaces_are_found_under_any_turn_and_shift(seed: int) -> None:
 
 def test_too_few_points_fit_nowhere() -> None:
     layers = SurfaceLayers(room_points(np.random.default_rng(0)), 0.0)
-    motions, share = layers.candidates(np.zeros((10, 3)) + [0.0, 0.0, 1.0], 0.0, 5)
+    motions, share = layers.candidates(np.tile([0.0, 0.0, 1.0], (10, 1)), 0.0, 5)
     assert len(motions) == len(share) == 0

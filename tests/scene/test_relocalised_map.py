@@ -1,4 +1,4 @@
-"""A robot that starts anywhere goes on with yesterday's map once its place is sure, and tells how it stands until then."""
+"""A robot that starts anywhere goes on with yesterday's map once its place is sure, and tells how it stands before."""
 
 from __future__ import annotations
 

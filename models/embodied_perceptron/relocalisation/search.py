@@ -96,7 +96,7 @@ class Hypothesis:
 
     @property
     def evidence(self) -> float:
-        """Of surfaces and features together, 0 to 1.5: ten times as many features are worth a quarter of what is seen."""
+        """Of surfaces and features: ten times as many features are worth about a quarter of what is seen."""
         given = _GIVEN if self.is_given else 0.0
         return self.on_surface - self.seen_through + 0.1 * float(np.log1p(self.recognised)) + given
 

@@ -55,8 +55,8 @@ def prepare(
     And whether all of that is loaded: what was compiled before is not, the thread that perceives does it
     (:class:`LiveParts`), while frames are fused already.
 
-    ``report`` is told what is being done; with ``find_place`` the robot's place in the map is looked for. Raises ``GivenUpError`` when ``stopped`` says so, and as
-    :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
+    ``report`` is told what is being done; with ``find_place`` the robot's place in the map is looked for. Raises
+    ``GivenUpError`` when ``stopped`` says so, and as :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
     """
     report("reading the network")
     perceptron = Perceptron.from_config(config)
