@@ -32,7 +32,8 @@ from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.recordings.tum import TumRecording
 from embodied_perceptron.sensors.frame import PosedFrame
 
-ROOMS, MAP_FRAMES, LATER_FRAMES, START_FRAMES = 3, 150, 100, 8
+ROOMS, MAP_FRAMES, LATER_FRAMES, START_FRAMES = 3, 300, 100, 12
+STRANGE = 4  # one start in so many is tried in the map of another home, too
 RIGHT_M, RIGHT_RAD = 0.10, np.deg2rad(5.0)
 KNOWN_SHARE = 0.7  # of what a start sees lies on surfaces of the map
 SEED = 710_000
@@ -59,8 +60,8 @@ class Start:
     reason: str = ""
 
 
-def build_map(frames: Iterator[PosedFrame], config: PerceptronConfig, path: Path) -> dict[str, Any]:
-    """Map of some frames, saved; figures of what it remembers."""
+def build_map(frames: Iterator[PosedFrame], config: PerceptronConfig, path: Path) -> tuple[dict[str, Any], cKDTree]:
+    """Map of some frames, saved: figures of what it remembers, and its points."""
     perceptron = Perceptron(config)
     place_ms = []
     for posed in frames:
@@ -69,14 +70,14 @@ def build_map(frames: Iterator[PosedFrame], config: PerceptronConfig, path: Path
             place_ms.append(fused.stage_ms["place"])
     perceptron.save(path)
     memory = perceptron.map.places
-    return {"places": len(memory), "places_kb": memory.nbytes / 1e3, "place_ms": float(np.median(place_ms))}
+    figures = {"places": len(memory), "places_kb": memory.nbytes / 1e3, "place_ms": float(np.median(place_ms))}
+    return figures, cKDTree(perceptron.volume.snapshot().mean_point_m)
 
 
-def start(path: Path, config: PerceptronConfig, frames: list[PosedFrame], truths: list[F64]) -> Start:
-    """One start in a saved map; ``truths``: (4, 4) T_map_odom by frame."""
+def start(path: Path, surface: cKDTree, config: PerceptronConfig, frames: list[PosedFrame], truths: list[F64]) -> Start:
+    """One start in a saved map, whose points ``surface`` has; ``truths``: (4, 4) T_map_odom by frame."""
     perceptron = Perceptron(config)
-    perceptron.load(path)
-    known = _known_share(perceptron, frames, truths)
+    known = _known_share(surface, frames, truths)
     refused = perceptron.load(path, find_place=True)
     if refused:
         raise SystemExit(refused)
@@ -96,9 +97,8 @@ def start(path: Path, config: PerceptronConfig, frames: list[PosedFrame], truths
     return Start("refused", known, len(frames), float(np.mean(look_ms)), reason=perceptron.place_estimate.reason)
 
 
-def _known_share(perceptron: Perceptron, frames: list[PosedFrame], truths: list[F64]) -> float:
+def _known_share(surface: cKDTree, frames: list[PosedFrame], truths: list[F64]) -> float:
     """Of what the frames see, how much lies on surfaces of the map, at their true places."""
-    surface = cKDTree(perceptron.recall().voxels.mean_point_m)
     points = []
     for posed, T in zip(frames, truths, strict=True):
         k, z = posed.frame.intrinsics, posed.frame.depth_m[4::8, 4::8]
@@ -141,7 +141,7 @@ def kitchen(config: PerceptronConfig, folder: Path) -> dict[str, Any] | None:
     frames = list(PosedFrameStream(TumRecording(source), config.assembler))
     half = len(frames) // 2
     path = folder / "kitchen.safetensors"
-    figures = build_map(iter(frames[:half]), config, path)
+    figures, surface = build_map(iter(frames[:half]), config, path)
     angle, shift = 1.1, np.array([2.0, -3.0, 0.0])
     T_odom_map = np.eye(4)
     T_odom_map[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
@@ -149,7 +149,7 @@ def kitchen(config: PerceptronConfig, folder: Path) -> dict[str, Any] | None:
     found = []
     for first in range(half, len(frames) - START_FRAMES + 1, START_FRAMES):
         moved = [replace(f, T_world_camera=T_odom_map @ f.T_world_camera) for f in frames[first : first + START_FRAMES]]
-        found.append(start(path, config, moved, [invert_transform(T_odom_map)] * START_FRAMES))
+        found.append(start(path, surface, config, moved, [invert_transform(T_odom_map)] * START_FRAMES))
     first = found[0]
     return {**figures, **summary("kitchen", found), "first_outcome": first.outcome,
             "first_s": first.frames * first.look_ms / 1e3}  # fmt: skip
@@ -168,21 +168,22 @@ def main() -> int:
         real = kitchen(config, folder)
         if real:
             report.show("kitchen", real)
-        paths = {}
+        paths, surfaces = {}, {}
         for number in range(options.first, options.first + options.homes):
             drive = map_drive(SEED + number, ROOMS, MAP_FRAMES)
             paths[number] = folder / f"{number}.safetensors"
-            maps.append(build_map((drive.frame(i) for i in range(len(drive))), config, paths[number]))
+            figures, surfaces[number] = build_map((drive.frame(i) for i in range(len(drive))), config, paths[number])
+            maps.append(figures)
         for number, path in paths.items():
             later = later_drive(SEED + number, ROOMS, LATER_FRAMES)
-            here = [start(path, config, frames, truths) for frames, truths in starts(later)]
+            here = [start(path, surfaces[number], config, *first) for first in starts(later)]
             found += here
             rows.append(summary(str(number), [s for s in here if s.known >= KNOWN_SHARE]))
             report.console.print(rows[-1], highlight=False)
-            another = paths[(number - options.first + 1) % options.homes + options.first]
-            if another != path:
-                for frames, truths in starts(later):
-                    strange.append(start(another, config, frames, truths))
+            another = (number - options.first + 1) % options.homes + options.first
+            if another != number:
+                some = list(starts(later))[::STRANGE]
+                strange += [start(paths[another], surfaces[another], config, *first) for first in some]
     known = [s for s in found if s.known >= KNOWN_SHARE]
     tables = [summary("known", known), summary("unknown", [s for s in found if s.known < KNOWN_SHARE])]
     if strange:

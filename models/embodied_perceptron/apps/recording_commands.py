@@ -194,8 +194,12 @@ def replay_command(
         settings = _with_network(settings, weights, device)
         topics = (color_topic, depth_topic, info_topic)
         recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
-        limits = {"max_frames": max_frames, "world_frame": world_frame, "perceive_every_s": perceive_every}
-        limits["saved_map"] = saved_map
+        limits = {
+            "max_frames": max_frames,
+            "world_frame": world_frame,
+            "perceive_every_s": perceive_every,
+            "saved_map": saved_map,
+        }
         try:
             result = _replay_with_progress(recording, settings, progress, skip_damaged, **limits)
         except PlaceNotFoundError as error:

@@ -97,10 +97,11 @@ class OrbExtractor:
         found = sorted(self._detector.detect(gray, None), key=lambda p: -p.response)
         pixels = np.array([p.pt for p in found], np.float32).reshape(-1, 2)
         kept = [found[i] for i in _spread(pixels, gray.shape, MAX_FEATURES)]
-        kept, descriptors = self._detector.compute(gray, kept) if kept else ((), None)
+        described, descriptors = self._detector.compute(gray, kept)
         if descriptors is None:
             return np.zeros((0, 2), np.float32), np.zeros((0, self.width), np.uint8)
-        return np.array([p.pt for p in kept], np.float32).reshape(-1, 2), descriptors
+        pixels = np.array([p.pt for p in described], np.float32).reshape(-1, 2)
+        return pixels, np.asarray(descriptors, np.uint8)
 
     def nearest(self, queries: NDArray[np.uint8], descriptors: NDArray[np.uint8], k: int) -> Neighbours:
         """See :meth:`FeatureExtractor.nearest`."""

@@ -62,17 +62,18 @@ class SearchLimits:
         min_frames: of today; one alone may fit by chance.
         min_on_surface: share of the depth of today that lies on a surface of the map.
         max_seen_through: share of the map's surfaces in view that depth sees through.
-        min_evidence: see :meth:`Hypothesis.evidence`.
-        min_advantage: of that over the next best place.
+        min_recognised: features of today that the map has where they are. Rooms of one building have the same walls,
+            and what is there looks different; the place where the map was said to lie needs none.
+        min_advantage: of the evidence (:meth:`Hypothesis.evidence`) over the next best place.
         max_frames: remembered; the oldest is forgotten.
     """
 
     min_frames: int = 2
     min_on_surface: float = 0.55
-    max_seen_through: float = 0.25
-    min_evidence: float = 0.8
+    max_seen_through: float = 0.3
+    min_recognised: float = 10.0
     min_advantage: float = 0.2
-    max_frames: int = 10
+    max_frames: int = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +238,10 @@ class PlaceSearch:
                 f"two places look alike: {best.on_surface:.0%} of what is seen fits one and {other.on_surface:.0%} the "
                 f"other, {best.recognised:.0f} and {other.recognised:.0f} features are recognised"
             )
-        if best.evidence < limits.min_evidence:
+        if best.recognised < limits.min_recognised and not best.is_given:
             return (
                 f"{best.on_surface:.0%} of what is seen fits the most likely place, but only {best.recognised:.0f} of "
-                f"{best.features} features are recognised there"
+                f"{best.features} features are recognised there, {limits.min_recognised:.0f} are needed"
             )
         return ""
 

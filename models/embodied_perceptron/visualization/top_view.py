@@ -138,7 +138,7 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
     """Darken what lies beside something higher: edges of furniture read at once."""
     known = np.isfinite(height)
     filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
-    _scale_by_lift(image, known, filled, cv2.GaussianBlur(filled, (0, 0), 6.0))
+    _scale_by_lift(image, known, filled, np.asarray(cv2.GaussianBlur(filled, (0, 0), 6.0), np.float32))
     return image
 
 
