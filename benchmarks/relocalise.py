@@ -32,7 +32,7 @@ from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.recordings.tum import TumRecording
 from embodied_perceptron.sensors.frame import PosedFrame
 
-ROOMS, MAP_FRAMES, LATER_FRAMES, START_FRAMES = 3, 300, 100, 12
+ROOMS, START_FRAMES = 3, 12
 STRANGE = 4  # one start in so many is tried in the map of another home, too
 RIGHT_M, RIGHT_RAD = 0.10, np.deg2rad(5.0)
 KNOWN_SHARE = 0.7  # of what a start sees lies on surfaces of the map
@@ -160,7 +160,9 @@ def main() -> int:
     parser.add_argument("--homes", type=int, default=12)
     parser.add_argument("--first", type=int, default=0, help="number of the first home")
     parser.add_argument("--features", choices=("orb", "xfeat"), default="orb")
-    options = report.parse(parser, homes=1)
+    parser.add_argument("--map-frames", type=int, default=300, help="of the drive that maps a home")
+    parser.add_argument("--later-frames", type=int, default=100, help="of the drive on another day")
+    options = report.parse(parser, homes=1, map_frames=40, later_frames=START_FRAMES)
     config = replace(PerceptronConfig(), relocalisation=RelocalisationOptions(features=options.features))
     maps, found, strange, rows = [], [], [], []
     with tempfile.TemporaryDirectory() as scratch:
@@ -170,12 +172,12 @@ def main() -> int:
             report.show("kitchen", real)
         paths, surfaces = {}, {}
         for number in range(options.first, options.first + options.homes):
-            drive = map_drive(SEED + number, ROOMS, MAP_FRAMES)
+            drive = map_drive(SEED + number, ROOMS, options.map_frames)
             paths[number] = folder / f"{number}.safetensors"
             figures, surfaces[number] = build_map((drive.frame(i) for i in range(len(drive))), config, paths[number])
             maps.append(figures)
         for number, path in paths.items():
-            later = later_drive(SEED + number, ROOMS, LATER_FRAMES)
+            later = later_drive(SEED + number, ROOMS, options.later_frames)
             here = [start(path, surfaces[number], config, *first) for first in starts(later)]
             found += here
             rows.append(summary(str(number), [s for s in here if s.known >= KNOWN_SHARE]))

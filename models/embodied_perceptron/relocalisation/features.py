@@ -98,7 +98,7 @@ class OrbExtractor:
         pixels = np.array([p.pt for p in found], np.float32).reshape(-1, 2)
         kept = [found[i] for i in _spread(pixels, gray.shape, MAX_FEATURES)]
         described, descriptors = self._detector.compute(gray, kept)
-        if descriptors is None:
+        if not described:
             return np.zeros((0, 2), np.float32), np.zeros((0, self.width), np.uint8)
         pixels = np.array([p.pt for p in described], np.float32).reshape(-1, 2)
         return pixels, np.asarray(descriptors, np.uint8)
