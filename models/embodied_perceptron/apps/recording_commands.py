@@ -125,6 +125,9 @@ def replay_command(
         bool, typer.Option("--direct/--ros", help="Straight through the library, or over real ROS 2 topics.")
     ] = True,
     config: ConfigOption = None,
+    saved_map: Annotated[
+        Path | None, typer.Option("--map", help="Go on with this saved map, once the place in it is found.")
+    ] = None,
     max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
     world_frame: WorldFrame = None,
     color_topic: ColorTopic = None,
@@ -171,8 +174,8 @@ def replay_command(
     """Build a map from a recording, and write it with pictures, objects and timings.
 
     Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
-    timings.json, and, where something was asked, groundings.json. Exits with 1 when the map is empty, or a detector
-    that was named could not be used.
+    timings.json, and, where something was asked, groundings.json. Exits with 1 when the map is empty, a detector that
+    was named could not be used, or the place in --map is not sure: then nothing is written.
     """
     if detector and not direct:
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
@@ -184,20 +187,30 @@ def replay_command(
         raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
     if (weights is not None or device is not None) and not direct:
         raise CommandError("--weights and --device belong to --direct; a node is told by its configuration (network:)")
+    if saved_map is not None and not direct:
+        raise CommandError("--map belongs to --direct; a node is told by its parameter map_file")
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
         play: RosReplay = load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     with TaskProgress(f"reading {source}") as progress:
-        from embodied_perceptron.apps.replay import write_results
+        from embodied_perceptron.apps.replay import PlaceNotFoundError, write_results
 
         settings = _with_classes(with_detectors(load_settings(config), detector, detector_layout), classes)
         settings = with_network(settings, weights, device)
         topics = (color_topic, depth_topic, info_topic)
         recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
-        limits = {"max_frames": max_frames, "world_frame": world_frame, "perceive_every_s": perceive_every}
-        result = _replay_with_progress(recording, settings, progress, skip_damaged, **limits)
+        limits = {
+            "max_frames": max_frames,
+            "world_frame": world_frame,
+            "perceive_every_s": perceive_every,
+            "saved_map": saved_map,
+        }
+        try:
+            result = _replay_with_progress(recording, settings, progress, skip_damaged, **limits)
+        except PlaceNotFoundError as error:
+            raise CommandError(str(error), EXIT_BAD_RESULT) from error
         answers = result.ask(query or ())
         files = write_results(result, out, answers)
     console.print(_replay_table(source, result))
@@ -211,6 +224,8 @@ def replay_command(
         words = f"{answer.status.name}  {found}  {answer.reason}"
         console.print(f"[bold]{escape(answer.text)}[/]\n  {escape(words)}", highlight=False, soft_wrap=True)
     console.print(f"wrote {', '.join(files)} to {escape(str(out))}", highlight=False, soft_wrap=True)
+    if result.unplaceable:
+        console.print(f"[yellow]{escape(result.unplaceable)}[/]", highlight=False, soft_wrap=True)
     if result.empty_because:
         console.print(f"[bold red]the map is empty[/]: {escape(result.empty_because)}", highlight=False, soft_wrap=True)
         console.print("`embodied-perceptron doctor` looks for the cause")

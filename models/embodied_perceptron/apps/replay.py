@@ -31,6 +31,7 @@ from embodied_perceptron.recordings.artifacts import (
 )
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, TransformSample
 from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
+from embodied_perceptron.scene.live_map import LOOKING_FOR_PLACE
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import Drop
@@ -39,6 +40,10 @@ from embodied_perceptron.visualization.top_view import render_top_view
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 NOT_FUSED = "no_usable_depth"  # a drop that only fusion can see
+
+
+class PlaceNotFoundError(ValueError):
+    """A recording whose place in a saved map is not sure; the message says why."""
 
 
 @dataclass
@@ -71,6 +76,7 @@ class ReplayResult:
         fuse_ms, perceive_ms: wall time of each call.
         empty_because: in words, why the map is empty; "" where it is not.
         unusable: in words, what was named and could not be used (a detector); "" where all could.
+        unplaceable: in words, why no place was looked for in the saved map; "" where one was, or there is none.
     """
 
     perceptron: Perceptron
@@ -83,6 +89,7 @@ class ReplayResult:
     perceive_ms: NDArray[np.float64]
     empty_because: str = ""
     unusable: str = ""
+    unplaceable: str = ""
 
     @property
     def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
@@ -102,12 +109,13 @@ def replay(
     max_frames: int | None = None,
     world_frame: str | None = None,
     perceive_every_s: float = 1.0,
+    saved_map: str | Path | None = None,
     on_progress: Callable[[ReplayProgress], None] | None = None,
     on_drop: Callable[[Drop], None] | None = None,
     on_refused: Callable[[TransformSample, str], None] | None = None,
     on_perception: Callable[[Perceptron, Perception], None] | None = None,
 ) -> ReplayResult:
-    """Play a recording into a new map.
+    """Play a recording into a new map, or on into a saved one, once its place there is found.
 
     Args:
         recording: played from its beginning.
@@ -115,6 +123,7 @@ def replay(
         max_frames: stop after so many fused frames.
         world_frame: of the map; by default the recording's own.
         perceive_every_s: objects are looked for at this interval of recorded time, and at the end.
+        saved_map: file of the map that goes on; None = a new one.
         on_progress: called after every frame.
         on_drop: called for every frame that was dropped.
         on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
@@ -122,6 +131,9 @@ def replay(
 
     Raises:
         RecordingError: what cannot be read.
+        PlaceNotFoundError: the place of the recording in the saved map was not found; the message says why.
+        MapFileError: ``saved_map`` is none.
+        OSError: ``saved_map`` cannot be opened.
         ValueError: transforms that are none; limits that are not positive.
     """
     if max_frames is not None and max_frames < 1:
@@ -129,6 +141,7 @@ def replay(
     if not perceive_every_s > 0:
         raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
     perceptron = Perceptron.from_config(config)
+    unplaceable = "" if saved_map is None else perceptron.load(saved_map, find_place=True)
     stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame, on_refused=on_refused)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
@@ -136,7 +149,7 @@ def replay(
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
     due_ns: int | None = None
-    jumps = 0
+    jumps = unplaced = 0
     first_drops: dict[str, Drop] = {}
     unmapped_m: list[float] = []  # median depths of frames that gave no point
 
@@ -156,8 +169,10 @@ def replay(
             note(drop)
         progress.frames = stream.colors_played
         progress.dropped = stream.stats.dropped
-        if unusable := len(fuse_ms) - progress.fused:
+        if unusable := len(fuse_ms) - progress.fused - unplaced:
             progress.dropped[NOT_FUSED] = unusable
+        if unplaced:
+            progress.dropped[LOOKING_FOR_PLACE] = unplaced
         if on_progress:
             on_progress(progress)
 
@@ -169,6 +184,11 @@ def replay(
             jumps, due_ns = seen, None
             perceptron.forget_stamps()
         report = _timed(fuse_ms, perceptron.integrate, posed)
+        if estimate := perceptron.place_estimate:
+            unplaced += 1
+            note(Drop(posed.frame.camera, stamp_ns, LOOKING_FOR_PLACE, estimate.reason))
+            report_progress()
+            continue
         if report.fused:
             progress.fused += 1
             positions.append((invert_transform(perceptron.T_world_map) @ posed.T_world_camera)[:3, 3])
@@ -184,6 +204,8 @@ def replay(
         if progress.fused == max_frames:
             break
     report_progress()
+    if estimate := perceptron.place_estimate:
+        raise PlaceNotFoundError(f"{recording.source} has no sure place in {saved_map}: {estimate.reason}")
     perception = perceive()
     empty = len(perception.voxels) == 0
     return ReplayResult(
@@ -197,6 +219,7 @@ def replay(
         perceive_ms=np.array(perceive_ms),
         empty_because=_why_empty(config, progress, first_drops, unmapped_m) if empty else "",
         unusable=_what_failed(perceptron.lift),
+        unplaceable=unplaceable,
     )
 
 

@@ -36,7 +36,7 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
 )
 from embodied_perceptron.recordings.conventions import convert_pose
-from embodied_perceptron.recordings.files import read_file, read_text
+from embodied_perceptron.recordings.files import read_image, read_text
 from embodied_perceptron.recordings.image_codec import decode_color_file, decode_depth_file
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
@@ -54,7 +54,7 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 
 MAX_COLOR_PIXELS = 640  # longer side of what is fused
 CAMERA = "camera"
-_MAX_TEXT_BYTES, _MAX_IMAGE_BYTES = 2**28, 2**28
+_MAX_TEXT_BYTES = 2**28
 _SCANNET_FPS = 30.0
 _LEAST_CONFIDENCE = 1  # of ARKit's 0, 1, 2
 
@@ -200,7 +200,7 @@ class ExportRecording:
 
 def read_color(path: Path) -> ColorImage:
     """(H, W, 3) uint8 RGB of a file. Raises :class:`RecordingError` naming it."""
-    color: ColorImage = _decoded(path, decode_color_file)
+    color: ColorImage = read_image(path, decode_color_file)
     return color
 
 
@@ -210,11 +210,11 @@ def read_depth(path: Path, scale: float, confidence: Path | None = None) -> Dept
     Where ``confidence`` names an image of that size, what it calls uncertain is unknown. Raises :class:`RecordingError`
     naming the file.
     """
-    raw = _decoded(path, _numpy_depth if path.suffix == ".npy" else decode_depth_file)
+    raw = read_image(path, _numpy_depth if path.suffix == ".npy" else decode_depth_file)
     metres: DepthImage = raw.astype(np.float32) / np.float32(scale)
     metres[raw == np.iinfo(np.uint16).max] = 0.0
     if confidence is not None and confidence.exists():
-        certain = _decoded(confidence, lambda data: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
+        certain = read_image(confidence, lambda data: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
         if certain is None or certain.shape != metres.shape:
             raise RecordingError(f"{confidence} is no image of the size of {path.name}")
         metres[certain < _LEAST_CONFIDENCE] = 0.0
@@ -226,15 +226,6 @@ def _numpy_depth(data: bytes) -> NDArray[np.uint16]:
     if raw.ndim != 2 or raw.dtype != np.uint16:
         raise ValueError(f"depth must be (H, W) uint16, got {raw.shape} {raw.dtype}")
     return np.asarray(raw)
-
-
-def _decoded(path: Path, decode: Callable[[bytes], Any]) -> Any:
-    try:
-        return decode(read_file(path, _MAX_IMAGE_BYTES))
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RecordingError(f"{path}: {error}") from error
 
 
 def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float64]:

@@ -8,11 +8,14 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from embodied_perceptron.recordings.recording import RecordingError
 
+ImageT = TypeVar("ImageT")
+MAX_IMAGE_BYTES = 2**28
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -117,4 +120,15 @@ def read_text(path: Path, max_bytes: int) -> str:
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def read_image(path: Path, decode: Callable[[bytes], ImageT]) -> ImageT:
+    """What ``decode`` makes of the bytes of an image's file. Raises :class:`RecordingError` naming the file, where it
+    cannot be read or ``decode`` raises ``ValueError``."""
+    try:
+        return decode(read_file(path, MAX_IMAGE_BYTES))
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # a damaged image, or a list that names no file
         raise RecordingError(f"{path}: {error}") from error

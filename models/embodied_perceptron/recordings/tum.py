@@ -37,7 +37,7 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_from_pose,
 )
-from embodied_perceptron.recordings.files import read_file, read_text, write_atomically
+from embodied_perceptron.recordings.files import read_file, read_image, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
@@ -71,10 +71,8 @@ _MAX_STAMP_NS = 2**63 - 1
 _MAX_STEP_S = 1000.0  # between images that are named by whole numbers; more are no seconds
 _LOOKAHEAD_NS = 5 * NS_PER_S
 _MAX_LIST_BYTES = 2**28
-_MAX_IMAGE_BYTES = 2**28
 
 ArrayT = TypeVar("ArrayT")
-ImageT = TypeVar("ImageT", bound=np.generic)
 
 
 def is_tum_folder(path: str | Path) -> bool:
@@ -287,11 +285,11 @@ class TumCamera:
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
-        return _read_image(path, decode_color_file)
+        return read_image(path, decode_color_file)
 
     def read_depth_raw(self, path: Path) -> NDArray[np.uint16]:
         """(H, W) uint16 as stored. Raises :class:`RecordingError` naming the file."""
-        return _read_image(path, decode_depth_file)
+        return read_image(path, decode_depth_file)
 
     def read_depth(self, path: Path) -> NDArray[np.float32]:
         """(H, W) float32 canonical metres at the pixels of colour. Raises :class:`RecordingError` naming the file."""
@@ -305,15 +303,6 @@ class TumCamera:
             return register_depth(metres, self.depth_camera, self.intrinsics)
         except ValueError as error:
             raise RecordingError(f"{path}: {error}") from error
-
-
-def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
-    try:
-        return decode(read_file(path, _MAX_IMAGE_BYTES))
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # a damaged image, or a list that names no file
-        raise RecordingError(f"{path}: {error}") from error
 
 
 def read_tum_camera(

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform
+from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -45,8 +45,12 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.voxels import HITS
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
+from embodied_perceptron.relocalisation.features import FeatureError, extractor
+from embodied_perceptron.relocalisation.places import PlaceMemory, place_of
+from embodied_perceptron.relocalisation.search import PlaceEstimate, PlaceSearch
 from embodied_perceptron.results import (
     Certainty,
     Detections,
@@ -63,7 +67,7 @@ from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
-from embodied_perceptron.scene.segmentation.floor import FloorHeight
+from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.semantic_map import SemanticMap
 from embodied_perceptron.scene.stages import Proposal
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
@@ -73,6 +77,7 @@ LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"
 _MAX_LABELS_BYTES = 64 * 2**20
 _LOG = logging.getLogger(__name__)
+LOOKING_FOR_PLACE = "looking_for_place"  # why a frame is not fused
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
 
@@ -145,6 +150,10 @@ class LiveMap:
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
+        features = config.relocalisation.features
+        self._features = None if features == "none" else extractor(features)
+        self._places = PlaceMemory(config.relocalisation.max_places)
+        self._search: PlaceSearch | None = None
         self._saving = threading.Lock()
         self._files: dict[str, FileState] = {}  # real path -> the file that was read or written there last
         self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
@@ -152,7 +161,13 @@ class LiveMap:
     # ------------------------------------------------------------------------------------------ frames and perceptions
 
     def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
-        """Fuse one frame; the keyframe that it became, if it did. Raises as :meth:`Perceptron.integrate`."""
+        """Fuse one frame; the keyframe that it became, if it did. Raises as :meth:`Perceptron.integrate`.
+
+        As long as the robot's place in a loaded map is looked for, that is done with the frame instead, and it is not
+        fused before it is found.
+        """
+        if not self._is_placed(posed):
+            return FusionReport(posed.frame.stamp_ns, fused=False, reason=LOOKING_FOR_PLACE), None
         with self._volume_lock:
             in_map = self._frame.enter(posed, fresh=self.volume.is_empty)
             report = self.volume.integrate(in_map)
@@ -160,7 +175,39 @@ class LiveMap:
             if report.fused:
                 self._cameras = self._cameras.after(in_map)
             keyframe = self.volume.keyframes.newest if report.keyframe else None
+            if keyframe is not None and self._features is not None:
+                clock = StageClock(report.stage_ms)
+                if (place := place_of(keyframe, self._features)) is not None:
+                    self._places.add(place)
+                clock.lap("place")
         return replace(report, stamp_ns=posed.frame.stamp_ns), keyframe
+
+    def _is_placed(self, posed: PosedFrame) -> bool:
+        """Whether it is known where the world lies in the map, with this frame."""
+        search = self._search
+        if search is None:
+            return True
+        estimate = search.look(posed)
+        if not estimate.found or estimate.best is None:
+            return False
+        with self.scene_lock, self._volume_lock:
+            if self._search is not search:  # another map has come
+                return False
+            self._frame.place(estimate.best.T_map_world)
+            self._search = None
+            self._publish()
+        return True
+
+    @property
+    def places(self) -> PlaceMemory:
+        """The views that the map remembers; changed by :meth:`integrate`."""
+        return self._places
+
+    @property
+    def place_estimate(self) -> PlaceEstimate | None:
+        """What is known of the robot's place in the loaded map as long as it is looked for; None = it is not."""
+        search = self._search
+        return None if search is None else search.estimate
 
     @contextmanager
     def perceiving(self) -> Iterator[tuple[MapCopy, StageClock]]:
@@ -286,7 +333,9 @@ class LiveMap:
             cells, meaning = self._semantic.pack()
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
             tensors, header = self.volume.pack(extra)
-            tensors |= cells
+            places, described = self._places.pack()
+            tensors |= cells | places
+            header |= described
             labels = self._labels()
         with self._saving:
             written = write_map(path, tensors, header, self._files.get(os.path.realpath(path)))
@@ -302,22 +351,31 @@ class LiveMap:
         names = [o.as_dict() for o in self._objects.objects() if o.user_name]
         return {"version": 1, "corrections": self._objects.corrections.to_list(), "names": names}
 
-    def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
+    def load(
+        self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
+    ) -> str:
         """Replace the map by a saved one; images are encoded anew at the next perception.
 
         Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it. Where the
         world began elsewhere (odometry does with each start of a robot), ``T_world_saved`` is the (4, 4) pose of the
         world of then in that of now, turned about the vertical alone.
 
-        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
-        ``ValueError`` for a pose that is not rigid, not level or too far away; then nothing has changed.
-        """
-        self.restore(read_map(path), T_world_saved)
+        With ``find_place`` the frames that come next find it by what they show, and are fused from then on; until then
+        ``T_world_saved`` holds, and :attr:`place_estimate` says how it stands.
 
-    def restore(self, saved: SavedMap, T_world_saved: NDArray[np.float64] | None = None) -> None:
+        Labelled cells of a network with other classes are left out. Returns, in words, why the place cannot be looked
+        for; "" where it can, or shall not. Raises like :meth:`FeatureVolume.load`, and ``ValueError`` for a pose that
+        is not rigid, not level or too far away; then nothing has changed.
+        """
+        return self.restore(read_map(path), T_world_saved, find_place=find_place)
+
+    def restore(
+        self, saved: SavedMap, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
+    ) -> str:
         """:meth:`load` of a file that was read already."""
         path, extra = saved.path, saved.extra
         volume = unpack_volume(saved, self.volume.config)
+        places = PlaceMemory.unpack(saved, self.config.relocalisation.max_places)
         semantic = SemanticMap.unpack(path, saved.tensors, extra.get(_SEMANTIC, ""))
         objects = ObjectMap(self.config.objects.tracking, self._name_of)
         frame = MapFrame(self._frame.reach_m)
@@ -331,12 +389,25 @@ class LiveMap:
         cells = semantic.cells()
         if cells is None or self._cell_classes not in (None, cells.classes):
             semantic = SemanticMap()
+        search, reason = None, ""
+        if find_place:
+            try:
+                search = PlaceSearch(
+                    list(places),
+                    _surface_m(volume, self.volume.config),
+                    estimate_floor_z,
+                    invert_transform(frame.T_world_map),
+                )
+            except FeatureError as error:
+                reason = f"the robot's place cannot be looked for, its pose is taken as it is: {error}"
         with self.scene_lock, self._volume_lock:
             self.volume.restore(volume)
             self._forget()
+            self._places, self._search = places, search
             self._objects, self._semantic, self._frame = objects, semantic, frame
             self._files[os.path.realpath(path)] = saved.state
             self._publish()
+        return reason
 
     def reset(self) -> None:
         """Forget everything."""
@@ -391,6 +462,7 @@ class LiveMap:
                     self._objects.move(correction.at)
                     self._semantic.move(newest)
                     self._floor.forget()
+                    self._places.move(correction.at)
                     self._cameras = self._cameras.moved(newest)
                 volume = self.volume.copy() if correction.corrected else None
             if volume is not None:
@@ -477,8 +549,17 @@ class LiveMap:
         self._floor.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
+        self._places.clear()
+        self._search = None
         if self._on_forget is not None:
             self._on_forget()
+
+
+def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:
+    """(N, 3) points of a saved volume that snapshots of it would show."""
+    rows = volume.rows.where(volume.rows.records[:, HITS] >= max(config.min_hits, 1))
+    points: NDArray[np.float64] = VolumeCopy(rows, config.voxel_size_m).snapshot().mean_point_m.astype(np.float64)
+    return points
 
 
 def _newest_ns(volume: SavedVolume, objects: ObjectMap) -> int:

@@ -172,6 +172,10 @@ class MapFrame:
         level = make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), T[:3, 3])
         self.T_world_map = _near(level @ self.T_world_map)
 
+    def place(self, T_map_world: NDArray[np.float64]) -> None:
+        """The world of now lies at (4, 4) ``T_map_world`` of the map. Raises as :meth:`put`."""
+        self.T_world_map = _near(_level(invert_transform(check_transform(T_map_world, "place in the map"))))
+
     def stamp_of(self, camera: str, map_ns: int) -> int:
         """The stamp that a camera gave to what it saw at a time of the map."""
         known = self._cameras.get(camera)

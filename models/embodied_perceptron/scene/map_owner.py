@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -47,15 +48,25 @@ class MapOwner:
         """
         self.map.save(path)
 
-    def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
+    @property
+    def place_estimate(self) -> PlaceEstimate | None:
+        """What is known of the robot's place in the loaded map as long as it is looked for; None = it is not."""
+        return self.map.place_estimate
+
+    def load(
+        self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
+    ) -> str:
         """Replace the map by a saved one; images are encoded anew at the next perception.
 
         ``T_world_saved``: (4, 4) pose of the world of then in that of now, turned about the vertical alone, where the
-        world began elsewhere (odometry does with each start of a robot). Raises ``MapFileError`` for a file that is no
-        map, ``OSError`` for one that cannot be read, and ``ValueError`` for a pose that is none; nothing has changed
-        then.
+        world began elsewhere (odometry does with each start of a robot). With ``find_place`` the next frames find it by
+        what they show; they are fused as soon as it is sure, and :attr:`place_estimate` tells how it stands.
+
+        Returns, in words, why the place cannot be looked for; "" where it can, or shall not. Raises ``MapFileError``
+        for a file that is no map, ``OSError`` for one that cannot be read, and ``ValueError`` for a pose that is none;
+        nothing has changed then.
         """
-        self.map.load(path, T_world_saved)
+        return self.map.load(path, T_world_saved, find_place=find_place)
 
     def reset(self) -> None:
         """Forget everything."""

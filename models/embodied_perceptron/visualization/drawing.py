@@ -150,28 +150,35 @@ class Tags:
     def __init__(self, image: Image, scale: float = 0.45) -> None:
         self._image = image
         self._scale = scale
-        self._plates: list[tuple[int, int, int, int]] = []  # left, top, right, bottom
+        self._plates = np.zeros((16, 4), np.int64)  # left, top, right, bottom; room for more than there are
+        self._count = 0
 
     def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
         """Put a label at a place, or a little above or below where another one is there already."""
         width, height = text_size(words, self._scale)
         pad = round(8 * self._scale) + 1
         rows, columns = self._image.shape[:2]
-        left = int(np.clip(center_x - width / 2, pad, max(pad, columns - 1 - width - pad)))
+        left = int(min(max(center_x - width / 2, pad), max(pad, columns - 1 - width - pad)))
+        lowest, highest = height + pad, max(height + pad, rows - 1 - pad)
         for step in (0, 1, -1, 2, -2, 3, -3):
             base = round(center_y + height / 2) + step * (height + 2 * pad + 1)
-            base = int(np.clip(base, height + pad, max(height + pad, rows - 1 - pad)))
+            base = min(max(base, lowest), highest)
             plate = (left - pad, base - height - pad, left + width + pad, base + pad)
-            if not any(_touch(plate, other) for other in self._plates):
+            if not self._is_covered(plate):
                 break
-        self._plates.append(plate)
+        if self._count == len(self._plates):
+            self._plates = np.concatenate([self._plates, self._plates])
+        self._plates[self._count] = plate
+        self._count += 1
         cv2.rectangle(self._image, plate[:2], plate[2:], SHADE, -1)
         cv2.rectangle(self._image, plate[:2], plate[2:], color, 1, cv2.LINE_AA)
         text(self._image, words, left, base, INK, self._scale)
 
-
-def _touch(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
-    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+    def _is_covered(self, plate: tuple[int, int, int, int]) -> bool:
+        """Whether another plate touches it."""
+        left, top, right, bottom = self._plates[: self._count].T
+        touching = (left <= plate[2]) & (right >= plate[0]) & (top <= plate[3]) & (bottom >= plate[1])
+        return bool(touching.any())
 
 
 def draw_boxes_on_image(

@@ -72,8 +72,11 @@ def render_top_view(
     shown = points[:, 2] - floor_z <= cut_height_m
     frame = _frame(points[shown], path, objects, max_pixels)
     image = splat_voxels(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
-    for thing in sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id)):
-        _draw_box(image, thing, frame, color_of(thing, colors))
+    by_height = sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id))
+    if by_height:
+        outlines = frame.pixel(box_corners(np.stack([o.box for o in by_height]))[:, :, :2]).astype(np.float32)
+        for thing, outline in zip(by_height, outlines, strict=True):
+            _draw_box(image, outline, color_of(thing, colors))
     _draw_path(image, path, frame)
     tags = Tags(image)
     for thing in objects:  # labels last, so that nothing covers them
@@ -135,17 +138,28 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
     """Darken what lies beside something higher: edges of furniture read at once."""
     known = np.isfinite(height)
     filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
-    smooth = cv2.GaussianBlur(filled, (0, 0), 6.0)
-    lift = np.clip((filled - smooth) / 0.35, -1.0, 1.0)
-    factor = np.where(known, 1.0 + np.where(lift < 0, 0.45, 0.12) * lift, 1.0)
-    shaded: Image = np.clip(image * factor[:, :, None], 0, 255).astype(np.uint8)
-    return shaded
+    _scale_by_lift(image, known, filled, np.asarray(cv2.GaussianBlur(filled, (0, 0), 6.0), np.float32))
+    return image
 
 
-def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame, color: Color) -> None:
-    """Outline of the box's footprint (its hull, where it is tilted)."""
-    hull = cv2.convexHull(frame.pixel(box_corners(thing.box[None])[0, :, :2]).astype(np.float32))
-    outline = np.round(hull).astype(np.int32)
+@njit(cache=True)
+def _scale_by_lift(
+    image: NDArray[np.uint8], known: NDArray[np.bool_], height: NDArray[np.float32], around: NDArray[np.float32]
+) -> None:
+    """Pixels of what is known become darker below their surroundings, and a little brighter above; in place."""
+    rows, columns = height.shape
+    for v in range(rows):
+        for u in range(columns):
+            if known[v, u]:
+                lift = min(max((height[v, u] - around[v, u]) / 0.35, -1.0), 1.0)
+                factor = 1.0 + (0.45 if lift < 0 else 0.12) * lift
+                for c in range(3):
+                    image[v, u, c] = np.uint8(min(image[v, u, c] * factor, 255.0))
+
+
+def _draw_box(image: Image, corners: NDArray[np.float32], color: Color) -> None:
+    """Outline of the footprint of a box with (8, 2) corners in pixels (their hull, where it is tilted)."""
+    outline = np.round(cv2.convexHull(corners)).astype(np.int32)
     left, top, width, height = cv2.boundingRect(outline)
     left, top, right, bottom = max(left, 0), max(top, 0), left + width, top + height
     part = image[top : max(bottom, 0), left : max(right, 0)]  # a copy of the whole picture for each box takes long

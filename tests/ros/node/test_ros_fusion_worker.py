@@ -25,6 +25,7 @@ from support.fusion_rig import MS, Rig, Transforms
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
 
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.relocalisation.search import Hypothesis, PlaceEstimate
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_image
@@ -542,3 +543,30 @@ def posed(camera: str, stamp_ns: int) -> PosedFrame:
     k = Intrinsics(4.0, 4.0, 1.5, 1.5, 4, 4)
     frame = RgbdFrame(stamp_ns, camera, np.zeros((4, 4, 3), np.uint8), np.ones((4, 4), np.float32), k)
     return PosedFrame(frame, np.eye(4))
+
+
+def test_frames_are_counted_while_the_robots_place_is_looked_for_and_diagnostics_say_why(rig):
+    estimates = [PlaceEstimate(False, None, None, f"words {n}", n) for n in (1, 2)]
+    best = Hypothesis(np.eye(4), 1.0, 0.0, 50, 60)
+    rig.perceptron.map._search = SearchStandIn([*estimates, PlaceEstimate(True, best, None, "", 3)])
+    rig.frame()
+    rig.wait(fused=0, looking_for_place=1)
+    assert "words 1" in rig.why("looking_for_place")
+    assert any("words 1" in words for _, area, words in rig.health.problems() if area == "map")
+    rig.frame()
+    rig.wait(fused=0, looking_for_place=2)
+    rig.frame()
+    rig.wait(fused=1, looking_for_place=2)
+    wait_until(lambda: not rig.health.problems(), 5, "the problem is over")
+
+
+class SearchStandIn:
+    """Gives one estimate after the other."""
+
+    def __init__(self, estimates):
+        self._left = list(estimates)
+        self.estimate = self._left[0]
+
+    def look(self, posed):
+        self.estimate = self._left.pop(0)
+        return self.estimate

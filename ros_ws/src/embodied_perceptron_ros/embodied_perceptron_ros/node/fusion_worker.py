@@ -35,6 +35,7 @@ class FusionWorker:
     Args:
         now_ns: the clock that bounds waiting.
         reset_on_time_jump: asked each time: the answer may change at run time.
+        on_placed: called after each frame that is fused: the map lies somewhere in the world.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FusionWorker:
         *,
         now_ns: Callable[[], int],
         reset_on_time_jump: Callable[[], bool],
+        on_placed: Callable[[], None] = lambda: None,
     ) -> None:
         self._perceptron = perceptron
         self._inbox = inbox
@@ -55,6 +57,8 @@ class FusionWorker:
         self._watchdog = watchdog
         self._now_ns = now_ns
         self._reset_on_time_jump = reset_on_time_jump
+        self._on_placed = on_placed
+        self._was_looking = False
         self._last_reset_s = float("-inf")
         self._stopping = False
         self._uncounted: deque[FusionReport] = deque()
@@ -138,8 +142,10 @@ class FusionWorker:
         self._health.latency("fusion", (time.perf_counter() - start) * 1e3)
         self._health.stages("fusion", report.stage_ms)
         if not report.fused:
-            self._inbox.refuse(report.reason or "not_fused", "")
+            self._inbox.refuse(report.reason or "not_fused", self._tell_of_place())
             return
+        self._tell_of_place()
+        self._on_placed()
         self._inbox.fused()
         self._health.latency("fused", (time.time_ns() - posed.arrival_ns) / 1e6)
         self._health.tick("fusion")
@@ -149,6 +155,23 @@ class FusionWorker:
         while self._uncounted and self._uncounted[0].counts.ready():  # a device tells later, and nothing waits for it
             self._count_evictions(self._uncounted.popleft())
         self.on_fused()
+
+    def _tell_of_place(self) -> str:
+        """Words for how it stands with the robot's place in a loaded map; diagnostics and the log have them too."""
+        estimate = self._perceptron.place_estimate
+        if estimate is None:
+            if self._was_looking:
+                self._health.clear_problem("map", "place")
+                x, y, z = self._perceptron.T_world_map[:3, 3]
+                self._log.info(
+                    "place", f"the robot's place is found: the map's origin is at {x:.2f}, {y:.2f}, {z:.2f} m"
+                )
+            self._was_looking = False
+            return ""
+        self._was_looking = True
+        words = f"looking for the robot's place in the map: {estimate.reason}"
+        self._health.problem("map", WARN, words, "place")
+        return words
 
     def _count_evictions(self, report: FusionReport) -> None:
         for reason, blocks in report.blocks_evicted.items():

@@ -76,6 +76,13 @@ DECLARATIONS: dict[str, _Declaration] = {
     "autostart": _D(True, "Configure and activate on start, without a lifecycle manager"),
     "config_file": _D("", "YAML file with the configuration of the algorithm; empty = built-in defaults"),
     "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
+    "find_place": _D(
+        True,
+        "Whether the robot finds its place in a loaded map by what its cameras see; false = the map lies at the pose "
+        "given with it, or where it was saved",
+        live=True,
+    ),
+    "map_frame": _D("", "Frame of the map, published on /tf_static above the fusion frame; empty = a SLAM system does"),
     "map_folder": _D("", "Folder below which ~/save_map and ~/load_map write and read; empty = the user's data folder"),
     "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
@@ -219,6 +226,8 @@ class NodeParameters:
     autostart: bool
     config_file: str
     map_file: str
+    find_place: bool
+    map_frame: str
     map_folder: str
     fusion_frame: str
     output_frame: str
@@ -491,7 +500,7 @@ def parameter_problem(name: str, value: Any) -> str:
                 return f"cameras: {camera!r} is no usable name (letters, digits, underscores)"
         if len(set(value)) < len(value):
             return f"cameras: names must differ, got {list(value)}"
-    optional = ("output_frame", "viewpoint_frame")
+    optional = ("output_frame", "viewpoint_frame", "map_frame")
     if name.endswith("_frame") and not _FRAME.fullmatch(value) and not (name in optional and not value):
         return f"{name} must be the name of a frame, got {value!r}"
     return ""

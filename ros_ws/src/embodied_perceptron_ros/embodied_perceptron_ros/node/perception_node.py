@@ -165,7 +165,9 @@ class PerceptionNode(LifecycleNode):
             from embodied_perceptron_ros.node.wiring import ConfiguredMap, prepare
 
             values = self.parameters
-            perceptron, is_warm = prepare(values.config, values.map_file, self._ending.is_set, self._report)
+            perceptron, is_warm = prepare(
+                values.config, values.map_file, self._ending.is_set, self._report, values.find_place
+            )
             self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron, is_warm))
             self._in_executor(lambda: self._read_back.show(effective_values(self.parameters)))
             if perceptron.inference is None:

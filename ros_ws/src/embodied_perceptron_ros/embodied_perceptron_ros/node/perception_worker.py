@@ -105,6 +105,8 @@ class PerceptionWorker:
                 self._stopping.wait(1.0)
 
     def _perceive(self) -> None:
+        if self._perceptron.place_estimate is not None:
+            return  # nothing of the map is anywhere yet
         start = time.perf_counter()
         perception = self._perceptron.perceive()
         if self._stopping.is_set():

@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
 from typing import Any
 
+import numpy as np
 from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -63,8 +64,14 @@ class MapServices:
         on_map_replaced: Callable[[], None],
         map_folder: MapFolder,
         watchdog: Watchdog,
+        *,
+        find_place: Callable[[], bool],
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``."""
+        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``.
+
+        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose.
+        """
+        self._find_place = find_place
         self._node = node
         self._perceptron = perceptron
         self._watchdog = watchdog
@@ -166,9 +173,13 @@ class MapServices:
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
             path = self._map_folder.to_read(request.path)
-            self._perceptron.load(path, pose_to_matrix(request.pose))
+            T_fusion_saved = pose_to_matrix(request.pose)
+            find = self._find_place() and np.array_equal(T_fusion_saved, np.eye(4))
+            reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
             self._on_map_replaced()
-            return f"loaded {path}"
+            if not find:
+                return f"loaded {path}"
+            return f"loaded {path}; {reason or 'the place of the robot in it is looked for'}"
 
         return await self._run("load_map", job, response)
 

@@ -30,6 +30,7 @@ from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import ERROR
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions
 from embodied_perceptron_ros.node.map_folder import MapFolder
+from embodied_perceptron_ros.node.map_frame import MapFramePublisher
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.node.services import MapServices
@@ -43,15 +44,19 @@ _RIVALS_HOLD_S = 5.0
 
 
 def prepare(
-    config: PerceptronConfig, map_file: str, stopped: Callable[[], bool], report: Callable[[str], None]
+    config: PerceptronConfig,
+    map_file: str,
+    stopped: Callable[[], bool],
+    report: Callable[[str], None],
+    find_place: bool = False,
 ) -> tuple[Perceptron, bool]:
     """The perceptron with its network and map, and everything compiled: half a minute of work that needs no ROS.
 
     And whether all of that is loaded: what was compiled before is not, the thread that perceives does it
     (:class:`LiveParts`), while frames are fused already.
 
-    ``report`` is told what is being done. Raises ``GivenUpError`` when ``stopped`` says so, and as
-    :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
+    ``report`` is told what is being done; with ``find_place`` the robot's place in the map is looked for. Raises
+    ``GivenUpError`` when ``stopped`` says so, and as :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
     """
     report("reading the network")
     perceptron = Perceptron.from_config(config)
@@ -64,7 +69,8 @@ def prepare(
     report("devices: " + ", ".join(f"{what} on {device}" for what, device in perceptron.devices.items()))
     if map_file:
         report(f"loading {map_file}")
-        perceptron.load(map_file)
+        if reason := perceptron.load(map_file, find_place=find_place):
+            report(reason)
     return perceptron, is_warm
 
 
@@ -81,6 +87,7 @@ class ConfiguredMap:
         self._health = node.health
         self.perceptron = perceptron
         self.on_map_replaced: Callable[[], None] = lambda: None
+        self._map_frame: MapFramePublisher | None = None
         self.watchdog = Watchdog(node.health, node.log)
         with ExitStack() as parts:
             parts.callback(self.watchdog.stop)
@@ -106,6 +113,7 @@ class ConfiguredMap:
                 self.watchdog,
                 now_ns=node.now_ns,
                 reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
+                on_placed=self._publish_map_frame,
             )
             camera_frame = self.inbox.camera_frame
             self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters, camera_frame)
@@ -115,9 +123,10 @@ class ConfiguredMap:
                 self.perceptron,
                 self.transforms,
                 parameters.fusion_frame,
-                lambda: self.on_map_replaced(),
+                self._map_replaced,
                 MapFolder(parameters.map_folder),
                 self.watchdog,
+                find_place=lambda: node.parameters.find_place,
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
@@ -130,9 +139,22 @@ class ConfiguredMap:
                 self.watchdog,
             )
             parts.callback(self.grounding.destroy)
+            if parameters.map_frame:
+                frames = parameters.map_frame, parameters.fusion_frame
+                self._map_frame = MapFramePublisher(node, perceptron, *frames)
+                parts.callback(self._map_frame.close)
+                self._publish_map_frame()
             self.fusion.start()
             parts.callback(self.fusion.stop)
             self._parts = parts.pop_all()
+
+    def _map_replaced(self) -> None:
+        self._publish_map_frame()
+        self.on_map_replaced()
+
+    def _publish_map_frame(self) -> None:
+        if self._map_frame is not None:
+            self._map_frame.update()
 
     def diagnostics(self) -> dict[str, dict[str, Any]]:
         """Values by area."""

@@ -1,0 +1,178 @@
+"""Homes that a robot drives through twice: on the day of its map, and later, in other light and with things carried
+elsewhere. Rendered once, kept between runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron_ros.demo.simulated import renderer_digest
+from embodied_perceptron_training.homes.assets.mesh import rotation
+from embodied_perceptron_training.homes.assets.objects import PlacedObject
+from embodied_perceptron_training.homes.building.freespace import free_space
+from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.noise import NoiseModel
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.scene import RenderScene
+from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
+from embodied_perceptron_training.homes.sensor_model import SensorModel, draw_sensor_model
+from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_trajectory
+
+F64 = NDArray[np.float64]
+RATE_HZ = 2.5
+WIDTH, HEIGHT = 320, 240
+CARRIED_SHARE = 0.3  # of what one person carries
+_CARRIED_M = 1.3  # footprint's diagonal at most
+_TRIES = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Drive:
+    """Frames of one drive.
+
+    Attributes:
+        color: (N, H, W, 3) uint8.
+        depth_mm: (N, H, W) uint16, 0 = unknown.
+        T_home_camera: (N, 4, 4) where the camera was.
+        T_odom_camera: (N, 4, 4) where odometry says that it was.
+        intrinsics: of the camera.
+    """
+
+    color: NDArray[np.uint8]
+    depth_mm: NDArray[np.uint16]
+    T_home_camera: F64
+    T_odom_camera: F64
+    intrinsics: Intrinsics
+
+    def __len__(self) -> int:
+        return len(self.color)
+
+    def frame(self, index: int, first_ns: int = 1) -> PosedFrame:
+        """Frame ``index`` at odometry's pose."""
+        depth_m = self.depth_mm[index].astype(np.float32) * np.float32(0.001)
+        stamp_ns = first_ns + int(index * 1e9 / RATE_HZ)
+        return PosedFrame(
+            RgbdFrame(stamp_ns, "camera", self.color[index], depth_m, self.intrinsics), self.T_odom_camera[index]
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Drive:
+        """What :meth:`write` wrote."""
+        with np.load(path) as data:
+            fx, fy, cx, cy = data["pinhole"]
+            height, width = data["depth_mm"].shape[1:]
+            intrinsics = Intrinsics(fx, fy, cx, cy, width, height)
+            return cls(data["color"], data["depth_mm"], data["T_home_camera"], data["T_odom_camera"], intrinsics)
+
+    def write(self, path: Path) -> None:
+        """To a file, which appears whole."""
+        k = self.intrinsics
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".part.npz")
+        np.savez_compressed(
+            temporary, color=self.color, depth_mm=self.depth_mm, T_home_camera=self.T_home_camera,
+            T_odom_camera=self.T_odom_camera, pinhole=[k.fx, k.fy, k.cx, k.cy],
+        )  # fmt: skip
+        temporary.replace(path)
+
+
+def map_drive(seed: int, rooms: int, frames: int) -> Drive:
+    """Through the home of ``seed``; odometry begins at the home's origin."""
+    return _kept("map", seed, rooms, frames)
+
+
+def later_drive(seed: int, rooms: int, frames: int) -> Drive:
+    """Another way through the same home, with the same camera, in other light and with things carried elsewhere;
+    odometry begins anywhere."""
+    return _kept("later", seed, rooms, frames)
+
+
+def _kept(day: str, seed: int, rooms: int, frames: int) -> Drive:
+    folder = Path.home() / ".cache" / "embodied_perceptron" / f"revisits_{renderer_digest()}"
+    path = folder / f"{seed}_{rooms}x{frames}_{day}.npz"
+    if not path.exists():
+        home = build_home(seed, HomeSpec(rooms, version=2))
+        (_first_drive if day == "map" else _second_drive)(home, frames).write(path)
+    return Drive.read(path)
+
+
+def _first_drive(home: Home, frames: int) -> Drive:
+    return _drive(home, home.render_scene(), _sensor(home.seed), frames, home.seed, np.eye(4))
+
+
+def _second_drive(home: Home, frames: int) -> Drive:
+    rng = np.random.default_rng([home.seed, 91])
+    later = replace(home, objects=_carried(home, rng))
+    scene = later.render_scene()
+    lights = tuple(
+        replace(light, color=tuple(c * factor for c in light.color))
+        for light, factor in zip(scene.lights, rng.choice([0.08, 0.4, 1.0, 1.6], len(scene.lights)), strict=True)
+    )
+    scene = replace(scene, lights=lights, ambient=tuple(c * float(rng.uniform(0.5, 1.3)) for c in scene.ambient))
+    sensor, other = _sensor(home.seed), _sensor(home.seed + 1_000_000)
+    sensor = replace(sensor, white=other.white, gamma=other.gamma, grain=other.grain)
+    yaw, shift = float(rng.uniform(-np.pi, np.pi)), rng.uniform(-4, 4, 2)
+    T_odom_home = make_transform(rotation("z", yaw), np.array([*shift, 0.0]))
+    return _drive(later, scene, sensor, frames, home.seed + 1_000_000, T_odom_home)
+
+
+def _sensor(seed: int) -> SensorModel:
+    model = draw_sensor_model(seed, WIDTH, HEIGHT, NoiseModel(sensor="mixed"))
+    return replace(model, intrinsics=model.intrinsics.resized(WIDTH, HEIGHT), carrier="robot")
+
+
+def _drive(home: Home, scene: RenderScene, sensor: SensorModel, frames: int, seed: int, T_odom_home: F64) -> Drive:
+    renderer, kinds = RayCastRenderer(scene), surface_kinds(home, scene)
+    spec = RobotSpec()
+    poses = robot_trajectory(free_space(home), frames, RATE_HZ, spec, seed) @ spec.T_base_camera
+    reported = sensor.reported(poses, np.random.default_rng([seed, 42]), 0.99)
+    color, depth_mm = [], []
+    for index, T in enumerate(poses):
+        rng = np.random.default_rng([seed, 43, index])
+        view = renderer.render(sensor.intrinsics, T, 1.0, seed + index)
+        color.append(measured_color(view, sensor, rng))
+        depth_m = measured_depth(view, kinds, sensor, rng)
+        depth_mm.append(np.where(np.isfinite(depth_m), depth_m * 1000, 0).round().clip(0, 65534).astype(np.uint16))
+    return Drive(np.stack(color), np.stack(depth_mm), poses, T_odom_home @ reported, sensor.intrinsics)
+
+
+def _carried(home: Home, rng: np.random.Generator) -> tuple[PlacedObject, ...]:
+    """The home's objects with some of those that stand on the floor, and what lies on them, at other free places."""
+    objects = list(home.objects)
+    space = free_space(home)
+    cells = space.cells()
+    for thing in home.objects:
+        size = thing.box9()[3:6]
+        if thing.mounted != "floor" or np.hypot(*size[:2]) > _CARRIED_M or rng.random() > CARRIED_SHARE:
+            continue
+        for _ in range(_TRIES):
+            cell = cells[int(rng.integers(len(cells)))]
+            if space.clearance_m[tuple(cell)] > np.hypot(*size[:2]) / 2:
+                break
+        else:
+            continue
+        xy, center = space.center_of(cell[None])[0], thing.box9()[:3]
+        turn = make_transform(rotation("z", float(rng.uniform(-np.pi, np.pi))), np.zeros(3))
+        T = make_transform(np.eye(3), np.array([*xy, 0.0])) @ turn @ make_transform(np.eye(3), [*-center[:2], 0.0])
+        for other in home.objects:
+            if other.id == thing.id or _carrier(home, other) == thing.id:
+                objects[other.id] = replace(other, T_world_object=T @ other.T_world_object)
+    return tuple(objects)
+
+
+def _carrier(home: Home, thing: PlacedObject) -> int:
+    """Id of what stands on the floor under ``thing``."""
+    while thing.support is not None:
+        thing = home.objects[thing.support]
+    return thing.id
+
+
+def true_place(drive: Drive, index: int) -> F64:
+    """(4, 4) T_home_odom at a frame: what finding one's place should give."""
+    T: F64 = drive.T_home_camera[index] @ invert_transform(drive.T_odom_camera[index])
+    return T
