@@ -659,6 +659,6 @@ def _voxels(levels: Sequence[SparseTensor], voxel_size_m: float, conventions: Co
         points.append(torch.cat(p))
     pad_feats = nn.utils.rnn.pad_sequence(feats, batch_first=True)
     pad_points = nn.utils.rnn.pad_sequence(points, batch_first=True)
-    lengths = torch.tensor([len(f) for f in feats], device=pad_feats.device)
+    lengths = torch.tensor([len(f) for f in feats]).to(pad_feats.device, non_blocking=True)
     pad = torch.arange(pad_feats.shape[1], device=pad_feats.device)[None] >= lengths[:, None]
     return CandidateVoxels(pad_feats, pad_points, pad)

@@ -289,6 +289,12 @@ class GroundingLayer:
     query_embeddings: Tensor | None = None
     token_embeddings: Tensor | None = None
 
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        """Both, of queries and tokens. Raises ``ValueError`` without alignment."""
+        if self.query_embeddings is None or self.token_embeddings is None:
+            raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
+        return self.query_embeddings, self.token_embeddings
+
 
 def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
     """Every layer of a decoder over voxels, first to last."""
@@ -330,43 +336,44 @@ class GroundingCriterion:
     def __call__(
         self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
     ) -> Losses:
-        """``token_mask`` (B, L) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
-        losses: Losses = {}
-        for i, layer in enumerate(layers):
-            for name, value in self._layer(layer, targets, token_mask).items():
-                losses[f"layer{i}/{name}"] = value
-        return losses
-
-    def _layer(self, layer: GroundingLayer, targets: Sequence[GroundingTarget], token_mask: Tensor) -> Losses:
-        matches = [
-            self.matcher(layer.token_logits[b], layer.boxes[b], t.boxes, t.positive) for b, t in enumerate(targets)
-        ]
-        matched = layer.boxes.new_tensor(float(sum(len(q) for q, _ in matches)))
+        """``token_mask`` (B, T) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
+        logits = torch.stack([layer.token_logits for layer in layers])  # (L, B, Q, T)
+        boxes = torch.stack([layer.boxes for layer in layers])
+        number, scenes, queries = logits.shape[:3]
+        truth = PaddedBoxes.of([t.boxes for t in targets])
+        named = torch.cat([*(t.positive.bool() for t in targets), torch.zeros_like(token_mask[:1])])[truth.row]
+        matches = self.matcher.match(
+            logits.flatten(0, 1), boxes.flatten(0, 1), truth.repeated(number), named.repeat(number, 1, 1)
+        )
+        most = truth.boxes.shape[1]
+        places = [(n * queries + q, (n % scenes) * most + g) for n, (q, g) in enumerate(matches)]
+        row, box = torch.cat([torch.stack(p) for p in places], 1).to(boxes.device, non_blocking=True)  # (M,) each
+        positive = torch.zeros_like(logits, dtype=torch.bool)
+        positive.view(-1, logits.shape[3])[row] = named.flatten(0, 1)[box]
+        words = token_mask[None, :, None]
+        # padding is -inf: it must not meet the loss at all
+        focal = sigmoid_focal(logits.masked_fill(~words, 0.0), positive).masked_fill(~words, 0.0)
+        parts = BoxParts.of(boxes.flatten(0, 2)[row]), BoxParts.of(truth.boxes.flatten(0, 1)[box].to(boxes.dtype))
+        layer = torch.div(row, scenes * queries, rounding_mode="floor")
+        matched = torch.tensor(float(len(row) // number)).to(boxes.device, non_blocking=True)  # the same in all layers
         norm = self.reduce(matched).clamp_min(1.0)
-        focal, align = [], []
-        for b, ((query, box), target) in enumerate(zip(matches, targets, strict=True)):
-            mask = token_mask[b]
-            positive = torch.zeros(layer.token_logits.shape[1:], dtype=torch.bool, device=mask.device)
-            positive[query] = target.positive[box].bool()
-            logits = layer.token_logits[b][:, mask]  # padding is -inf: it must not meet the loss at all
-            focal.append(sigmoid_focal(logits, positive[:, mask]).sum())
-            if self.contrastive_weight:
-                if layer.query_embeddings is None or layer.token_embeddings is None:
-                    raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
-                queries, tokens = layer.query_embeddings[b], layer.token_embeddings[b]
-                align.append(contrastive_alignment(queries, tokens, positive, mask, self.temperature))
-        predicted = torch.cat([layer.boxes[b][q] for b, (q, _) in enumerate(matches)])
-        wanted = torch.cat([t.boxes[g] for (_, g), t in zip(matches, targets, strict=True)]).to(predicted.dtype)
-        parts = BoxParts.of(predicted), BoxParts.of(wanted)
-        losses = {
-            "class": self.class_weight * torch.stack(focal).sum() / norm,
-            "box": self.box_weight * decoupled_corner_loss(*parts, two_sided=self.two_sided).sum() / norm,
+
+        def summed(values: Tensor) -> Tensor:
+            """(M,) of matched boxes -> (L,)."""
+            return values.new_zeros(number).index_add(0, layer, values) / norm
+
+        found = {
+            "class": self.class_weight * focal.sum((1, 2, 3)) / norm,
+            "box": self.box_weight * summed(decoupled_corner_loss(*parts, two_sided=self.two_sided)),
         }
         if self.iou_weight:
-            losses["iou"] = self.iou_weight * rotated_iou_loss(*parts, distance_weight=1.0).sum() / norm
+            found["iou"] = self.iou_weight * summed(rotated_iou_loss(*parts, distance_weight=1.0))
         if self.contrastive_weight:
-            losses["contrastive"] = self.contrastive_weight * torch.stack(align).mean()
-        return losses
+            embedded = [layer.embeddings() for layer in layers]
+            common = [torch.stack(side) for side in zip(*embedded, strict=True)]
+            align = contrastive_alignment(*common, positive, token_mask.expand(number, -1, -1), self.temperature)
+            found["contrastive"] = self.contrastive_weight * align.mean(1)
+        return {f"layer{i}/{name}": of[i] for i in range(number) for name, of in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------------------

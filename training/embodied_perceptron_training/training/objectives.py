@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.training.criteria import (
     DECOUPLED,
@@ -29,7 +28,7 @@ from embodied_perceptron_training.training.criteria import (
     grounding_layers,
 )
 from embodied_perceptron_training.training.losses import Losses, Reduce, sigmoid_focal
-from embodied_perceptron_training.training.matching import coarse_labels
+from embodied_perceptron_training.training.matching import PaddedBoxes, coarse_labels
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass, VoxelAnswers, clamp_min_size
 from embodied_perceptron_training.training.training_run import TrainingRun
 
@@ -132,15 +131,14 @@ class VoxelObjective:
         answers = passed.voxel_answers()
         if answers is None:
             nothing = passed.features.levels[0].feats.new_zeros(())
-            assert passed.network.config.grounding is not None
-            for _ in range(passed.network.config.grounding.layers + 1):  # as often as processes that have sentences
+            for _ in range(2):  # as often as processes that have sentences: boxes matched, and voxels inside of them
                 reduce(nothing)
             return {}
         targets = [
             GroundingTarget(boxes, named[None].expand(len(boxes), -1))
             for boxes, named in zip(answers.boxes, answers.named, strict=True)
         ]
-        selection, positives = _selection(answers, targets)
+        selection, positives = _selection(answers)
         layers = self._layers(passed, answers)
         losses = dataclasses.replace(self.criterion, reduce=reduce)(layers, targets, ~answers.token_pad)
         kinds = sorted({k.split("/")[1] for k in losses})
@@ -160,19 +158,17 @@ class VoxelObjective:
         ]
 
 
-def _selection(answers: VoxelAnswers, targets: list[GroundingTarget]) -> tuple[Tensor, Tensor]:
+def _selection(answers: VoxelAnswers) -> tuple[Tensor, Tensor]:
     """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
     and how many do."""
-    points, pad, token_pad = answers.points_m, answers.pad, answers.token_pad
-    total, positives = points.new_zeros(()), points.new_zeros(())
-    for b, target in enumerate(targets):
-        inside = points_in_boxes(points[b], clamp_min_size(target.boxes)).float()  # (N, G)
-        wanted = (inside @ target.positive.float()).clamp(max=1.0)
-        real, words = ~pad[b], ~token_pad[b]
-        logits = answers.output.selection_logits[b][real][:, words]
-        total = total + sigmoid_focal(logits, wanted[real][:, words]).sum()
-        positives = positives + wanted[real].sum()
-    return total, positives
+    truth = PaddedBoxes.of([clamp_min_size(boxes) for boxes in answers.boxes])
+    offset = answers.points_m[:, :, None] - truth.boxes[:, None, :, :3]
+    local = torch.einsum("sgij,sngi->sngj", truth.rotation, offset)  # (S, N, G, 3) in the boxes' frames
+    inside = (local.abs() <= 0.5 * truth.boxes[:, None, :, 3:6]).all(-1) & truth.there[:, None]
+    real = ~answers.pad[:, :, None] & ~answers.token_pad[:, None]  # (S, N, T)
+    wanted = real & inside.any(2, keepdim=True) & torch.stack(answers.named)[:, None]
+    logits = answers.output.selection_logits.masked_fill(~real, 0.0)  # -inf at padding
+    return sigmoid_focal(logits, wanted).masked_fill(~real, 0.0).sum(), wanted.sum().to(logits.dtype)
 
 
 @dataclass(frozen=True)

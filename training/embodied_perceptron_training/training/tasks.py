@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, fcaf3d, network_config
-from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
+from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
@@ -295,9 +295,14 @@ _STRATEGIES = {
 
 
 class SceneTask:
-    """See the module docstring and :class:`~embodied_perceptron_training.training.task.TrainingTask`."""
+    """See the module docstring and :class:`~embodied_perceptron_training.training.task.TrainingTask`.
 
-    def __init__(self, run: TrainingRun) -> None:
+    Args:
+        run: see there.
+        shape: what the run's network is made into before it is built: fewer channels, for tests and benchmarks.
+    """
+
+    def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
         self.run = run
         self._kind = TASK_KINDS[run.task]
         train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
@@ -305,7 +310,7 @@ class SceneTask:
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
         stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
-        self.config = config = task_config(run, len(self.classes))
+        self.config = config = shape(task_config(run, len(self.classes)))
         if stays is not None:
             self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
         elif weights is not None:
@@ -390,7 +395,12 @@ class SceneTask:
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
-        """A batch."""
+        """A batch. Raises ``ValueError`` for a label that the network does not know: a device looks at none."""
+        for sample in samples:
+            check_labels(sample.name, sample.labels, self.config.num_classes + 1)
+            if sample.occupancy is not None and self.config.occupancy is not None:
+                known = sample.occupancy[sample.occupancy != OCCUPANCY_IGNORED]
+                check_labels(f"{sample.name}, occupancy", known, self.config.occupancy.num_classes + 1)
         return SceneBatch(list(samples))
 
     # ------------------------------------------------------------------------------------------- losses, validation
@@ -430,6 +440,13 @@ class SceneTask:
         save_network(path, _network(model), self.classes, {**known, **extra})
 
 
+def check_labels(name: str, labels: torch.Tensor, count: int) -> None:
+    """Raise ``ValueError`` unless all labels, on the host, are in [0, count)."""
+    wrong = labels[(labels < 0) | (labels >= count)]
+    if len(wrong):
+        raise ValueError(f"{name}: label {int(wrong[0])} is not in [0, {count - 1}]")
+
+
 def repeated_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
     """Scenes of an epoch: see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
     known = set(classes)
@@ -463,8 +480,15 @@ def scene_source(
 
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
-    """The network of a run."""
+    """The network of a run. Raises ``ValueError`` for what does not fit, ``FileNotFoundError`` for an option ``text``
+    that is nowhere."""
     config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
+    if run.network.text:
+        if config.grounding is None:
+            raise ValueError(f"option text={run.network.text}: a network of task {run.task} has no grounding")
+        name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
+        spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
+        config = dataclasses.replace(config, grounding=spoken)
     if run.network.variant != "ours":
         config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
     if run.network.presence == "on":

@@ -95,6 +95,8 @@ class NetworkChoice:
         images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
             everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
+        text: the text encoder of grounding: ``minilm`` (the package), a folder with ``config.json``,
+            ``model.safetensors`` and a tokenizer, or a name in the local cache. Empty = the preset's.
         presence: ``on``: the detection head has one more output, whether a thing is there at all, trained on things of
             every name and of none. Weights to start from may lack it; it then starts anew.
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
@@ -109,6 +111,7 @@ class NetworkChoice:
     variant: Variant = field(default="ours", metadata=_request())
     weights: Path | None = field(default=None, metadata=_request())
     images: str = field(default="", metadata=_option(of=_BOTH))
+    text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
 
