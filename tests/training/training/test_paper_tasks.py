@@ -18,7 +18,7 @@ from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.training.prepared_scenes import _posed
+from embodied_perceptron_training.training.prepared_scenes import posed_view
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
 from embodied_perceptron_training.training.trainer import Trainer
@@ -48,6 +48,21 @@ def trained(run: TrainingRun, folder: Path, resume: bool = False) -> dict[str, t
     return {k: v.clone() for k, v in trainer.average.module.state_dict().items()}
 
 
+@pytest.mark.parametrize("task", ["grounding", "occupancy"])
+def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
+    homes: Path, tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scans without occupancy (ARKitScenes has none) or without sentences."""
+    monkeypatch.setattr(EmbodiedScanDataset, "occupancy", lambda *_: None)
+    monkeypatch.setattr(EmbodiedScanDataset, "prompts", lambda *_: [])
+    options = {"cache": str(tmp_path / "prepared"), **({"text": "minilm"} if task == "grounding" else {})}
+    more = {"workers": 0, "validations": 0, "device": "cpu", "log_every": 1}
+    run = TrainingRun.of(options, preset="paper", task=task, data=homes, views=2, steps=1, **more)
+    trained(run, tmp_path / "run")
+    (line,) = (line for line in RunFolder(tmp_path / "run").lines() if line["event"] == "train")
+    assert line["loss"] == line["norm"] == 0.0
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, task: str) -> None:
     options = {"text": "minilm"} if task in ("grounding", "multi") else {}
@@ -68,6 +83,6 @@ def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, 
     it = Perceptron(PerceptronConfig(), inference=inference)
     scan = EmbodiedScanDataset(homes, "val")[0]
     for n in range(3):
-        it.integrate(_posed(scan, n, n))
+        it.integrate(posed_view(scan, n, n))
     it.perceive()
     assert it.prediction is not None

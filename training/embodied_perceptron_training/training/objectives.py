@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.training.criteria import (
@@ -94,13 +94,13 @@ class OccupancyObjective:
     criterion: OccupancyCriterion = dataclasses.field(default_factory=OccupancyCriterion)
 
     def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
-        """``{"cross_entropy", "semantic", "geometric"}``, sums over scales; {} when no process has a sample."""
+        """``{"cross_entropy", "semantic", "geometric"}``, sums over scales; zero when no process has a sample."""
         samples = passed.batch.samples
         rows = [i for i, s in enumerate(samples) if s.occupancy is not None]
         device = passed.features.levels[0].device
         everywhere = reduce(torch.tensor(float(len(rows))).to(device, non_blocking=True))
         if not rows and float(everywhere) == 0:
-            return {}
+            return {"cross_entropy": zero_loss(passed.network.occupancy)}
         config = passed.network.config.occupancy
         assert config is not None
         classes = config.num_classes + 1
@@ -113,10 +113,13 @@ class OccupancyObjective:
             targets = [torch.zeros((0, 1, 1, 1), dtype=torch.int64, device=device)] * len(logits)
         losses = dataclasses.replace(self.criterion, reduce=reduce)(logits, targets)
         # one figure per kind: nine curves of one head tell little
-        return {
+        summed = {
             kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum()
             for kind in ("cross_entropy", "semantic", "geometric")
         }
+        if not rows:
+            summed["cross_entropy"] = summed["cross_entropy"] + zero_loss(passed.network.occupancy)
+        return summed
 
 
 @dataclass(frozen=True)
@@ -126,14 +129,14 @@ class VoxelObjective:
     criterion: GroundingCriterion
 
     def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
-        """``{"class", "box"[, "iou"][, "contrastive"]}``, means over layers, and ``"selection"``; {} without
+        """``{"class", "box"[, "iou"][, "contrastive"]}``, means over layers, and ``"selection"``; zero without
         sentences."""
         answers = passed.voxel_answers()
         if answers is None:
             nothing = passed.features.levels[0].feats.new_zeros(())
             for _ in range(2):  # as often as processes that have sentences: boxes matched, and voxels inside of them
                 reduce(nothing)
-            return {}
+            return {"class": zero_loss(passed.network.grounding)}
         targets = [
             GroundingTarget(boxes, named[None].expand(len(boxes), -1))
             for boxes, named in zip(answers.boxes, answers.named, strict=True)
@@ -181,7 +184,12 @@ class ObjectObjective:
         """``{"named", "others"}``."""
         pointed = passed.pointed()
         losses = dataclasses.replace(self.criterion, reduce=reduce)(pointed, passed.features.levels[0].feats)
-        if not pointed:  # nothing else may be learned: there has to be a gradient, of zero
-            assert passed.network.grounding is not None
-            losses["named"] = losses["named"] + 0.0 * sum(p.sum() for p in passed.network.grounding.parameters())
+        if not pointed:
+            losses["named"] = losses["named"] + zero_loss(passed.network.grounding)
         return losses
+
+
+def zero_loss(head: nn.Module | None) -> Tensor:
+    """Of a head whom a batch teaches nothing: nothing else may be learned, and there has to be a gradient, of zero."""
+    assert head is not None
+    return 0.0 * torch.stack([p.sum() for p in head.parameters()]).sum()
