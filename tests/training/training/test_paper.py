@@ -76,7 +76,7 @@ def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
 
 def test_boxes_are_trained_on_the_four_corner_distances_alone() -> None:
     paper = TrainingRun.of({}, task="detection", preset="paper")
-    assert detection_criterion(paper).corner_weights == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
+    assert detection_criterion(paper).box.corners == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
     assert detection_criterion(paper).iou_weight == 0.0
     grounding = TrainingRun.of({}, task="grounding", preset="paper")
     assert voxel_criterion(grounding).iou_weight == 0.0

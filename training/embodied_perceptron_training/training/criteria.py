@@ -8,7 +8,7 @@ processes in distributed training, so that N processes see the losses of one pro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +32,7 @@ from embodied_perceptron_training.training.losses import (
     decoupled_corner_loss,
     full_precision,
     geometric_terms,
+    l1_box_loss,
     occupancy_cross_entropy,
     rotated_iou_loss,
     same,
@@ -46,9 +47,31 @@ from embodied_perceptron_training.training.matching import (
     objects_reach,
 )
 
-# weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
+# weights of the corner distances by centre, size, rotation alone and by the whole box, as the paper
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
-PLAIN = (0.0, 0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class BoxTerms:
+    """A design of the box loss.
+
+    Attributes:
+        corners: weights of the corner distances by centre, size, rotation alone and by the whole box.
+        l1: instead of them centre, size and rotation as numbers, see :func:`l1_box_loss`; None = not so.
+    """
+
+    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    l1: Literal["angles", "matrix"] | None = None
+
+
+BOX_LOSSES: Mapping[str, BoxTerms] = {
+    "decoupled": BoxTerms(DECOUPLED),
+    "decoupled-three": BoxTerms((1 / 3, 1 / 3, 1 / 3, 0.0)),
+    "plain": BoxTerms((0.0, 0.0, 0.0, 1.0)),
+    "l1-angles": BoxTerms(l1="angles"),
+    "l1-matrix": BoxTerms(l1="matrix"),
+    "none": BoxTerms(),
+}
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -120,7 +143,7 @@ class DetectionCriterion:
     Attributes:
         min_points, top_points, min_size_m: see :func:`assign_batch`.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        corner_weights: of the corner distances by centre, size, rotation alone and by the whole box.
+        box: the design of the box loss.
         two_sided: corner distances in both directions.
         normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
         released: restore the faults of the released assignment.
@@ -131,7 +154,7 @@ class DetectionCriterion:
     top_points: int = 18
     min_size_m: float = 0.0
     iou_weight: float = 0.0
-    corner_weights: tuple[float, float, float, float] = DECOUPLED
+    box: BoxTerms = BOX_LOSSES["decoupled"]
     two_sided: bool = False
     normalize: Literal["batch", "scene"] = "batch"
     released: bool = False
@@ -139,7 +162,7 @@ class DetectionCriterion:
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center", "box"[, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
+        """``{"class", "center"[, "box"][, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
         and "object" count. What no box is learned at is computed along on a device, where to know how much there is
         would be to wait, and does not count.
 
@@ -167,8 +190,11 @@ class DetectionCriterion:
             "center": functional.binary_cross_entropy_with_logits(
                 prediction.centerness[row], found.centerness.to(logits.dtype).clamp_min(0.0), reduction="none"
             ),
-            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided),
         }
+        if any(self.box.corners):
+            of_boxes["box"] = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
+        elif self.box.l1:
+            of_boxes["box"] = l1_box_loss(predicted, wanted, self.box.l1)
         if self.iou_weight:
             of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
         of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}

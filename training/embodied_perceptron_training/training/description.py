@@ -51,7 +51,9 @@ def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
     found: dict[str, float] = {}
     if config.detection is not None:
         boxes, weight = detection_criterion(run), run.losses.detection
-        terms = {"class": 1.0, "center": 1.0, **_corners("box", boxes.corner_weights), "iou": boxes.iou_weight}
+        terms = {"class": 1.0, "center": 1.0, **_corners("box", boxes.box.corners), "iou": boxes.iou_weight}
+        if boxes.box.l1:
+            terms |= {f"box/{name}": 1.0 for name in ("center", "size", boxes.box.l1)}
         if config.detection.presence:
             terms["presence"] = 1.0
         if config.detection.pruning == "object":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
@@ -148,6 +148,18 @@ def decoupled_corner_loss(
     distance = (mixed.corners().view(4, -1, 8, 1, 3) - target.corners()[:, None]).abs().sum(-1)  # (4, N, 8, 8)
     chamfer = _chamfer(distance, two_sided)
     return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
+
+
+def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix"]) -> Tensor:
+    """(N,) sum of the absolute differences of centre, size and rotation: of its three angles, which wrap, or of the
+    nine entries of its matrix."""
+    if rotation == "matrix":
+        turned = (predicted.rotation - target.rotation).flatten(1)
+    else:
+        turned = predicted.boxes()[:, 6:] - target.boxes()[:, 6:]
+        turned = torch.remainder(turned + torch.pi, 2 * torch.pi) - torch.pi
+    parts = torch.cat([predicted.center - target.center, predicted.size - target.size, turned], 1)
+    return parts.abs().sum(1)
 
 
 def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.training.criteria import (
-    DECOUPLED,
-    PLAIN,
+    BOX_LOSSES,
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
@@ -50,10 +49,10 @@ def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
 
 
 def detection_criterion(run: TrainingRun) -> DetectionCriterion:
-    """The criterion of boxes: the corner distances of the run's ``box_loss``, and the IoU where it counts."""
-    corners = PLAIN if run.losses.box_loss == "plain" else DECOUPLED
-    iou = run.losses.box_iou
-    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=iou, corner_weights=corners, two_sided=True)
+    """The criterion of boxes: the design of the run's ``box_loss``, and the IoU where it counts."""
+    losses = run.losses
+    design = BOX_LOSSES[losses.box_loss]
+    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=losses.box_iou, box=design, two_sided=True)
 
 
 def voxel_criterion(run: TrainingRun) -> GroundingCriterion:

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
 
 Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
-BoxLoss = Literal["decoupled", "plain"]
+BoxLoss = Literal["decoupled", "decoupled-three", "plain", "l1-angles", "l1-matrix", "none"]
 ScheduleShape = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
@@ -192,7 +192,9 @@ class LossConfig:
     """What is minimised.
 
     Attributes:
-        box_loss: corner distances of boxes, decoupled or plain.
+        box_loss: corner distances of boxes: ``decoupled`` into centre, size, rotation and the whole box (the paper's),
+            ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or the differences of their
+            numbers (``l1-angles``, ``l1-matrix``); ``none``: ``box_iou`` alone.
         box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
         contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
         detection, occupancy, grounding: weights of the heads.
@@ -204,6 +206,12 @@ class LossConfig:
     detection: float = field(default=1.0, metadata=_option("w_detection"))
     occupancy: float = field(default=0.5, metadata=_option("w_occupancy"))
     grounding: float = field(default=0.3, metadata=_option("w_grounding"))
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "box_loss", get_args(BoxLoss))
+        _check_positive(self, ("box_iou",), zero=True)
+        if self.box_loss == "none" and not self.box_iou:
+            raise ValueError("box_loss none leaves the IoU alone: option w_iou must be positive")
 
 
 @dataclass(frozen=True)
