@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--narrow", type=int, default=4, help="times fewer channels; 1 = as published")
     parser.add_argument("--text", default="minilm", help="text encoder: minilm, a folder; '' = the paper's")
     parser.add_argument("--device", default="cpu")
-    options = report.parse(parser, steps=2, homes=1, views=2, narrow=8, tasks="detection,grounding")
+    options = report.parse(parser, steps=2, homes=1, views=2, tasks="detection,grounding")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         data = homes(Path(folder) / "homes", options.homes)
