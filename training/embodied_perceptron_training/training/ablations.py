@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.official import CORRECTED
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -69,7 +70,7 @@ class Row:
         scored: the row trains nothing, but scores given weights.
         views: of a sample of the training, or of a scored row; 0 = the default.
         truth_views: of a scored row, see :class:`~embodied_perceptron_training.training.training_run.TrainingRun`.
-        occlusion: of a scored row: hidden voxels do not read an image.
+        occlusion: of a scored row: whether hidden voxels read no image; None = as the weights' network.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Row:
     scored: bool = False
     views: int = 0
     truth_views: int = 0
-    occlusion: bool = True
+    occlusion: bool | None = None
 
     def folder(self) -> str:
         """Where its result lies: rows that agree in what is trained are one training."""
@@ -135,7 +136,7 @@ ROWS: tuple[Row, ...] = (
     Row("tasks-multi", "tasks", "all three heads", task="multi"),
     *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
     Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
-    Row("occlusion-with", "occlusion", "with", "multi", scored=True),
+    Row("occlusion-with", "occlusion", "with", "multi", scored=True, occlusion=True),
 )
 
 
@@ -186,7 +187,7 @@ class Budget:
             row.scored,
             row.views,
             row.truth_views,
-            row.occlusion,
+            row.occlusion is not False,
             *row.options,
         )
         return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
@@ -335,8 +336,9 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
     assert isinstance(task, SceneTask)
     network = task.model
     assert isinstance(network, PerceptionNetwork)
-    if not row.occlusion:
-        network.view_sampling = dataclasses.replace(network.view_sampling, occlusion_margin_m=None)
+    if row.occlusion is not None:
+        margin_m = CORRECTED.occlusion_margin_m if row.occlusion else None
+        network.view_sampling = dataclasses.replace(network.view_sampling, occlusion_margin_m=margin_m)
     torch.manual_seed(budget.seed)
     with torch.no_grad():
         result = {"figures": task.validate(network.eval()), "steps": 0, "seconds": 0.0}

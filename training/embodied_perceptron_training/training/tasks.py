@@ -35,7 +35,12 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
-from embodied_perceptron_training.training.images import ImageTask, check_packaged_images, load_images
+from embodied_perceptron_training.training.images import (
+    ImageTask,
+    check_packaged_images,
+    load_images,
+    start_images,
+)
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -316,8 +321,8 @@ class SceneTask:
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
-        check_packaged_images(config, choice.images)
-        network = PerceptionNetwork(config, pretrained_images=choice.images == "imagenet")
+        check_packaged_images(config, choice)
+        network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
         if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
             images = copy.deepcopy(network.state_dict())
@@ -328,6 +333,8 @@ class SceneTask:
             load_into(network, self.learning.start_state(network, weights), str(weights))
         if images is not None:
             load_images(network, images)
+        if choice.pretrained:
+            start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
             for part in (network.image_encoder, network.image_projection):
@@ -489,6 +496,7 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
         name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
         spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
         config = dataclasses.replace(config, grounding=spoken)
+    config = dataclasses.replace(config, refined=run.network.refined == "on")
     if run.network.variant != "ours":
         config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
     if run.network.presence == "on":

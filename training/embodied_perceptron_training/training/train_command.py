@@ -199,7 +199,10 @@ def ablate(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: one below it per row, tables, JSON.")],
     rows: Annotated[
         str,
-        typer.Option(help="Names of tables (detection, detectors, occupancy, loss, training-views, tasks, views, occlusion) or rows."),
+        typer.Option(
+            help="Names of tables (detection, detectors, occupancy, loss, training-views, tasks, views, occlusion) or "
+            "rows."
+        ),
     ] = "all",
     minutes_per_row: Annotated[
         float, typer.Option(min=0, help="Wall clock until a training stops, to be resumed by the same command.")

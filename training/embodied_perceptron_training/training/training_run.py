@@ -95,6 +95,10 @@ class NetworkChoice:
         images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
             everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
+        pretrained: what the image encoder starts from, to be trained along: ``imagenet`` for the preset's packaged
+            weights, or a safetensors file with a ResNet-50 as torchvision names its parameters. Its batch norms then
+            keep their statistics, as in the release. Empty: the seed's.
+        refined: ``on``: ``paper`` reads images with an occlusion test and decodes boxes as ``tiny`` and ``base`` do.
         text: the text encoder of grounding: ``minilm`` (the package), a folder with ``config.json``,
             ``model.safetensors`` and a tokenizer, or a name in the local cache. Empty = the preset's.
         presence: ``on``: the detection head has one more output, whether a thing is there at all, trained on things of
@@ -111,12 +115,17 @@ class NetworkChoice:
     variant: Variant = field(default="ours", metadata=_request())
     weights: Path | None = field(default=None, metadata=_request())
     images: str = field(default="", metadata=_option(of=_BOTH))
+    pretrained: str = field(default="", metadata=_option())
+    refined: str = field(default="off", metadata=_option())
     text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "presence", ("off", "on"))
+        _check_choice(self, "refined", ("off", "on"))
+        if self.pretrained and self.images:
+            raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
         _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
 
 
