@@ -42,7 +42,7 @@ from embodied_perceptron.nn.occupancy import (
     decode_filled,
     decode_occupancy,
 )
-from embodied_perceptron.nn.official import PUBLISHED, CORRECTED, RELEASED, Conventions
+from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.ops import best_rows

@@ -163,8 +163,8 @@ class DetectionCriterion:
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center"[, "box"][, "iou"][, "presence"][, "object"]}``; without positives only "class",
-        "presence" and "object" count. What no box is learned at is computed along on a device, where to know how much there is
-        would be to wait, and does not count.
+        "presence" and "object" count. What no box is learned at is computed along on a device, where to know how much
+        there is would be to wait, and does not count.
 
         Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
         """

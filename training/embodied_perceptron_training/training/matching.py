@@ -393,9 +393,7 @@ class QueryMatcher:
         iou = bx.paired_iou(*(x.reshape(-1, 9) for x in pairs)).view(focal.shape)
         return self.focal * focal, self.l1 * difference.abs().sum(-1), -self.iou * iou
 
-    def match(
-        self, logits: Tensor, boxes: Tensor, truth: PaddedBoxes, positive: Tensor
-    ) -> list[tuple[Tensor, Tensor]]:
+    def match(self, logits: Tensor, boxes: Tensor, truth: PaddedBoxes, positive: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The matched (query indices, box indices), on the host, of each of B sentences; a device is waited for once.
 
         Args:
