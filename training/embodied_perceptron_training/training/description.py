@@ -38,6 +38,8 @@ def describe(run: TrainingRun) -> dict[str, Any]:
         "views": 1 if kind.choice == "one" else run.samples.views or kind.views,
         "random_views": run.samples.random_views == "on",
         "val_views": run.samples.val_views or run.samples.views or kind.views,
+        "sentences": run.samples.sentences if config.grounding is not None else 0,
+        "rate_scales": dict(steps.rate_scales),
         "augmentation": _augmentation(motion_range(run, config)),
         "site_size_m": config.voxel_size_m,
         "losses": losses(run, config),
