@@ -363,6 +363,9 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     assert grounding["text_encoder"] == {"name": "roberta-base", "trainable": False}
     assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
     assert printed("--task", "monocular-detection")["views"] == 1
+    tasks = ("monocular-detection", "detection", "grounding")
+    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in tasks]
+    assert classes == ["frequent20", "data", "data"]
     tiny = printed("--task", "multi", "--steps", "7")
     assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)
     assert tiny["losses"]["iou"] == 1.0

@@ -33,6 +33,7 @@ def describe(run: TrainingRun) -> dict[str, Any]:
         "weight_decay": steps.weight_decay,
         "epochs": run.schedule.epochs or None,
         "steps": run.schedule.steps or None,
+        "classes": run.data.classes,
         "windows_per_epoch": run.data.repeat,
         "batch_per_gpu": steps.batch,
         "views": 1 if kind.choice == "one" else run.samples.views or kind.views,

@@ -35,6 +35,8 @@ class PaperTask:
         motion: augmentation of the whole scene; None = it stays where it is.
         rate_scales: factors of the learning rate by prefix of parameter names.
         sentences: of a scene in a sample; 0 = none.
+        classes: that are detected, see
+            :class:`~embodied_perceptron_training.training.training_run.DataConfig`.
     """
 
     learning_rate: float
@@ -48,6 +50,7 @@ class PaperTask:
     val_views: int = 50
     rate_scales: tuple[tuple[str, float], ...] = ()
     sentences: int = 0
+    classes: str = "data"
 
 
 _DECODER = tuple((f"grounding.head.{name}.", 0.1) for name in ("layers", "norm", "box_position", "voxel_position"))
@@ -58,7 +61,7 @@ _OCCUPANCY = PaperTask(
 PAPER: Mapping[str, PaperTask] = {
     "detection": _DETECTION,
     "continuous-detection": PaperTask(2e-4, 96.0, 1, views=10),
-    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1),
+    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1, classes="frequent20"),
     "occupancy": _OCCUPANCY,
     "continuous-occupancy": _OCCUPANCY,
     # 12 sentences on each GPU, as published, but all about one scene
@@ -86,7 +89,7 @@ def paper_defaults(task: str) -> dict[str, Any]:
     }
     if task in ("images", "boxes"):
         return found
-    found |= {"views": known.views, "val_views": known.val_views, "random_views": "on"}
+    found |= {"classes": known.classes, "views": known.views, "val_views": known.val_views, "random_views": "on"}
     if known.sentences:
         found |= {"sentences": known.sentences, "rate_scales": known.rate_scales}
     found |= {"repeat": 1, "w_iou": 0.0}  # a pass is a pass; corner distances are the whole loss of boxes

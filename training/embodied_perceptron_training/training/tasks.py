@@ -29,7 +29,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
-from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
@@ -535,7 +535,8 @@ def _network(model: nn.Module) -> PerceptionNetwork:
 
 
 def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
-    """Of the network: those of the weights to start from, all, or those that occur in the training split, sorted.
+    """Of the network: those of the weights to start from, all, the 20 most frequent, or those that occur in the
+    training split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
@@ -545,6 +546,8 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         return load_checkpoint(run.network.weights).classes
     if run.data.classes == "all":
         return tuple(DETECTION_CLASSES)
+    if run.data.classes == "frequent20":
+        return tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES[:20])
     present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:

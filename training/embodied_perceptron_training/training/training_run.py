@@ -57,8 +57,8 @@ class DataConfig:
         train: folder of the training split.
         val: folder of the validation split (the same folder when it holds both); None = no validation.
         also: further folders with training scenes, separated by commas.
-        classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
-            to start from, in its order.
+        classes: ``data`` (those that occur in the training split), ``all``, ``frequent20`` (the 20 that EmbodiedScan
+            has most instances of), or ``weights``: those of the weights file to start from, in its order.
         repeat: windows per scene and epoch.
         repeat_factor_threshold: scenes with a class that fewer than this share of all scenes has come more often, see
             :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = all alike.
@@ -74,7 +74,7 @@ class DataConfig:
     cache: str = field(default="", metadata=_option())
 
     def __post_init__(self) -> None:
-        _check_choice(self, "classes", ("data", "all", "weights"))
+        _check_choice(self, "classes", ("data", "all", "frequent20", "weights"))
         _check_unit(self, "repeat_factor_threshold")
 
     @property
