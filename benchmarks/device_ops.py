@@ -11,7 +11,8 @@ is computed of tensors that were brought to the host, or made of arrays there, i
 count; bringing one to the device is an operation.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
-the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes).
+the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes); and one step
+of ``paper``'s grounding.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 from online import again, every_frame, frames_of
+from paper_training import narrowed
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -45,7 +47,7 @@ from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.tasks import build_task
+from embodied_perceptron_training.training.tasks import SceneTask
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import Precision, TrainingRun
 
@@ -222,21 +224,27 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     return counted(it.perceive), counted(lambda: it.integrate(frames[13]))
 
 
+ALL_HEADS = {"task": "multi", "preset": "tiny", "images": "imagenet"}
+PAPER_GROUNDING = {"task": "grounding", "preset": "paper", "text": "minilm", "views": 4}
+
+
 def training_step(
     scenes: int,
     path: Callable[[], contextlib.AbstractContextManager[None]] = device_path,
     precision: Precision = "float32",
+    what: Mapping[str, Any] = ALL_HEADS,
 ) -> tuple[OperationCount, list[dict[str, float]]]:
-    """Forward, backward and update of the second step, all heads of ``tiny``, on generated homes; and what both steps
-    tell of themselves: losses, and the gradient's norm."""
+    """Forward, backward and update of the second step, on generated homes; and what both steps tell of themselves:
+    losses, and the gradient's norm. ``what`` is trained; networks of ``paper`` have a quarter of their channels."""
     with tempfile.TemporaryDirectory() as folder:
         homes = Path(folder) / "homes"
         generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
         config = TrainingRun.of(
-            {}, task="multi", preset="tiny", data=homes, images="imagenet", batch=scenes, steps=2, validations=0,
-            workers=1, checkpoint_s=1e9, precision=precision,
+            {}, **what, data=homes, batch=scenes, steps=2, validations=0, workers=1, checkpoint_s=1e9,
+            precision=precision,
         )  # fmt: skip
-        trainer = _SecondStep(build_task(config), config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
+        task = SceneTask(config, lambda own: narrowed(own, 4 if own.name == "paper" else 1))
+        trainer = _SecondStep(task, config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
         with path():
             trainer.run()
     return trainer.count, trainer.told
@@ -262,13 +270,16 @@ class _SecondStep(Trainer):
 def main() -> int:
     options = report.parse(report.parser(__doc__))
     perceive, integrate = look_and_keyframe()
-    step, _ = training_step(2 if options.quick else 4)
+    scenes = 2 if options.quick else 4
+    step, _ = training_step(scenes)
+    grounding, _ = training_step(scenes, what=PAPER_GROUNDING)
     results = {"perceive": perceive.row(), "integrate": integrate.row(), "train_step": step.row()}
+    results["train_step_paper_grounding"] = grounding.row()
     for name, row in results.items():
         report.show(name, [{"module": module, **of} for module, of in row["by_module"].items()])
     totals = [{"work": name, "operations": row["operations"], "waits": row["waits"]} for name, row in results.items()]
     report.show("all modules", totals)
-    report.write(options, {"training_scenes": 2 if options.quick else 4}, results)
+    report.write(options, {"training_scenes": scenes}, results)
     return 0
 
 

@@ -42,7 +42,7 @@ from embodied_perceptron.nn.occupancy import (
     decode_filled,
     decode_occupancy,
 )
-from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
+from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.ops import best_rows
@@ -358,9 +358,10 @@ def test_detections_by_hand() -> None:
     expected = boxes.clone()
     expected[0, 0] = place
     torch.testing.assert_close(found.boxes, expected, atol=1e-5, rtol=1e-5)
-    (published,) = decode_detections([level], conventions=RELEASED)
-    torch.testing.assert_close(published.scores, torch.tensor([0.5832, 0.075, 0.0625]))
-    torch.testing.assert_close(published.boxes, boxes, atol=1e-5, rtol=1e-5)
+    for conventions in (RELEASED, PUBLISHED):
+        (published,) = decode_detections([level], conventions=conventions)
+        torch.testing.assert_close(published.scores, torch.tensor([0.5832, 0.075, 0.0625]))
+        torch.testing.assert_close(published.boxes, boxes, atol=1e-5, rtol=1e-5)
 
 
 def test_limits_of_decoding() -> None:

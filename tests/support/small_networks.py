@@ -18,24 +18,41 @@ COARSEST = 16  # stride of tiny's last level
 
 def small_config(task: str = "all", modality: Modality = "depth", preset: str = "tiny") -> NetworkConfig:
     """A preset with few channels, layers and cells; its structure stays."""
-    config = network_config(preset, task, modality, num_classes=CLASSES)
+    return shrunk(network_config(preset, task, modality, num_classes=CLASSES), text_channels=12, classes=3)
+
+
+def shrunk(config: NetworkConfig, text_channels: int = 0, classes: int = 0) -> NetworkConfig:
+    """A network of the same structure with few channels, layers and cells; of the ``text_channels`` and occupancy
+    ``classes``, 0 = its own."""
     backbone = dataclasses.replace(config.backbone, stem_channels=8, channels=(8, 12, 16, 16), blocks=(1, 1, 1, 1))
     occupancy = config.occupancy and dataclasses.replace(
-        config.occupancy, cells=(8, 8, 4), in_channels=8, channels=8, num_classes=3, origin_m=(-0.64, -0.64, -0.32)
+        config.occupancy,
+        cells=(8, 8, 4),
+        in_channels=8,
+        channels=8,
+        num_classes=classes or config.occupancy.num_classes,
+        origin_m=(-0.64, -0.64, -0.32),
     )
     detection = config.detection and dataclasses.replace(
         config.detection, channels=16, lateral_channels=12 if config.detection.lateral_channels else 0, keep=64
     )
     grounding = config.grounding and dataclasses.replace(
-        config.grounding, channels=16, text_channels=12, keep=32, num_queries=8, layers=2, heads=2, hidden_channels=24
+        config.grounding,
+        channels=16,
+        text_channels=text_channels or config.grounding.text_channels,
+        keep=32,
+        num_queries=8,
+        layers=2,
+        heads=2,
+        hidden_channels=24,
     )
     image = dataclasses.replace(config.image, size=(64, 64))
-    config = dataclasses.replace(
+    small = dataclasses.replace(
         config, backbone=backbone, occupancy=occupancy, detection=detection, grounding=grounding, image=image
     )
-    if modality == "rgb" and occupancy is not None:
-        config = dataclasses.replace(config, max_sites=8 * 8 * 4 * config.backbone.strides[0] ** 3)
-    return config
+    if config.modality == "rgb" and occupancy is not None:
+        small = dataclasses.replace(small, max_sites=8 * 8 * 4 * small.backbone.strides[0] ** 3)
+    return small
 
 
 def small_network(config: NetworkConfig, seed: int = 0) -> PerceptionNetwork:

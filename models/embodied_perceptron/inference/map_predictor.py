@@ -314,6 +314,13 @@ class MapPredictor:
         """Window size of one pass when all of the map is asked for."""
         return self.window_m if math.isfinite(self.window_m) else WINDOW_M
 
+    def _whole_m(self, copy: VolumeCopy) -> float:
+        """Edge of the windows that cover a map; ``paper`` detects in whole scenes, as it is trained."""
+        config = self.inference.network.config
+        if self.reads_map or config.modality == "rgb" or config.occupancy is not None:
+            return self._usual_m()
+        return max(self._usual_m(), float(_middle(copy)[1].max()) + 2 * self._cell_m)
+
     def _predict(
         self,
         copy: VolumeCopy,
@@ -326,7 +333,7 @@ class MapPredictor:
             views = [] if self._features is None else self._features.views(copy.keyframes, manhattan)
             if manhattan.yaw_rad:
                 copy = copy.turned(manhattan, np.zeros(3), math.inf)
-            prediction = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
+            prediction = self._passes(copy, views, min(self._whole_m(copy), self._limit_m), floor_z_m)
             return replace(prediction, region=Region.everywhere())
         lookup: StreamingLookup | Sequence[View] = ()
         if self._features is not None:

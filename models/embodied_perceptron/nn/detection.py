@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
 from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, voted_nms
+from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, nms, voted_nms
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
@@ -346,7 +346,7 @@ def decode_detections(
         row, label, score = _candidates(scores, min_score, max_candidates)
         described, row, label, score = _on_host(described, row, label, score)
         solids = faces_to_parts(described[:, 1:4], described[:, 4:10], described[:, 10:])
-        boxes = make_boxes(*solids) if conventions.level_boxes else _standing(*solids)
+        boxes = _standing(*solids) if conventions.votes else make_boxes(*solids)
         results.append(_suppressed(boxes[row], score, label, iou_threshold, conventions))
     return results
 
@@ -402,8 +402,9 @@ def suppress(
     """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first. On the
     host, where it is decided.
 
-    Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.suppression.voted_nms`);
-    with ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
+    Boxes overlap by volume, and with ``conventions.votes`` vote on those that stay
+    (:func:`~embodied_perceptron.geometry.suppression.voted_nms`); with ``conventions.level_boxes`` by their footprints,
+    so that a lamp above a table of its class goes.
     ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published, but for
     a number that only untrained networks reach. Every class of every box is a candidate: an uncertain network makes
     tens of thousands.
@@ -443,6 +444,9 @@ def _suppressed(
     if conventions.level_boxes:
         boxes[:, 7:] = 0.0
         keep = footprint_nms(boxes, score, label, iou_threshold)
+        return BoxPredictions(boxes[keep], score[keep], label[keep])
+    if not conventions.votes:
+        keep = nms(boxes, score, label, iou_threshold)
         return BoxPredictions(boxes[keep], score[keep], label[keep])
     keep, kept = voted_nms(boxes, score, label, iou_threshold, VOTING_IOU)
     return BoxPredictions(kept, score[keep], label[keep])

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.nn.detection import decode_faces, decode_offsets
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 
@@ -232,11 +233,12 @@ class GroundingHead(nn.Module):
             token_pad: (B, T) True at padding; every sentence needs at least one real token.
 
         Raises:
-            ValueError: a scene without voxels or a sentence without tokens.
+            ValueError: a scene without voxels or a sentence without tokens; padding is looked at on the CPU alone.
         """
-        if visual.shape[1] == 0 or bool(visual_pad.all(dim=1).any()):
+        looked_at = takes_loops(visual)
+        if visual.shape[1] == 0 or (looked_at and bool(visual_pad.all(dim=1).any())):
             raise ValueError("grounding needs at least one voxel in every scene")
-        if tokens.shape[1] == 0 or bool(token_pad.all(dim=1).any()):
+        if tokens.shape[1] == 0 or (looked_at and bool(token_pad.all(dim=1).any())):
             raise ValueError("grounding needs at least one token in every sentence")
         text = self.text_projection(tokens)
         selection = self.alignment(visual, text, token_pad).masked_fill(visual_pad[..., None], float("-inf"))

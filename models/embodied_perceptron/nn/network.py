@@ -597,11 +597,10 @@ def _ground_objects(
 
 
 def view_sampling(config: NetworkConfig) -> ViewSamplingConfig:
-    """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
+    """How a network reads views: with an occlusion test, but not where it was published without one, and not where it
     sees images alone and so knows no depth."""
-    if config.official:
-        return ViewSamplingConfig(conventions=config.conventions)
-    return ViewSamplingConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
+    margin_m = None if config.modality == "rgb" else config.conventions.occlusion_margin_m
+    return ViewSamplingConfig(occlusion_margin_m=margin_m, conventions=config.conventions)
 
 
 def build_image_encoder(config: NetworkConfig, pretrained: bool) -> ImageEncoder:
@@ -659,6 +658,6 @@ def _voxels(levels: Sequence[SparseTensor], voxel_size_m: float, conventions: Co
         points.append(torch.cat(p))
     pad_feats = nn.utils.rnn.pad_sequence(feats, batch_first=True)
     pad_points = nn.utils.rnn.pad_sequence(points, batch_first=True)
-    lengths = torch.tensor([len(f) for f in feats], device=pad_feats.device)
+    lengths = torch.tensor([len(f) for f in feats]).to(pad_feats.device, non_blocking=True)
     pad = torch.arange(pad_feats.shape[1], device=pad_feats.device)[None] >= lengths[:, None]
     return CandidateVoxels(pad_feats, pad_points, pad)

@@ -29,7 +29,10 @@ class Conventions:
             queries.
         centerness_power: exponent of the centreness by which a class probability is multiplied.
         level_boxes: suppression cuts boxes to their yaw, compares their footprints and returns them without tilt.
-            Otherwise all nine degrees are kept, volumes are compared, and suppressed boxes vote on those that stay.
+            Otherwise all nine degrees are kept, and volumes are compared.
+        votes: suppressed boxes vote on those that stay, and what leans by no more than noise stands. Otherwise boxes
+            are what the head gives.
+        occlusion_margin_m: a voxel so far behind what a view measures does not read its image; None = it does.
     """
 
     point_in_cell: float = 0.5
@@ -38,6 +41,8 @@ class Conventions:
     position_on_equal_text: bool = False
     centerness_power: float = 1.0 / 3.0
     level_boxes: bool = False
+    votes: bool = True
+    occlusion_margin_m: float | None = 0.1
 
     def site_points(self, sites: Sites, voxel_size_m: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """(N, 3) world positions, metres, at which sites predict and read images."""
@@ -46,6 +51,8 @@ class Conventions:
 
 
 CORRECTED = Conventions()
+# the paper's text: the release without its faults, and nothing of this project's beside it
+PUBLISHED = Conventions(centerness_power=1.0, votes=False, occlusion_margin_m=None)
 RELEASED = Conventions(
     point_in_cell=0.0,
     absent_corners_score_zero=True,
@@ -53,6 +60,8 @@ RELEASED = Conventions(
     position_on_equal_text=True,
     centerness_power=1.0,
     level_boxes=True,
+    votes=False,
+    occlusion_margin_m=None,
 )
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.suppression import NMS_IOU, PUBLISHED_NMS_IOU
 from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
-from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
+from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
@@ -176,6 +176,7 @@ class NetworkConfig:
             (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
         inputs: features of an input site, see :func:`~embodied_perceptron.nn.input_features.input_from_points`.
         official: :attr:`conventions` of the released code, where it deviates from the paper or has a fault.
+        refined: ``paper`` reads images and decodes boxes as ``tiny`` and ``base`` do, not as published.
     """
 
     name: str
@@ -190,6 +191,7 @@ class NetworkConfig:
     occupancy: OccupancyConfig | None = None
     grounding: GroundingConfig | None = None
     official: bool = False
+    refined: bool = False
 
     def __post_init__(self) -> None:
         if self.voxel_size_m <= 0:
@@ -207,7 +209,9 @@ class NetworkConfig:
 
     @property
     def conventions(self) -> Conventions:
-        return RELEASED if self.official else CORRECTED
+        if self.official:
+            return RELEASED
+        return PUBLISHED if self.name == "paper" and not self.refined else CORRECTED
 
     @property
     def uses_images(self) -> bool:

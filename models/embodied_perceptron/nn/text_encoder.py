@@ -185,6 +185,17 @@ def minilm_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
+def text_channels(name: str | Path) -> int:
+    """Channels of the features of :func:`text_encoder`; no weights are read. Raises ``FileNotFoundError``."""
+    from transformers import AutoConfig  # as below
+
+    try:
+        config = AutoConfig.from_pretrained(str(minilm_folder() if name == "minilm" else name), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"no text encoder at {str(name)!r}: {error}") from error
+    return int(config.hidden_size)
+
+
 def text_encoder(
     name: str | Path,
     *,

@@ -15,6 +15,7 @@ from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron_training.training.criteria import (
+    BOX_LOSSES,
     BoxTarget,
     DetectionCriterion,
     DetectionPrediction,
@@ -29,6 +30,7 @@ from embodied_perceptron_training.training.losses import (
     corner_chamfer,
     decoupled_corner_loss,
     geometric_affinity,
+    l1_box_loss,
     occupancy_cross_entropy,
     rotated_iou_loss,
     semantic_affinity,
@@ -89,6 +91,33 @@ def test_iou_loss_by_hand_and_apart() -> None:
     loss.backward()
     assert far.center.grad is not None
     assert far.center.grad[0, 0] > 0  # descent brings it back
+
+
+def test_differences_of_numbers_by_hand() -> None:
+    """Angles wrap: from -3 to 3 rad it is 2 pi - 6; a turn by a right angle changes four entries of the matrix by 1."""
+    assert l1_box_loss(cube(0.3, 1.2), cube(), "angles").item() == pytest.approx(0.3 + 3 * 0.2)
+    assert l1_box_loss(cube(yaw=-3.0), cube(yaw=3.0), "angles").item() == pytest.approx(2 * math.pi - 6.0)
+    assert l1_box_loss(cube(yaw=math.pi / 2), cube(), "matrix").item() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    # off by 0.1 m in x alone, of a cube of 1 m: IoU 0.9 / 1.1, centres 0.1 m apart, common bounds 1.1 x 1 x 1 m
+    [
+        *(("decoupled", 0.06), ("decoupled-three", 0.1 / 3), ("plain", 0.1)),
+        *(("l1-angles", 0.1), ("l1-matrix", 0.1), ("none", 1 - 0.9 / 1.1 + 0.01 / (1.21 + 2))),
+    ],
+)
+def test_designs_of_the_box_loss_by_hand(name: str, expected: float) -> None:
+    """One cube, and as many points at its centre as are learned from."""
+    points = torch.zeros(1, 3, dtype=torch.float64)
+    moved = cube(0.1)
+    prediction = DetectionPrediction([points], torch.zeros(1).double(), moved, torch.zeros(1, 2).double())
+    criterion = DetectionCriterion(min_points=1, box=BOX_LOSSES[name], iou_weight=float(name == "none"))
+    losses = criterion(prediction, [BoxTarget(cube().boxes(), torch.tensor([1]))])
+    (term,) = losses.keys() - {"class", "center"}
+    assert term == ("iou" if name == "none" else "box")
+    assert losses[term].item() == pytest.approx(expected)
 
 
 def test_box_loss_gradients() -> None:
@@ -455,6 +484,15 @@ def grounding_case() -> tuple[GroundingLayer, list[GroundingTarget], torch.Tenso
     positive[0, 1] = positive[1, 3] = True
     targets = [GroundingTarget(random_boxes(2, seed=9).float(), positive), GroundingTarget(boxes[1, :0], positive[:0])]
     return layer, targets, mask
+
+
+def test_sentences_align_together_as_one_by_one() -> None:
+    g = torch.Generator().manual_seed(3)
+    q, t = torch.randn(3, 4, 8, generator=g), torch.randn(3, 5, 8, generator=g)
+    positive, mask = torch.rand(3, 4, 5, generator=g) > 0.6, torch.rand(3, 5, generator=g) > 0.3
+    together = contrastive_alignment(q, t, positive, mask)
+    alone = [contrastive_alignment(q[i], t[i][mask[i]], positive[i][:, mask[i]], mask[i][mask[i]]) for i in range(3)]
+    torch.testing.assert_close(together, torch.stack(alone))
 
 
 def test_grounding_padding_and_sentences_without_objects() -> None:

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 import typer
+from safetensors.torch import save_file
 from support.small_networks import small_config, small_network, small_scene
 from support.toy_task import ToyTask
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.nn.network import CandidateVoxels
+from embodied_perceptron.nn.image_encoder import ResNetEncoder
+from embodied_perceptron.nn.network import CandidateVoxels, view_sampling
+from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
@@ -29,11 +32,12 @@ from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.description import losses
 from embodied_perceptron_training.training.losses import same
 from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.optimization import parameter_groups
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
 from embodied_perceptron_training.training.scene_pass import VoxelAnswers
-from embodied_perceptron_training.training.tasks import build_task, motion_range, task_config
+from embodied_perceptron_training.training.tasks import SceneTask, build_task, motion_range, task_config
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun
 
@@ -76,7 +80,7 @@ def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
 
 def test_boxes_are_trained_on_the_four_corner_distances_alone() -> None:
     paper = TrainingRun.of({}, task="detection", preset="paper")
-    assert detection_criterion(paper).corner_weights == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
+    assert detection_criterion(paper).box.corners == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
     assert detection_criterion(paper).iou_weight == 0.0
     grounding = TrainingRun.of({}, task="grounding", preset="paper")
     assert voxel_criterion(grounding).iou_weight == 0.0
@@ -221,6 +225,73 @@ def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
             build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
 
 
+def test_the_image_encoder_starts_from_a_plain_resnet_and_learns_on(homes: Path, tmp_path: Path) -> None:
+    """As torchvision names it; it fits the usual width of the occupancy network, not the detector's."""
+    file, empty = tmp_path / "resnet50.safetensors", tmp_path / "empty.safetensors"
+    torch.manual_seed(5)
+    state = {k: v for k, v in ResNetEncoder(64).state_dict().items() if not k.endswith("num_batches_tracked")}
+    save_file({**state, "fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)}, file)
+    empty.write_bytes(b"")
+
+    def of(task: str, preset: str = "paper", **options: str) -> SceneTask:
+        return build_task(TrainingRun.of(options, task=task, preset=preset, data=homes))  # type: ignore[return-value]
+
+    encoder = of("occupancy", pretrained=str(file)).model.image_encoder
+    assert torch.equal(encoder.backbone.layer4[2].conv3.weight, state["layer4.2.conv3.weight"])
+    encoder.train()
+    assert not encoder.backbone.layer1[0].bn1.training
+    assert not encoder.backbone.bn1.weight.requires_grad
+    assert all(p.requires_grad for n, p in encoder.named_parameters() if "conv" in n)
+    with pytest.raises(ValueError, match=r"conv1.weight is \(64, 3, 7, 7\), not \(16, 3, 7, 7\).*base width 16"):
+        of("detection", pretrained=str(file))
+    with pytest.raises(ValueError, match="no safetensors file"):
+        of("occupancy", pretrained=str(empty))
+    with pytest.raises(FileNotFoundError):
+        of("occupancy", pretrained=str(tmp_path / "none.safetensors"))
+    with pytest.raises(ValueError, match="pretrained=imagenet: no package has ImageNet weights of resnet50"):
+        of("occupancy", pretrained="imagenet")
+    with pytest.raises(ValueError, match="mobilenet_v2 is no ResNet"):
+        of("detection", "tiny", pretrained=str(file))
+    with pytest.raises(ValueError, match="choose one"):
+        of("detection", "tiny", pretrained="imagenet", images="imagenet")
+
+
+def test_a_text_encoder_that_is_asked_for_is_there_or_an_error() -> None:
+    def config(**options: str) -> NetworkConfig:
+        return task_config(TrainingRun.of(options, task="grounding", preset="paper"), 4)
+
+    assert (config().grounding.text_encoder, config().grounding.text_channels) == ("roberta-base", 768)  # type: ignore[union-attr]
+    chosen = config(text="minilm").grounding
+    assert chosen is not None
+    assert (chosen.text_encoder, chosen.text_channels) == ("minilm", 384)
+    with pytest.raises(FileNotFoundError, match="no text encoder at 'nowhere/roberta'"):
+        config(text="nowhere/roberta")
+    with pytest.raises(ValueError, match="text=minilm: a network of task detection has no grounding"):
+        task_config(TrainingRun.of({"text": "minilm"}, task="detection", preset="paper"), 4)
+
+
+def test_the_decoder_of_sentences_learns_a_tenth_as_fast_from_twelve_sentences() -> None:
+    run = TrainingRun.of({}, task="grounding", preset="paper")
+    network = small_network(small_config("grounding", preset="paper"))
+    groups = parameter_groups(network, 5e-4, run.optimisation.rate_scales)
+    slow = {id(p) for group in groups if group["scale"] == 0.1 for p in group["params"]}
+    decoder = {n for n, p in network.named_parameters() if id(p) in slow}
+    assert {n.split(".")[2] for n in decoder} == {"layers", "norm", "box_position", "voxel_position"}
+    assert (run.samples.sentences, run.optimisation.reference_batch) == (12, 8)
+
+
+def test_boxes_are_decoded_as_published_unless_asked() -> None:
+    """All nine degrees, class times centreness, no votes, no occlusion test; ``refined`` as the other presets."""
+    own = small_network(small_config("detection", "rgbd", "paper"))
+    assert own.config.conventions == Conventions(centerness_power=1.0, votes=False, occlusion_margin_m=None)
+    assert own.view_sampling.occlusion_margin_m is None
+    asked = task_config(TrainingRun.of({"refined": "on"}, task="detection", preset="paper"), 4)
+    tiny = small_config("detection", "rgbd")
+    assert asked.conventions == tiny.conventions == Conventions()
+    assert view_sampling(asked) == view_sampling(tiny)
+    assert view_sampling(tiny).occlusion_margin_m == 0.1
+
+
 def test_points_are_those_of_the_depth_images(homes: Path) -> None:
     """By hand: pixels of a camera that looks along +x from (1, 2, 3), and no more of them than are asked for."""
     camera = np.array([[0.0, 0.0, 1.0, 1.0], [-1.0, 0.0, 0.0, 2.0], [0.0, -1.0, 0.0, 3.0], [0.0, 0.0, 0.0, 1.0]])
@@ -290,6 +361,11 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     assert grounding["losses"]["grounding/contrastive"] == 1.0
     assert not any("iou" in name for name in grounding["losses"])
     assert grounding["text_encoder"] == {"name": "roberta-base", "trainable": False}
+    assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
+    assert printed("--task", "monocular-detection")["views"] == 1
+    tasks = ("monocular-detection", "detection", "grounding")
+    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in tasks]
+    assert classes == ["frequent20", "data", "data"]
     tiny = printed("--task", "multi", "--steps", "7")
     assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)
     assert tiny["losses"]["iou"] == 1.0

@@ -28,6 +28,7 @@ from embodied_perceptron_training.training.ablations import (
     run_rows,
     write_tables,
 )
+from embodied_perceptron_training.training.criteria import BOX_LOSSES
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun, preset_defaults
 
@@ -64,15 +65,26 @@ def test_rows_are_those_of_the_tables() -> None:
     assert {r.table for r in ROWS} == set(TITLES)
     assert [r.label for r in chosen_rows(["detectors"])] == ["FCAF3D", "+ our decoder", "+ painting", "ours"]
     assert [r.name for r in chosen_rows(["loss", "detectors-ours"])] == [
-        *("detectors-ours", "loss-plain", "loss-decoupled")
+        *("detectors-ours", "loss-l1-angles", "loss-l1-matrix", "loss-iou", "loss-plain", "loss-decoupled-three"),
+        *("loss-decoupled", "loss-decoupled-iou"),
     ]
+    # a design of the box loss alone: the IoU is in two rows that say so
+    weights = {r.name: dict(r.options)["w_iou"] for r in chosen_rows(["loss"])}
+    assert {name for name, weight in weights.items() if float(weight)} == {"loss-iou", "loss-decoupled-iou"}
+    assert {r.box_loss for r in chosen_rows(["loss"])} == set(BOX_LOSSES)
+    assert {r.views: dict(r.options)["val_views"] for r in chosen_rows(["training-views"])} == dict.fromkeys(
+        (1, 5, 10, 20, 40), "50"
+    )
+    trained = [r for r in ROWS if not r.scored]
+    assert len({r.folder() for r in trained}) == len(trained) - 1  # tasks-detection is detectors-ours
     assert chosen_rows(["all"]) == ROWS
     with pytest.raises(ValueError, match="unknown rows soup"):
         chosen_rows(["detectors", "soup"])
     # nothing but what a row is about differs from "ours"
     ours = next(r for r in ROWS if r.name == "detectors-ours")
     plain = next(r for r in ROWS if r.name == "loss-plain")
-    assert dataclasses.replace(plain, name=ours.name, table=ours.table, label=ours.label, box_loss="decoupled") == ours
+    own = {"box_loss": "decoupled", "options": ()}
+    assert dataclasses.replace(plain, name=ours.name, table=ours.table, label=ours.label, **own) == ours
 
 
 def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
@@ -81,7 +93,7 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
     assert first is not None
     assert first["figures"]["AR25"] == 70.0
     assert first["steps"] == 4
-    assert trainings[0]["box_loss"] == "plain"
+    assert (trainings[0]["box_loss"], trainings[0]["options"]["w_iou"]) == ("plain", "0.0")
     with pytest.raises(TrainingStopped, match="SIGTERM"):
         run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True)
     second = run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True)
@@ -92,10 +104,12 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
     assert trainings[2]["settings"] == trainings[1]["settings"]
     usual = preset_defaults("detection", "tiny")
     assert all(trainings[2]["settings"][k] == usual[k] for k in ("learning_rate", "weight_decay", "warmup_steps"))
+    once = run_row(rows["tasks-detection"], budget(tmp_path), tmp_path / "out", quiet=True)
     same = run_row(rows["detectors-ours"], budget(tmp_path), tmp_path / "out", quiet=True)
+    assert once is not None
     assert same is not None
-    assert same["figures"] == second["figures"]
-    assert len(trainings) == 3  # the same network: nothing was trained again
+    assert same["figures"] == once["figures"]
+    assert len(trainings) == 4  # the same network: nothing was trained again
     for name in ("loss-plain", "detectors-painting"):  # nor does a table mix budgets
         with pytest.raises(ValueError, match="another budget"):
             run_row(rows[name], budget(tmp_path, steps=5), tmp_path / "out", quiet=True)
@@ -178,22 +192,23 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     app.command("ablate")(train_command.ablate)
     app.command("nothing")(lambda: None)
     out = tmp_path / "out"
-    arguments = ["ablate", "--data", str(tmp_path), "--val", str(tmp_path), "--out", str(out), "--rows", "loss"]
+    chosen = "loss-plain,detectors-ours"
+    arguments = ["ablate", "--data", str(tmp_path), "--val", str(tmp_path), "--out", str(out), "--rows", chosen]
     first = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert first.exit_code == train_command.EXIT_STOPPED
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
-    assert "| plain corner distance |" in (out / "ablations.md").read_text()
-    # the training of the decoupled loss is that of other tables' rows too
+    assert "| corner distance of the whole box |" in (out / "ablations.md").read_text()
+    # one training is the row of two tables
     made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
-    assert made == {"loss-plain", "loss-decoupled", "detectors-ours", "tasks-detection"}
+    assert made == {"loss-plain", "detectors-ours", "tasks-detection"}
 
 
 def test_rows_whose_minutes_are_over_go_on_with_the_next_command(
     tmp_path: Path, trainings: list[Mapping[str, Any]]
 ) -> None:
     """Every row has its turn; their length is that of the steps, whatever the minutes."""
-    rows, short = chosen_rows(["loss"]), budget(tmp_path, steps=2, minutes=1e-9)
+    rows, short = chosen_rows(["loss-plain", "loss-decoupled"]), budget(tmp_path, steps=2, minutes=1e-9)
     assert not run_rows(rows, short, tmp_path / "out", True)
     assert not (tmp_path / "out" / rows[0].folder() / "result.json").exists()
     assert [t["box_loss"] for t in trainings] == ["plain", "decoupled"]

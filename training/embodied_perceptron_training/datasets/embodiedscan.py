@@ -107,6 +107,7 @@ class Scan:
         held_out: (N,) whether the family of its shape is one that training homes never have; () where the data do not
             tell.
         sensor: of depth; empty where the data do not tell.
+        T_world_scan: (4, 4) from the frame of the source's own files to the axis-aligned world.
     """
 
     sample_idx: str
@@ -118,6 +119,7 @@ class Scan:
     unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
     held_out: tuple[bool, ...] = ()
     sensor: str = ""
+    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
 
     @property
     def turns_to_upright(self) -> int:
@@ -278,6 +280,7 @@ class EmbodiedScanDataset:
             np.array([i["bbox_3d"] for i in entry.get("unlabelled", [])], np.float64).reshape(-1, 9),
             tuple(bool(i["unseen"]) for i in instances) if all("unseen" in i for i in instances) else (),
             str(entry.get("rig", {}).get("sensor", "")),
+            T_align,
         )
 
     def _image(self, entry: Mapping[str, Any], image: Mapping[str, Any], T_align: F64) -> ScanImage:

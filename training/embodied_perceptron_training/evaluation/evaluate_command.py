@@ -235,6 +235,10 @@ def _task_command(task: str) -> Callable[..., None]:
         out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, tables and pictures.")],
         turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
+        frequent: Annotated[
+            int,
+            typer.Option("--frequent-classes", min=0, help="Only the so many most frequent of EmbodiedScan; 0 = all."),
+        ] = 0,
         pictures: Annotated[
             int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
         ] = 2,
@@ -245,7 +249,8 @@ def _task_command(task: str) -> Callable[..., None]:
 
         folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
         tasks = ALL_TASKS if task == "all" else (task,)
-        spec = EvaluationSpec(folder, common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
+        given = (common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
+        spec = EvaluationSpec(folder, *given, frequent=frequent)
         command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
         run_evaluation(task, spec, out, common.workers, command, pictures)
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.official import CORRECTED
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -32,12 +33,13 @@ from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.trainer import MINUTES
 from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun, Variant
 
-Table = Literal["detection", "detectors", "occupancy", "loss", "tasks", "views", "occlusion"]
+Table = Literal["detection", "detectors", "occupancy", "loss", "training-views", "tasks", "views", "occlusion"]
 TITLES: Mapping[Table, str] = {
     "detection": "Continuous 3D detection by input (paper, Table 2)",
     "detectors": "Multi-view 3D detection: detectors (paper, Table 3)",
     "occupancy": "Continuous semantic occupancy by input (paper, Table 4)",
     "loss": "Box loss",
+    "training-views": "Views per sample of the training (paper, Figure 7c)",
     "tasks": "One network for all tasks, and one for each",
     "views": "Views per scene, the same weights",
     "occlusion": "Occlusion test when voxels read images, the same weights",
@@ -48,6 +50,7 @@ _COLUMNS: Mapping[Table, tuple[str, ...]] = {
     "detectors": _DETECTION,
     "occupancy": ("mIoU",),
     "loss": _DETECTION,
+    "training-views": _DETECTION,
     "tasks": (*_DETECTION, "mIoU", "top1_acc25"),
     "views": (*_DETECTION, "mIoU", "top1_acc25"),
     "occlusion": (*_DETECTION, "mIoU", "top1_acc25"),
@@ -63,10 +66,11 @@ class Row:
         table: where it stands.
         label: as it is printed.
         task, modality, variant, box_loss: of the trained network.
+        options: of its training (``--set``), over those of the budget.
         scored: the row trains nothing, but scores given weights.
-        views: of a scored row, 0 = the default.
+        views: of a sample of the training, or of a scored row; 0 = the default.
         truth_views: of a scored row, see :class:`~embodied_perceptron_training.training.training_run.TrainingRun`.
-        occlusion: of a scored row: hidden voxels do not read an image.
+        occlusion: of a scored row: whether hidden voxels read no image; None = as the weights' network.
     """
 
     name: str
@@ -76,16 +80,18 @@ class Row:
     modality: Modality = "rgbd"
     variant: Variant = "ours"
     box_loss: BoxLoss = "decoupled"
+    options: tuple[tuple[str, str], ...] = ()
     scored: bool = False
     views: int = 0
     truth_views: int = 0
-    occlusion: bool = True
+    occlusion: bool | None = None
 
     def folder(self) -> str:
         """Where its result lies: rows that agree in what is trained are one training."""
         if self.scored:
             return f"scored/{self.name}"
-        return "trained/" + "-".join((self.task, self.modality, self.variant, self.box_loss)).replace("+", "-")
+        own = (*("".join(pair) for pair in self.options), *([f"views{self.views}"] if self.views else []))
+        return "trained/" + "-".join((self.task, self.modality, self.variant, self.box_loss, *own)).replace("+", "-")
 
 
 def _by_input(table: Table, task: str) -> tuple[Row, ...]:
@@ -93,7 +99,25 @@ def _by_input(table: Table, task: str) -> tuple[Row, ...]:
     return tuple(Row(f"{task}-{m}", table, label, task, m) for m, label in inputs)
 
 
+def _box_losses() -> Iterator[Row]:
+    """Seven designs of the box loss, the corner distances with and without an IoU loss beside them."""
+    designs: tuple[tuple[BoxLoss, str], ...] = (
+        ("l1-angles", "centre, size, three angles"),
+        ("l1-matrix", "centre, size, rotation matrix"),
+        ("none", "rotated IoU"),
+        ("plain", "corner distance of the whole box"),
+        ("decoupled-three", "corner distances by centre, size, rotation"),
+        ("decoupled", "these and the whole box (paper)"),
+    )
+    for design, label in designs:
+        name = "iou" if design == "none" else design
+        yield Row(f"loss-{name}", "loss", label, box_loss=design, options=(("w_iou", str(float(design == "none"))),))
+    yield Row("loss-decoupled-iou", "loss", "the paper's and rotated IoU", options=(("w_iou", "1.0"),))
+
+
 _VIEWS = (1, 2, 5, 10, 20, 50)
+_TRAINING_VIEWS = (1, 5, 10, 20, 40)
+_ALL_VIEWS = ("val_views", str(_VIEWS[-1]))  # are scored, however few a sample of the training shows
 ROWS: tuple[Row, ...] = (
     *_by_input("detection", "continuous-detection"),
     Row("detectors-fcaf3d", "detectors", "FCAF3D", modality="depth", variant="fcaf3d"),
@@ -101,15 +125,18 @@ ROWS: tuple[Row, ...] = (
     Row("detectors-painting", "detectors", "+ painting", modality="painting"),
     Row("detectors-ours", "detectors", "ours"),
     *_by_input("occupancy", "continuous-occupancy"),
-    Row("loss-plain", "loss", "plain corner distance", box_loss="plain"),
-    Row("loss-decoupled", "loss", "decoupled corner distances"),
+    *_box_losses(),
+    *(
+        Row(f"training-views-{n}", "training-views", str(n), views=n, options=(("random_views", "on"), _ALL_VIEWS))
+        for n in _TRAINING_VIEWS
+    ),
     Row("tasks-detection", "tasks", "detection alone"),
     Row("tasks-occupancy", "tasks", "occupancy alone", task="occupancy"),
     Row("tasks-grounding", "tasks", "grounding (and its detector)", task="grounding"),
     Row("tasks-multi", "tasks", "all three heads", task="multi"),
     *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
     Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
-    Row("occlusion-with", "occlusion", "with", "multi", scored=True),
+    Row("occlusion-with", "occlusion", "with", "multi", scored=True, occlusion=True),
 )
 
 
@@ -160,7 +187,8 @@ class Budget:
             row.scored,
             row.views,
             row.truth_views,
-            row.occlusion,
+            row.occlusion is not False,
+            *row.options,
         )
         return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
 
@@ -283,7 +311,7 @@ def _run(row: Row, budget: Budget, options: Mapping[str, str], **values: Any) ->
 
 def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
     geometry_alone = row.modality == "depth"
-    options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
+    options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")} | dict(row.options)
     settings = {"validations": 1, "validate_first": False, **budget.settings}
     length = {"steps": budget.steps} if budget.steps else {}
     run = _run(row, budget, options, **settings, **length, minutes=budget.minutes)
@@ -308,8 +336,9 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
     assert isinstance(task, SceneTask)
     network = task.model
     assert isinstance(network, PerceptionNetwork)
-    if not row.occlusion:
-        network.view_sampling = dataclasses.replace(network.view_sampling, occlusion_margin_m=None)
+    if row.occlusion is not None:
+        margin_m = CORRECTED.occlusion_margin_m if row.occlusion else None
+        network.view_sampling = dataclasses.replace(network.view_sampling, occlusion_margin_m=margin_m)
     torch.manual_seed(budget.seed)
     with torch.no_grad():
         result = {"figures": task.validate(network.eval()), "steps": 0, "seconds": 0.0}

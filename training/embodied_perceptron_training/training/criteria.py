@@ -8,7 +8,7 @@ processes in distributed training, so that N processes see the losses of one pro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +32,7 @@ from embodied_perceptron_training.training.losses import (
     decoupled_corner_loss,
     full_precision,
     geometric_terms,
+    l1_box_loss,
     occupancy_cross_entropy,
     rotated_iou_loss,
     same,
@@ -46,9 +47,31 @@ from embodied_perceptron_training.training.matching import (
     objects_reach,
 )
 
-# weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
+# weights of the corner distances by centre, size, rotation alone and by the whole box, as the paper
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
-PLAIN = (0.0, 0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class BoxTerms:
+    """A design of the box loss.
+
+    Attributes:
+        corners: weights of the corner distances by centre, size, rotation alone and by the whole box.
+        l1: instead of them centre, size and rotation as numbers, see :func:`l1_box_loss`; None = not so.
+    """
+
+    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    l1: Literal["angles", "matrix"] | None = None
+
+
+BOX_LOSSES: Mapping[str, BoxTerms] = {
+    "decoupled": BoxTerms(DECOUPLED),
+    "decoupled-three": BoxTerms((1 / 3, 1 / 3, 1 / 3, 0.0)),
+    "plain": BoxTerms((0.0, 0.0, 0.0, 1.0)),
+    "l1-angles": BoxTerms(l1="angles"),
+    "l1-matrix": BoxTerms(l1="matrix"),
+    "none": BoxTerms(),
+}
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -120,7 +143,7 @@ class DetectionCriterion:
     Attributes:
         min_points, top_points, min_size_m: see :func:`assign_batch`.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        corner_weights: of the corner distances by centre, size, rotation alone and by the whole box.
+        box: the design of the box loss.
         two_sided: corner distances in both directions.
         normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
         released: restore the faults of the released assignment.
@@ -131,7 +154,7 @@ class DetectionCriterion:
     top_points: int = 18
     min_size_m: float = 0.0
     iou_weight: float = 0.0
-    corner_weights: tuple[float, float, float, float] = DECOUPLED
+    box: BoxTerms = BOX_LOSSES["decoupled"]
     two_sided: bool = False
     normalize: Literal["batch", "scene"] = "batch"
     released: bool = False
@@ -139,9 +162,9 @@ class DetectionCriterion:
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center", "box"[, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
-        and "object" count. What no box is learned at is computed along on a device, where to know how much there is
-        would be to wait, and does not count.
+        """``{"class", "center"[, "box"][, "iou"][, "presence"][, "object"]}``; without positives only "class",
+        "presence" and "object" count. What no box is learned at is computed along on a device, where to know how much
+        there is would be to wait, and does not count.
 
         Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
         """
@@ -167,8 +190,11 @@ class DetectionCriterion:
             "center": functional.binary_cross_entropy_with_logits(
                 prediction.centerness[row], found.centerness.to(logits.dtype).clamp_min(0.0), reduction="none"
             ),
-            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided),
         }
+        if any(self.box.corners):
+            of_boxes["box"] = decoupled_corner_loss(predicted, wanted, self.box.corners, self.two_sided)
+        elif self.box.l1:
+            of_boxes["box"] = l1_box_loss(predicted, wanted, self.box.l1)
         if self.iou_weight:
             of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
         of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}
@@ -289,6 +315,12 @@ class GroundingLayer:
     query_embeddings: Tensor | None = None
     token_embeddings: Tensor | None = None
 
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        """Both, of queries and tokens. Raises ``ValueError`` without alignment."""
+        if self.query_embeddings is None or self.token_embeddings is None:
+            raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
+        return self.query_embeddings, self.token_embeddings
+
 
 def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
     """Every layer of a decoder over voxels, first to last."""
@@ -330,43 +362,44 @@ class GroundingCriterion:
     def __call__(
         self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
     ) -> Losses:
-        """``token_mask`` (B, L) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
-        losses: Losses = {}
-        for i, layer in enumerate(layers):
-            for name, value in self._layer(layer, targets, token_mask).items():
-                losses[f"layer{i}/{name}"] = value
-        return losses
-
-    def _layer(self, layer: GroundingLayer, targets: Sequence[GroundingTarget], token_mask: Tensor) -> Losses:
-        matches = [
-            self.matcher(layer.token_logits[b], layer.boxes[b], t.boxes, t.positive) for b, t in enumerate(targets)
-        ]
-        matched = layer.boxes.new_tensor(float(sum(len(q) for q, _ in matches)))
+        """``token_mask`` (B, T) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
+        logits = torch.stack([layer.token_logits for layer in layers])  # (L, B, Q, T)
+        boxes = torch.stack([layer.boxes for layer in layers])
+        number, scenes, queries = logits.shape[:3]
+        truth = PaddedBoxes.of([t.boxes for t in targets])
+        named = torch.cat([*(t.positive.bool() for t in targets), torch.zeros_like(token_mask[:1])])[truth.row]
+        matches = self.matcher.match(
+            logits.flatten(0, 1), boxes.flatten(0, 1), truth.repeated(number), named.repeat(number, 1, 1)
+        )
+        most = truth.boxes.shape[1]
+        places = [(n * queries + q, (n % scenes) * most + g) for n, (q, g) in enumerate(matches)]
+        row, box = torch.cat([torch.stack(p) for p in places], 1).to(boxes.device, non_blocking=True)  # (M,) each
+        positive = torch.zeros_like(logits, dtype=torch.bool)
+        positive.view(-1, logits.shape[3])[row] = named.flatten(0, 1)[box]
+        words = token_mask[None, :, None]
+        # padding is -inf: it must not meet the loss at all
+        focal = sigmoid_focal(logits.masked_fill(~words, 0.0), positive).masked_fill(~words, 0.0)
+        parts = BoxParts.of(boxes.flatten(0, 2)[row]), BoxParts.of(truth.boxes.flatten(0, 1)[box].to(boxes.dtype))
+        layer = torch.div(row, scenes * queries, rounding_mode="floor")
+        matched = torch.tensor(float(len(row) // number)).to(boxes.device, non_blocking=True)  # the same in all layers
         norm = self.reduce(matched).clamp_min(1.0)
-        focal, align = [], []
-        for b, ((query, box), target) in enumerate(zip(matches, targets, strict=True)):
-            mask = token_mask[b]
-            positive = torch.zeros(layer.token_logits.shape[1:], dtype=torch.bool, device=mask.device)
-            positive[query] = target.positive[box].bool()
-            logits = layer.token_logits[b][:, mask]  # padding is -inf: it must not meet the loss at all
-            focal.append(sigmoid_focal(logits, positive[:, mask]).sum())
-            if self.contrastive_weight:
-                if layer.query_embeddings is None or layer.token_embeddings is None:
-                    raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
-                queries, tokens = layer.query_embeddings[b], layer.token_embeddings[b]
-                align.append(contrastive_alignment(queries, tokens, positive, mask, self.temperature))
-        predicted = torch.cat([layer.boxes[b][q] for b, (q, _) in enumerate(matches)])
-        wanted = torch.cat([t.boxes[g] for (_, g), t in zip(matches, targets, strict=True)]).to(predicted.dtype)
-        parts = BoxParts.of(predicted), BoxParts.of(wanted)
-        losses = {
-            "class": self.class_weight * torch.stack(focal).sum() / norm,
-            "box": self.box_weight * decoupled_corner_loss(*parts, two_sided=self.two_sided).sum() / norm,
+
+        def summed(values: Tensor) -> Tensor:
+            """(M,) of matched boxes -> (L,)."""
+            return values.new_zeros(number).index_add(0, layer, values) / norm
+
+        found = {
+            "class": self.class_weight * focal.sum((1, 2, 3)) / norm,
+            "box": self.box_weight * summed(decoupled_corner_loss(*parts, two_sided=self.two_sided)),
         }
         if self.iou_weight:
-            losses["iou"] = self.iou_weight * rotated_iou_loss(*parts, distance_weight=1.0).sum() / norm
+            found["iou"] = self.iou_weight * summed(rotated_iou_loss(*parts, distance_weight=1.0))
         if self.contrastive_weight:
-            losses["contrastive"] = self.contrastive_weight * torch.stack(align).mean()
-        return losses
+            embedded = [layer.embeddings() for layer in layers]
+            common = [torch.stack(side) for side in zip(*embedded, strict=True)]
+            align = contrastive_alignment(*common, positive, token_mask.expand(number, -1, -1), self.temperature)
+            found["contrastive"] = self.contrastive_weight * align.mean(1)
+        return {f"layer{i}/{name}": of[i] for i in range(number) for name, of in found.items()}
 
 
 # --------------------------------------------------------------------------------------------------------------------

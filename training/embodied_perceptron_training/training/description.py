@@ -23,7 +23,7 @@ def describe(run: TrainingRun) -> dict[str, Any]:
     """
     if run.task not in TASK_KINDS:
         raise ValueError(f"--print-run describes tasks over scenes ({', '.join(TASK_KINDS)}), got {run.task!r}")
-    config = task_config(run, len(DETECTION_CLASSES))
+    kind, config = TASK_KINDS[run.task], task_config(run, len(DETECTION_CLASSES))
     steps = run.optimisation
     return {
         "task": run.task,
@@ -33,11 +33,14 @@ def describe(run: TrainingRun) -> dict[str, Any]:
         "weight_decay": steps.weight_decay,
         "epochs": run.schedule.epochs or None,
         "steps": run.schedule.steps or None,
+        "classes": run.data.classes,
         "windows_per_epoch": run.data.repeat,
         "batch_per_gpu": steps.batch,
-        "views": run.samples.views or TASK_KINDS[run.task].views,
+        "views": 1 if kind.choice == "one" else run.samples.views or kind.views,
         "random_views": run.samples.random_views == "on",
-        "val_views": run.samples.val_views or run.samples.views or TASK_KINDS[run.task].views,
+        "val_views": run.samples.val_views or run.samples.views or kind.views,
+        "sentences": run.samples.sentences if config.grounding is not None else 0,
+        "rate_scales": dict(steps.rate_scales),
         "augmentation": _augmentation(motion_range(run, config)),
         "site_size_m": config.voxel_size_m,
         "losses": losses(run, config),
@@ -51,7 +54,9 @@ def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
     found: dict[str, float] = {}
     if config.detection is not None:
         boxes, weight = detection_criterion(run), run.losses.detection
-        terms = {"class": 1.0, "center": 1.0, **_corners("box", boxes.corner_weights), "iou": boxes.iou_weight}
+        terms = {"class": 1.0, "center": 1.0, **_corners("box", boxes.box.corners), "iou": boxes.iou_weight}
+        if boxes.box.l1:
+            terms |= {f"box/{name}": 1.0 for name in ("center", "size", boxes.box.l1)}
         if config.detection.presence:
             terms["presence"] = 1.0
         if config.detection.pruning == "object":
@@ -94,7 +99,9 @@ def _augmentation(motion: MotionRange | None) -> dict[str, Any] | None:
 def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | None:
     if not config.uses_images:
         return None
-    return {"name": config.image.encoder, "pretrained": bool(run.network.images), "trainable": not run.network.images}
+    choice = run.network
+    pretrained = bool(choice.images or choice.pretrained)
+    return {"name": config.image.encoder, "pretrained": pretrained, "trainable": not choice.images}
 
 
 def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:

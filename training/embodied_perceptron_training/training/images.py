@@ -17,10 +17,12 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
 from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
@@ -30,7 +32,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
-from embodied_perceptron_training.training.training_run import TrainingRun
+from embodied_perceptron_training.training.training_run import NetworkChoice, TrainingRun
 
 _PREFIXES = ("image_encoder.", "image_projection.")
 
@@ -180,7 +182,7 @@ class ImageTask:
             raise ValueError(f"task images starts from imagenet or from --weights, got --set images={choice.images}")
         torch.manual_seed(run.seed)
         config = network_config(choice.preset, "detection", choice.modality)
-        check_packaged_images(config, choice.images)
+        check_packaged_images(config, choice)
         self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
         if choice.weights is not None:
             load_images(self.model, load_checkpoint(choice.weights).state)
@@ -236,14 +238,48 @@ class ImageTask:
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
 
 
-def check_packaged_images(config: NetworkConfig, images: str) -> None:
-    """Raise ``ValueError`` where ``imagenet`` is asked for and no package has weights of that encoder: random ones,
-    frozen, would be trained on without a word."""
-    if images == "imagenet" and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
+def check_packaged_images(config: NetworkConfig, choice: NetworkChoice) -> None:
+    """Raise ``ValueError`` where ``imagenet`` is asked for and no package has weights of that encoder: random ones
+    would be trained on without a word."""
+    asked = {"images": choice.images, "pretrained": choice.pretrained}
+    option = next((name for name, value in asked.items() if value == "imagenet"), None)
+    if option and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
         raise ValueError(
-            f"--set images=imagenet: no package has ImageNet weights of {config.image.encoder} as preset {config.name} "
-            f"uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then trained along"
+            f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} as preset "
+            f"{config.name} uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then "
+            "trained along"
         )
+
+
+def start_images(network: PerceptionNetwork, pretrained: str) -> None:
+    """Let the image encoder start from ``pretrained``, see :class:`NetworkChoice`; ``imagenet`` it has already.
+
+    Raises ``ValueError`` for a network without images, one whose encoder is no ResNet, and a file that does not fit;
+    ``OSError`` for one that cannot be read.
+    """
+    encoder = network.image_encoder
+    if encoder is None:
+        raise ValueError(f"option pretrained: a {network.config.modality} network sees no images")
+    backbone = encoder.backbone if isinstance(encoder, PyramidEncoder) else encoder
+    if pretrained != "imagenet":
+        if not isinstance(backbone, ResNetEncoder):
+            raise ValueError(f"option pretrained={pretrained}: {network.config.image.encoder} is no ResNet")
+        try:
+            state = load_file(pretrained)
+        except SafetensorError as error:
+            raise ValueError(f"option pretrained={pretrained}: no safetensors file: {error}") from error
+        own = {k: v for k, v in backbone.state_dict().items() if not k.endswith("num_batches_tracked")}
+        wrong = [k for k, v in own.items() if k not in state or state[k].shape != v.shape]
+        if wrong:
+            theirs = tuple(state[wrong[0]].shape) if wrong[0] in state else "none"
+            ours = tuple(own[wrong[0]].shape)
+            raise ValueError(
+                f"option pretrained={pretrained} does not fit: {wrong[0]} is {theirs}, not {ours} ({len(wrong)} such); "
+                f"preset {network.config.name} has a ResNet-50 of base width {network.config.image.base_width}"
+            )
+        backbone.load_state_dict({k: state[k] for k in own}, strict=False)
+    backbone.frozen_norm = True
+    backbone.train(backbone.training)
 
 
 def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.nn import functional
@@ -150,6 +150,18 @@ def decoupled_corner_loss(
     return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
 
 
+def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix"]) -> Tensor:
+    """(N,) sum of the absolute differences of centre, size and rotation: of its three angles, which wrap, or of the
+    nine entries of its matrix."""
+    if rotation == "matrix":
+        turned = (predicted.rotation - target.rotation).flatten(1)
+    else:
+        turned = predicted.boxes()[:, 6:] - target.boxes()[:, 6:]
+        turned = torch.remainder(turned + torch.pi, 2 * torch.pi) - torch.pi
+    parts = torch.cat([predicted.center - target.center, predicted.size - target.size, turned], 1)
+    return parts.abs().sum(1)
+
+
 def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
     """(N,) one minus the exact IoU; ``distance_weight`` adds the squared distance of centres over the squared diagonal
     of both boxes' common bounds, so that boxes apart from each other are pulled together (DIoU)."""
@@ -287,27 +299,24 @@ def _negative_log(p: Tensor) -> Tensor:
 def contrastive_alignment(
     queries: Tensor, tokens: Tensor, positive: Tensor, token_mask: Tensor, temperature: float = 0.07
 ) -> Tensor:
-    """Queries and tokens that belong together are close in the common space; both directions, averaged; scalar.
+    """Queries and tokens that belong together are close in the common space; both directions, averaged -> (...).
 
     Args:
-        queries: (Q, D), tokens: (L, D) embeddings, normalised here.
-        positive: (Q, L) bool, query q stands for a phrase that token l is part of.
-        token_mask: (L,) bool, True = a token (not padding).
+        queries: (..., Q, D), tokens: (..., L, D) embeddings, normalised here.
+        positive: (..., Q, L) bool, query q stands for a phrase that token l is part of.
+        token_mask: (..., L) bool, True = a token (not padding).
 
     Per query with positives: the mean over its tokens of -log softmax over tokens; per token with positives the same
     over queries; each direction averaged over its members. 0 without any positive.
     """
-    positive = positive & token_mask[None]
-    if not bool(positive.any()):
-        return (queries.sum() + tokens.sum()) * 0.0
-    similarity = functional.normalize(queries, dim=-1) @ functional.normalize(tokens, dim=-1).T / temperature  # (Q, L)
-    similarity = similarity[:, token_mask]
-    positive = positive[:, token_mask]
-    return 0.5 * (_align(similarity, positive) + _align(similarity.T, positive.T))
+    words = token_mask.unsqueeze(-2)
+    positive = positive & words
+    similarity = functional.normalize(queries, dim=-1) @ functional.normalize(tokens, dim=-1).mT / temperature
+    similarity = similarity.masked_fill(~words, torch.finfo(similarity.dtype).min)  # (..., Q, L)
+    return 0.5 * (_align(similarity, positive) + _align(similarity.mT, positive.mT))
 
 
 def _align(similarity: Tensor, positive: Tensor) -> Tensor:
-    rows = positive.any(1)
-    log_p = torch.log_softmax(similarity[rows], dim=1)
-    weight = positive[rows].to(log_p.dtype)
-    return -((log_p * weight).sum(1) / weight.sum(1)).mean()
+    log_p = torch.log_softmax(similarity, dim=-1).masked_fill(~positive, 0.0)
+    of_rows = log_p.sum(-1) / positive.sum(-1).clamp_min(1)  # 0 without positives
+    return -of_rows.sum(-1) / positive.any(-1).sum(-1).clamp_min(1)

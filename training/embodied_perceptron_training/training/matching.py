@@ -77,6 +77,10 @@ class PaddedBoxes:
         """(B, G) cubic metres."""
         return self.boxes[..., 3:6].prod(-1)
 
+    def repeated(self, times: int) -> PaddedBoxes:
+        """The scenes so often, one after the other."""
+        return PaddedBoxes(*(x.repeat(times, *[1] * (x.ndim - 1)) for x in (self.boxes, self.there, self.row)))
+
     @staticmethod
     def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
         """(G_b, 9) of each scene."""
@@ -344,15 +348,15 @@ def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[flo
 
 
 def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
-    """(Q, G) cost -> indices of the matched queries and boxes, min(Q, G) of each, by rising query.
+    """(Q, G) cost on the host -> indices of the matched queries and boxes, min(Q, G) of each, by rising query.
 
     Raises ``ValueError`` when an entry is not finite: an exploded network must not be trained on a random matching.
     """
     if not bool(torch.isfinite(cost).all()):
         row, column = (~torch.isfinite(cost)).nonzero()[0].tolist()
         raise ValueError(f"matching cost of query {row} and box {column} is {cost[row, column].item()}")
-    query, box = linear_sum_assignment(cost.detach().to("cpu", torch.float64).numpy())
-    return torch.as_tensor(query, device=cost.device), torch.as_tensor(box, device=cost.device)
+    query, box = linear_sum_assignment(cost.double().numpy())
+    return torch.from_numpy(query), torch.from_numpy(box)
 
 
 @dataclass(frozen=True)
@@ -371,27 +375,39 @@ class QueryMatcher:
 
     @torch.no_grad()
     def costs(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(Q, L) token logits (-inf = padding), (Q, 9), (G, 9), (G, L) -> weighted focal, L1 and IoU costs (Q, G)."""
+        """(..., Q, L) token logits (-inf = padding), (..., Q, 9), (..., G, 9), (..., G, L) -> weighted focal, L1 and
+        IoU costs (..., Q, G)."""
         p = torch.sigmoid(logits.double())
         hit = -0.25 * (1 - p) ** 2 * torch.log(p + 1e-12)  # the focal loss of a token that should be 1
         miss = -0.75 * p**2 * torch.log(1 - p + 1e-12)  # and of one that should be 0
         y = positive.to(p.dtype)
-        y = y * torch.isfinite(logits).any(0)  # padding belongs to nobody
-        focal = hit @ y.T + miss @ (1 - y).T
-        difference = boxes.double()[:, None] - gt_boxes.double()[None]  # (Q, G, 9)
+        y = y * torch.isfinite(logits).any(-2, keepdim=True)  # padding belongs to nobody
+        focal = hit @ y.mT + miss @ (1 - y).mT
+        predicted, wanted = boxes.double().unsqueeze(-2), gt_boxes.double().unsqueeze(-3)  # (..., Q, 1, 9), (..., G, 9)
+        difference = predicted - wanted
         if not self.released:
             angle = torch.remainder(difference[..., 6:] + torch.pi, 2 * torch.pi) - torch.pi
             difference = torch.cat([difference[..., :6], angle], dim=-1)
-        solid = torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(0), boxes[:, 6:]], dim=1)
-        iou = bx.box_iou(solid.double(), gt_boxes.double())
+        solid = torch.cat([predicted[..., :3], predicted[..., 3:6].clamp_min(0), predicted[..., 6:]], dim=-1)
+        pairs = torch.broadcast_tensors(solid, wanted)
+        iou = bx.paired_iou(*(x.reshape(-1, 9) for x in pairs)).view(focal.shape)
         return self.focal * focal, self.l1 * difference.abs().sum(-1), -self.iou * iou
 
+    def match(self, logits: Tensor, boxes: Tensor, truth: PaddedBoxes, positive: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The matched (query indices, box indices), on the host, of each of B sentences; a device is waited for once.
+
+        Args:
+            logits: (B, Q, L). boxes: (B, Q, 9). truth: (B, G) boxes. positive: (B, G, L).
+        """
+        if truth.boxes.shape[1] == 0:
+            return [(torch.zeros(0, dtype=torch.int64),) * 2 for _ in boxes]
+        cost = torch.stack(self.costs(logits, boxes, truth.boxes, positive)).sum(0)
+        cost = torch.cat([cost, truth.there[:, None].to(cost)], 1).cpu()  # how many boxes there are comes along
+        return [hungarian(one[:-1, : int(one[-1].sum())]) for one in cost]
+
     def __call__(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-        """Matched (query indices, box indices)."""
-        if gt_boxes.shape[0] == 0:
-            empty = torch.zeros(0, dtype=torch.int64, device=boxes.device)
-            return empty, empty
-        return hungarian(sum(self.costs(logits, boxes, gt_boxes, positive)))  # type: ignore[arg-type]
+        """:meth:`match` for one sentence: (Q, L), (Q, 9), (G, 9), (G, L)."""
+        return self.match(logits[None], boxes[None], PaddedBoxes.of([gt_boxes]), positive[None])[0]
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.training.criteria import (
-    DECOUPLED,
-    PLAIN,
+    BOX_LOSSES,
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
@@ -29,7 +27,7 @@ from embodied_perceptron_training.training.criteria import (
     grounding_layers,
 )
 from embodied_perceptron_training.training.losses import Losses, Reduce, sigmoid_focal
-from embodied_perceptron_training.training.matching import coarse_labels
+from embodied_perceptron_training.training.matching import PaddedBoxes, coarse_labels
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass, VoxelAnswers, clamp_min_size
 from embodied_perceptron_training.training.training_run import TrainingRun
 
@@ -51,10 +49,10 @@ def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
 
 
 def detection_criterion(run: TrainingRun) -> DetectionCriterion:
-    """The criterion of boxes: the corner distances of the run's ``box_loss``, and the IoU where it counts."""
-    corners = PLAIN if run.losses.box_loss == "plain" else DECOUPLED
-    iou = run.losses.box_iou
-    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=iou, corner_weights=corners, two_sided=True)
+    """The criterion of boxes: the design of the run's ``box_loss``, and the IoU where it counts."""
+    losses = run.losses
+    design = BOX_LOSSES[losses.box_loss]
+    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=losses.box_iou, box=design, two_sided=True)
 
 
 def voxel_criterion(run: TrainingRun) -> GroundingCriterion:
@@ -95,13 +93,13 @@ class OccupancyObjective:
     criterion: OccupancyCriterion = dataclasses.field(default_factory=OccupancyCriterion)
 
     def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
-        """``{"cross_entropy", "semantic", "geometric"}``, sums over scales; {} when no process has a sample."""
+        """``{"cross_entropy", "semantic", "geometric"}``, sums over scales; zero when no process has a sample."""
         samples = passed.batch.samples
         rows = [i for i, s in enumerate(samples) if s.occupancy is not None]
         device = passed.features.levels[0].device
         everywhere = reduce(torch.tensor(float(len(rows))).to(device, non_blocking=True))
         if not rows and float(everywhere) == 0:
-            return {}
+            return {"cross_entropy": zero_loss(passed.network.occupancy)}
         config = passed.network.config.occupancy
         assert config is not None
         classes = config.num_classes + 1
@@ -114,10 +112,13 @@ class OccupancyObjective:
             targets = [torch.zeros((0, 1, 1, 1), dtype=torch.int64, device=device)] * len(logits)
         losses = dataclasses.replace(self.criterion, reduce=reduce)(logits, targets)
         # one figure per kind: nine curves of one head tell little
-        return {
+        summed = {
             kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum()
             for kind in ("cross_entropy", "semantic", "geometric")
         }
+        if not rows:
+            summed["cross_entropy"] = summed["cross_entropy"] + zero_loss(passed.network.occupancy)
+        return summed
 
 
 @dataclass(frozen=True)
@@ -127,20 +128,19 @@ class VoxelObjective:
     criterion: GroundingCriterion
 
     def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
-        """``{"class", "box"[, "iou"][, "contrastive"]}``, means over layers, and ``"selection"``; {} without
+        """``{"class", "box"[, "iou"][, "contrastive"]}``, means over layers, and ``"selection"``; zero without
         sentences."""
         answers = passed.voxel_answers()
         if answers is None:
             nothing = passed.features.levels[0].feats.new_zeros(())
-            assert passed.network.config.grounding is not None
-            for _ in range(passed.network.config.grounding.layers + 1):  # as often as processes that have sentences
+            for _ in range(2):  # as often as processes that have sentences: boxes matched, and voxels inside of them
                 reduce(nothing)
-            return {}
+            return {"class": zero_loss(passed.network.grounding)}
         targets = [
             GroundingTarget(boxes, named[None].expand(len(boxes), -1))
             for boxes, named in zip(answers.boxes, answers.named, strict=True)
         ]
-        selection, positives = _selection(answers, targets)
+        selection, positives = _selection(answers)
         layers = self._layers(passed, answers)
         losses = dataclasses.replace(self.criterion, reduce=reduce)(layers, targets, ~answers.token_pad)
         kinds = sorted({k.split("/")[1] for k in losses})
@@ -160,19 +160,17 @@ class VoxelObjective:
         ]
 
 
-def _selection(answers: VoxelAnswers, targets: list[GroundingTarget]) -> tuple[Tensor, Tensor]:
+def _selection(answers: VoxelAnswers) -> tuple[Tensor, Tensor]:
     """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
     and how many do."""
-    points, pad, token_pad = answers.points_m, answers.pad, answers.token_pad
-    total, positives = points.new_zeros(()), points.new_zeros(())
-    for b, target in enumerate(targets):
-        inside = points_in_boxes(points[b], clamp_min_size(target.boxes)).float()  # (N, G)
-        wanted = (inside @ target.positive.float()).clamp(max=1.0)
-        real, words = ~pad[b], ~token_pad[b]
-        logits = answers.output.selection_logits[b][real][:, words]
-        total = total + sigmoid_focal(logits, wanted[real][:, words]).sum()
-        positives = positives + wanted[real].sum()
-    return total, positives
+    truth = PaddedBoxes.of([clamp_min_size(boxes) for boxes in answers.boxes])
+    offset = answers.points_m[:, :, None] - truth.boxes[:, None, :, :3]
+    local = torch.einsum("sgij,sngi->sngj", truth.rotation, offset)  # (S, N, G, 3) in the boxes' frames
+    inside = (local.abs() <= 0.5 * truth.boxes[:, None, :, 3:6]).all(-1) & truth.there[:, None]
+    real = ~answers.pad[:, :, None] & ~answers.token_pad[:, None]  # (S, N, T)
+    wanted = real & inside.any(2, keepdim=True) & torch.stack(answers.named)[:, None]
+    logits = answers.output.selection_logits.masked_fill(~real, 0.0)  # -inf at padding
+    return sigmoid_focal(logits, wanted).masked_fill(~real, 0.0).sum(), wanted.sum().to(logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,12 @@ class ObjectObjective:
         """``{"named", "others"}``."""
         pointed = passed.pointed()
         losses = dataclasses.replace(self.criterion, reduce=reduce)(pointed, passed.features.levels[0].feats)
-        if not pointed:  # nothing else may be learned: there has to be a gradient, of zero
-            assert passed.network.grounding is not None
-            losses["named"] = losses["named"] + 0.0 * sum(p.sum() for p in passed.network.grounding.parameters())
+        if not pointed:
+            losses["named"] = losses["named"] + zero_loss(passed.network.grounding)
         return losses
+
+
+def zero_loss(head: nn.Module | None) -> Tensor:
+    """Of a head whom a batch teaches nothing: nothing else may be learned, and there has to be a gradient, of zero."""
+    assert head is not None
+    return 0.0 * torch.stack([p.sum() for p in head.parameters()]).sum()

@@ -14,6 +14,7 @@ from typing import Any
 from embodied_perceptron_training.training.augment import MotionRange
 
 GPUS = 8
+SENTENCES = 12
 POINTS_PER_VIEW, MAX_POINTS = 10_000, 100_000  # sampled of the depth images of a sample
 _MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
 # sentences name sides of things from where they are seen: neither turned nor mirrored
@@ -32,6 +33,10 @@ class PaperTask:
         warmup_steps: of the learning rate.
         views: of a sample, drawn at random from all of a scan's; val_views: of a validation, evenly spread.
         motion: augmentation of the whole scene; None = it stays where it is.
+        rate_scales: factors of the learning rate by prefix of parameter names.
+        sentences: of a scene in a sample; 0 = none.
+        classes: that are detected, see
+            :class:`~embodied_perceptron_training.training.training_run.DataConfig`.
     """
 
     learning_rate: float
@@ -43,8 +48,12 @@ class PaperTask:
     motion: MotionRange | None = _MOTION
     views: int = 20
     val_views: int = 50
+    rate_scales: tuple[tuple[str, float], ...] = ()
+    sentences: int = 0
+    classes: str = "data"
 
 
+_DECODER = tuple((f"grounding.head.{name}.", 0.1) for name in ("layers", "norm", "box_position", "voxel_position"))
 _DETECTION = PaperTask(1e-3, 120.0, 4)
 _OCCUPANCY = PaperTask(
     1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500, motion=None, views=10, val_views=20
@@ -52,10 +61,13 @@ _OCCUPANCY = PaperTask(
 PAPER: Mapping[str, PaperTask] = {
     "detection": _DETECTION,
     "continuous-detection": PaperTask(2e-4, 96.0, 1, views=10),
-    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1),
+    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1, classes="frequent20"),
     "occupancy": _OCCUPANCY,
     "continuous-occupancy": _OCCUPANCY,
-    "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4, motion=_UNTURNED),
+    # 12 sentences on each GPU, as published, but all about one scene
+    "grounding": PaperTask(
+        5e-4, 12.0, 1, weight_decay=5e-4, motion=_UNTURNED, rate_scales=_DECODER, sentences=SENTENCES
+    ),
     "multi": PaperTask(5e-4, 12.0, 1, motion=_UNTURNED),
     "images": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
     "boxes": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
@@ -77,7 +89,9 @@ def paper_defaults(task: str) -> dict[str, Any]:
     }
     if task in ("images", "boxes"):
         return found
-    found |= {"views": known.views, "val_views": known.val_views, "random_views": "on"}
+    found |= {"classes": known.classes, "views": known.views, "val_views": known.val_views, "random_views": "on"}
+    if known.sentences:
+        found |= {"sentences": known.sentences, "rate_scales": known.rate_scales}
     found |= {"repeat": 1, "w_iou": 0.0}  # a pass is a pass; corner distances are the whole loss of boxes
     if task != "multi":  # one network, one loss
         found |= {"w_occupancy": 1.0, "w_grounding": 1.0}

@@ -188,7 +188,7 @@ class SceneCache:
             raise DatasetError(f"{scan.sample_idx} has no images")
         self.folder.mkdir(parents=True, exist_ok=True)
         chosen = choose_views(len(scan.images), self.preparation.views)
-        posed = [_posed(scan, i, n) for n, i in enumerate(chosen)]
+        posed = [posed_view(scan, i, n) for n, i in enumerate(chosen)]
         if not path.exists():
             tensors, meta = self._make(scan, chosen, posed)
             with atomic_path(path) as temporary:
@@ -244,12 +244,12 @@ class SceneCache:
     def fuse(self, scene: PreparedScene, chosen: Sequence[int]) -> FusedVoxels:
         """The map of some of a scene's views (positions among them), in the order given."""
         scan = self.dataset.by_name(scene.name)
-        return self._voxels([_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)])
+        return self._voxels([posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)])
 
     def colors(self, scene: PreparedScene, chosen: Sequence[int]) -> torch.Tensor:
         """(V, H, W, 3) uint8 images of some of a scene's views (positions among them)."""
         scan = self.dataset.by_name(scene.name)
-        frames = [_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)]
+        frames = [posed_view(scan, scene.views[v], n) for n, v in enumerate(chosen)]
         return torch.from_numpy(np.stack([f.frame.color for f in frames]))
 
     def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
@@ -295,7 +295,7 @@ class SceneCache:
         return tensors
 
 
-def _posed(scan: Scan, index: int, order: int) -> PosedFrame:
+def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:
     """View ``index`` as the frame that a robot would have taken as its ``order``-th.
 
     Colour is brought to the depth camera's field of view where they differ (both are centred on the same ray).

@@ -124,15 +124,16 @@ class ScenePass:
 
     def voxel_answers(self) -> VoxelAnswers | None:
         """Answers of a decoder over voxels; None without any sentence about a sample that shows something."""
-        spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
+        spoken = [
+            (i, s.sentences)
+            for i, s in enumerate(self.batch.samples)
+            if s.sentences is not None and len(s.coords)  # what shows something has voxels on every level
+        ]
         if not spoken:
             return None
         candidates = self._candidates()
         assert isinstance(candidates, CandidateVoxels)
-        spoken = [(i, s) for i, s in spoken if not bool(candidates.pad[i].all())]
-        if not spoken:
-            return None
-        rows = torch.tensor([i for i, s in spoken for _ in range(len(s.tokens))])
+        rows = _brought([i for i, s in spoken for _ in range(len(s.tokens))], candidates.pad)
         sentences = [s for _, s in spoken]
         length = max(s.tokens.shape[1] for s in sentences)
         tokens = torch.cat([nn.functional.pad(s.tokens, (0, 0, 0, length - s.tokens.shape[1])) for s in sentences])

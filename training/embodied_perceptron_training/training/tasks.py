@@ -13,7 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,19 @@ from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, fcaf3d, network_config
-from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
+from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
-from embodied_perceptron_training.training.images import ImageTask, check_packaged_images, load_images
+from embodied_perceptron_training.training.images import (
+    ImageTask,
+    check_packaged_images,
+    load_images,
+    start_images,
+)
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -295,9 +300,14 @@ _STRATEGIES = {
 
 
 class SceneTask:
-    """See the module docstring and :class:`~embodied_perceptron_training.training.task.TrainingTask`."""
+    """See the module docstring and :class:`~embodied_perceptron_training.training.task.TrainingTask`.
 
-    def __init__(self, run: TrainingRun) -> None:
+    Args:
+        run: see there.
+        shape: what the run's network is made into before it is built: fewer channels, for tests and benchmarks.
+    """
+
+    def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
         self.run = run
         self._kind = TASK_KINDS[run.task]
         train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
@@ -305,14 +315,14 @@ class SceneTask:
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
         stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
-        self.config = config = task_config(run, len(self.classes))
+        self.config = config = shape(task_config(run, len(self.classes)))
         if stays is not None:
             self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
-        check_packaged_images(config, choice.images)
-        network = PerceptionNetwork(config, pretrained_images=choice.images == "imagenet")
+        check_packaged_images(config, choice)
+        network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
         if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
             images = copy.deepcopy(network.state_dict())
@@ -323,6 +333,8 @@ class SceneTask:
             load_into(network, self.learning.start_state(network, weights), str(weights))
         if images is not None:
             load_images(network, images)
+        if choice.pretrained:
+            start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
             for part in (network.image_encoder, network.image_projection):
@@ -390,7 +402,12 @@ class SceneTask:
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
-        """A batch."""
+        """A batch. Raises ``ValueError`` for a label that the network does not know: a device looks at none."""
+        for sample in samples:
+            check_labels(sample.name, sample.labels, self.config.num_classes + 1)
+            if sample.occupancy is not None and self.config.occupancy is not None:
+                known = sample.occupancy[sample.occupancy != OCCUPANCY_IGNORED]
+                check_labels(f"{sample.name}, occupancy", known, self.config.occupancy.num_classes + 1)
         return SceneBatch(list(samples))
 
     # ------------------------------------------------------------------------------------------- losses, validation
@@ -430,6 +447,13 @@ class SceneTask:
         save_network(path, _network(model), self.classes, {**known, **extra})
 
 
+def check_labels(name: str, labels: torch.Tensor, count: int) -> None:
+    """Raise ``ValueError`` unless all labels, on the host, are in [0, count)."""
+    wrong = labels[(labels < 0) | (labels >= count)]
+    if len(wrong):
+        raise ValueError(f"{name}: label {int(wrong[0])} is not in [0, {count - 1}]")
+
+
 def repeated_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
     """Scenes of an epoch: see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
     known = set(classes)
@@ -463,8 +487,16 @@ def scene_source(
 
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
-    """The network of a run."""
+    """The network of a run. Raises ``ValueError`` for what does not fit, ``FileNotFoundError`` for an option ``text``
+    that is nowhere."""
     config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
+    if run.network.text:
+        if config.grounding is None:
+            raise ValueError(f"option text={run.network.text}: a network of task {run.task} has no grounding")
+        name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
+        spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
+        config = dataclasses.replace(config, grounding=spoken)
+    config = dataclasses.replace(config, refined=run.network.refined == "on")
     if run.network.variant != "ours":
         config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
     if run.network.presence == "on":
@@ -503,7 +535,8 @@ def _network(model: nn.Module) -> PerceptionNetwork:
 
 
 def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
-    """Of the network: those of the weights to start from, all, or those that occur in the training split, sorted.
+    """Of the network: those of the weights to start from, all, the 20 most frequent, or those that occur in the
+    training split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
@@ -513,6 +546,8 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         return load_checkpoint(run.network.weights).classes
     if run.data.classes == "all":
         return tuple(DETECTION_CLASSES)
+    if run.data.classes == "frequent20":
+        return tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES[:20])
     present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:

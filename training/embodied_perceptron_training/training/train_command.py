@@ -51,7 +51,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
     ("variant", str, "ours", {"help": "ours, fcaf3d or fcaf3d+decoder."}),
-    ("box_loss", str, "decoupled", {"help": "decoupled or plain."}),
+    ("box_loss", str, "decoupled", {"help": "decoupled, decoupled-three, plain, l1-angles, l1-matrix or none."}),
     ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
     (
         "weights",
@@ -199,7 +199,10 @@ def ablate(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: one below it per row, tables, JSON.")],
     rows: Annotated[
         str,
-        typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
+        typer.Option(
+            help="Names of tables (detection, detectors, occupancy, loss, training-views, tasks, views, occlusion) or "
+            "rows."
+        ),
     ] = "all",
     minutes_per_row: Annotated[
         float, typer.Option(min=0, help="Wall clock until a training stops, to be resumed by the same command.")

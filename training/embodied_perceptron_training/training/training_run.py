@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
 
 Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
-BoxLoss = Literal["decoupled", "plain"]
+BoxLoss = Literal["decoupled", "decoupled-three", "plain", "l1-angles", "l1-matrix", "none"]
 ScheduleShape = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
@@ -57,8 +57,8 @@ class DataConfig:
         train: folder of the training split.
         val: folder of the validation split (the same folder when it holds both); None = no validation.
         also: further folders with training scenes, separated by commas.
-        classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
-            to start from, in its order.
+        classes: ``data`` (those that occur in the training split), ``all``, ``frequent20`` (the 20 that EmbodiedScan
+            has most instances of), or ``weights``: those of the weights file to start from, in its order.
         repeat: windows per scene and epoch.
         repeat_factor_threshold: scenes with a class that fewer than this share of all scenes has come more often, see
             :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = all alike.
@@ -74,7 +74,7 @@ class DataConfig:
     cache: str = field(default="", metadata=_option())
 
     def __post_init__(self) -> None:
-        _check_choice(self, "classes", ("data", "all", "weights"))
+        _check_choice(self, "classes", ("data", "all", "frequent20", "weights"))
         _check_unit(self, "repeat_factor_threshold")
 
     @property
@@ -95,6 +95,12 @@ class NetworkChoice:
         images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
             everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
+        pretrained: what the image encoder starts from, to be trained along: ``imagenet`` for the preset's packaged
+            weights, or a safetensors file with a ResNet-50 as torchvision names its parameters. Its batch norms then
+            keep their statistics, as in the release. Empty: the seed's.
+        refined: ``on``: ``paper`` reads images with an occlusion test and decodes boxes as ``tiny`` and ``base`` do.
+        text: the text encoder of grounding: ``minilm`` (the package), a folder with ``config.json``,
+            ``model.safetensors`` and a tokenizer, or a name in the local cache. Empty = the preset's.
         presence: ``on``: the detection head has one more output, whether a thing is there at all, trained on things of
             every name and of none. Weights to start from may lack it; it then starts anew.
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
@@ -109,11 +115,17 @@ class NetworkChoice:
     variant: Variant = field(default="ours", metadata=_request())
     weights: Path | None = field(default=None, metadata=_request())
     images: str = field(default="", metadata=_option(of=_BOTH))
+    pretrained: str = field(default="", metadata=_option())
+    refined: str = field(default="off", metadata=_option())
+    text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "presence", ("off", "on"))
+        _check_choice(self, "refined", ("off", "on"))
+        if self.pretrained and self.images:
+            raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
         _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
 
 
@@ -189,7 +201,9 @@ class LossConfig:
     """What is minimised.
 
     Attributes:
-        box_loss: corner distances of boxes, decoupled or plain.
+        box_loss: corner distances of boxes: ``decoupled`` into centre, size, rotation and the whole box (the paper's),
+            ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or the differences of their
+            numbers (``l1-angles``, ``l1-matrix``); ``none``: ``box_iou`` alone.
         box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
         contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
         detection, occupancy, grounding: weights of the heads.
@@ -201,6 +215,12 @@ class LossConfig:
     detection: float = field(default=1.0, metadata=_option("w_detection"))
     occupancy: float = field(default=0.5, metadata=_option("w_occupancy"))
     grounding: float = field(default=0.3, metadata=_option("w_grounding"))
+
+    def __post_init__(self) -> None:
+        _check_choice(self, "box_loss", get_args(BoxLoss))
+        _check_positive(self, ("box_iou",), zero=True)
+        if self.box_loss == "none" and not self.box_iou:
+            raise ValueError("box_loss none leaves the IoU alone: option w_iou must be positive")
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,17 @@ def test_occupancy_by_hand() -> None:
     assert figures["mIoU_classes"] == pytest.approx((100 / 3 + 50) / 2)
 
 
+def test_a_class_that_is_nowhere_does_not_count_where_it_is_predicted() -> None:
+    """A bed where a chair is: the chair's voxel is missed, and there is no column of beds."""
+    figures = occupancy_metrics(
+        [SceneOccupancy(np.array([0, 1, 3, 2]), np.array([0, 1, 1, 2]))], ["chair", "table", "bed"]
+    )
+    assert figures["IoU/chair"] == pytest.approx(50)
+    assert "IoU/bed" not in figures
+    assert figures["mIoU"] == pytest.approx((100 + 50 + 100) / 3)
+    assert figures["mIoU_classes"] == pytest.approx(75)
+
+
 def test_occupancy_counts_voxels_over_scenes_and_skips_unseen() -> None:
     a = SceneOccupancy(np.array([1, 1, 1]), np.array([1, 1, 2]), np.array([True, True, False]))
     b = SceneOccupancy(np.array([1]), np.array([2]))
@@ -286,7 +297,7 @@ def test_golden_occupancy() -> None:
         at = z[f"s{i}_gt4"]
         truth[at[:, 0], at[:, 1], at[:, 2]] = at[:, 3]
         scenes.append(SceneOccupancy(z[f"s{i}_pred"], truth, z.get(f"s{i}_mask")))
-    figures = occupancy_metrics(scenes, recorded["classes"])
+    figures = occupancy_metrics(scenes, recorded["classes"], released=True)
     ours = {k.removeprefix("IoU/"): v for k, v in figures.items() if k.startswith("IoU/")}
     assert ours == pytest.approx({k: 100 * v for k, v in recorded["result"].items()})
     assert figures["mIoU"] == pytest.approx(100 * np.mean(list(recorded["result"].values())))
@@ -309,6 +320,9 @@ def test_grounding_by_hand() -> None:
     assert figures["top10_acc50"] == pytest.approx(60)
     assert figures["top1_acc25/hard"] == 100
     assert figures["top1_acc25/easy"] == 25
+    # 1; found second: 1/2; beyond the tenth; nothing; one of two objects: 1/2
+    assert figures["ranked_AP25"] == pytest.approx(100 * (1 + 0.5 + 0 + 0 + 0.5) / 5)
+    assert figures["ranked_AP50/easy"] == pytest.approx(25)
     assert "top1_acc25/view_dependent" not in figures
 
 

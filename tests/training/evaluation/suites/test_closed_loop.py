@@ -32,11 +32,11 @@ from embodied_perceptron_training.evaluation.suites.closed_loop import (
     SuiteSpec,
     biggest_clusters,
     class_posteriors,
-    home_references,
     lifted_answers,
     load_suite_scene,
     point_truth,
     presence_of,
+    small_thing_references,
 )
 from embodied_perceptron_training.evaluation.suites.grounded_questions import KINDS
 from embodied_perceptron_training.evaluation.suites.openlex3d import RANKING, TIERS, Prompts, TieredLabels, read_labels
@@ -187,13 +187,13 @@ def test_references_are_of_small_things_once_each(spec: SuiteSpec) -> None:
     scene = closed_loop.load(
         closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0]
     )
-    references = home_references(scene)
+    references = small_thing_references(scene)
     assert len({r.object_id for r in references}) == len(references) > 0
     texts = {p.text: p.target_ids for p in scene.prompts}
     for r in references:
         assert texts[r.description] == (int(r.object_id),)
         assert r.box[3:].max() <= 0.6 * 2**0.5 + 1e-9
-    assert home_references(scene, 0.0) == []
+    assert small_thing_references(scene, 0.0) == []
 
 
 def cluster(label: str, x: float, hits: int = 1) -> Cluster:
@@ -214,7 +214,7 @@ def test_a_perfect_detector_lifts_the_things_of_a_home(spec: SuiteSpec) -> None:
     scene = load_suite_scene(spec, NAMES[0])
     detections = [d for k, ids in enumerate(scene.instances) for d in perfect_detections(ids, k, scene.label_of)]
     clusters = lift(detections, scene.scene.frames, 0.1)
-    references = home_references(
+    references = small_thing_references(
         closed_loop.load(closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0])
     )
     answers = []
@@ -231,18 +231,27 @@ def test_arkitscenerefer_end_to_end_and_again_from_its_files(spec: SuiteSpec, ro
     code, text = invoke("arkitscenerefer", *common, "--out", str(out))
     assert code == 0, text
     figures = json.loads((out / "metrics.json").read_text())
-    assert list(figures) == [p + name for p in ("", "lift_perfect/", "lift_noisy/") for name in FIGURES]
-    assert figures["lift_perfect/Dist@0.3"] > 0
+    bounds = ("bound_perfect_masks", "bound_noisy_masks")
+    systems = ["", *(f"{bound}{choice}/" for bound in bounds for choice in ("", "/biggest_cluster"))]
+    assert list(figures) == [system + name for system in systems for name in FIGURES]
+    assert figures["bound_perfect_masks/Dist@0.3"] > 0
     records, repeated = read_references(out / "references.json")
     assert (len(records) > 0, repeated) == (True, 0)
-    for system in ("lift_perfect", "lift_noisy"):
+    for system in bounds:
         files = ("--references", str(out / "references.json"), "--answers", str(out / f"answers_{system}.json"))
         code, text = invoke("arkitscenerefer", *common, "--out", str(tmp_path / system), *files)
         assert code == 0, text
         again = json.loads((tmp_path / system / "metrics.json").read_text())
         assert again == pytest.approx({name: figures[f"{system}/{name}"] for name in FIGURES})
-    code, text = invoke("arkitscenerefer", *common, "--out", str(out), "--references", str(out / "references.json"))
-    assert (code, "belong together" in text) == (2, True)
+    code, text = invoke("arkitscenerefer", *common, "--out", str(out), "--answers", str(out / "answers.json"))
+    assert (code, "--answers are scored against --references" in text) == (2, True)
+    code, text = invoke("arkitscenerefer", *common, "--out", str(out), "--detector", str(out / "answers.json"))
+    assert (code, "--detector and --detector-layout belong together" in text) == (2, True)
+    # the records of the run, asked of the own network: the same answers
+    records_file = ("--references", str(out / "references.json"))
+    code, text = invoke("arkitscenerefer", *common, "--out", str(tmp_path / "asked"), *records_file)
+    assert code == 0, text
+    assert json.loads((tmp_path / "asked" / "metrics.json").read_text()) == pytest.approx(figures)
 
 
 # -- OpenLex3D

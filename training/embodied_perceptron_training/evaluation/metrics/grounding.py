@@ -2,6 +2,8 @@
 
 ``top1_acc25``: the best box overlaps the object with IoU > 0.25. ``top10_acc25``: one of the ten best does; this is
 what the released EmbodiedScan code prints as "AP" of grounding. A robot acts on one answer: read the first.
+``ranked_AP25``: average precision of the ten best boxes of a sentence, each counted as a detection is
+(:mod:`.detection`); the mean over sentences. With one object it is one over the rank of the box that finds it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron_training.evaluation.metrics.detection import average_precision
 
 THRESHOLDS = (0.25, 0.5)
 RANKS = (1, 10)
@@ -39,41 +42,64 @@ OPPOSITES = {"hard": "easy", "view_dependent": "view_independent", "unique": "mu
 
 
 def grounding_metrics(queries: Sequence[GroundingQuery]) -> dict[str, float]:
-    """Flat figures in percent: ``top1_acc25 top1_acc50 top10_acc25 top10_acc50`` and ``<figure>/<property>``.
+    """Flat figures in percent: ``top1_acc25 top1_acc50 top10_acc25 top10_acc50 ranked_AP25 ranked_AP50`` and
+    ``<figure>/<property>``.
 
     Raises ``ValueError`` naming the query (by number) that does not fit, and when there is none.
     """
     if not queries:
         raise ValueError("no queries")
-    best = np.stack([_best_iou(i, q) for i, q in enumerate(queries)])  # (queries, ranks)
+    overlaps = [_overlaps(i, q) for i, q in enumerate(queries)]
+    best = np.array([[iou[:rank].max(initial=0.0) for rank in RANKS] for iou in overlaps])  # (queries, ranks)
     members: dict[str, list[bool]] = {}
     for flag, opposite in OPPOSITES.items():
         if any(flag in q.flags for q in queries):
             members[opposite] = [not q.flags.get(flag, True) for q in queries]
             members[flag] = [q.flags.get(flag, False) for q in queries]
+    values = {
+        f"top{rank}_acc{_percent(threshold)}": best[:, column] > threshold
+        for column, rank in enumerate(RANKS)
+        for threshold in THRESHOLDS
+    }
+    for threshold in THRESHOLDS:
+        values[f"ranked_AP{_percent(threshold)}"] = np.array([_ranked_precision(iou, threshold) for iou in overlaps])
     result: dict[str, float] = {}
-    for column, rank in enumerate(RANKS):
-        for threshold in THRESHOLDS:
-            hits = best[:, column] > threshold
-            name = f"top{rank}_acc{round(threshold * 100):02d}"
-            result[name] = 100 * float(hits.mean())
-            for group, mask in members.items():
-                if any(mask):
-                    result[f"{name}/{group}"] = 100 * float(hits[np.array(mask)].mean())
+    for name, of_queries in values.items():
+        result[name] = 100 * float(of_queries.mean())
+        for group, mask in members.items():
+            if any(mask):
+                result[f"{name}/{group}"] = 100 * float(of_queries[np.array(mask)].mean())
     return result
 
 
-def _best_iou(number: int, query: GroundingQuery) -> NDArray[np.float64]:
-    """(ranks,) best IoU of the object(s) with the first 1 and the first 10 boxes."""
+def _percent(threshold: float) -> str:
+    return f"{round(threshold * 100):02d}"
+
+
+def _ranked_precision(iou: NDArray[np.float64], threshold: float) -> float:
+    """(boxes, objects) overlaps, best box first -> average precision: a box is of the object that it overlaps most, and
+    right when it is the first that finds it."""
+    found: set[int] = set()
+    right = []
+    for row in iou:
+        nearest = int(row.argmax())
+        right.append(row[nearest] > threshold and nearest not in found)
+        if right[-1]:
+            found.add(nearest)
+    hits = np.cumsum(right)
+    return average_precision(hits / iou.shape[1], hits / np.arange(1, len(hits) + 1))
+
+
+def _overlaps(number: int, query: GroundingQuery) -> NDArray[np.float64]:
+    """(at most 10, objects) IoU of the best boxes with the object(s)."""
     try:
         predicted = _boxes(query.predicted)[: max(RANKS)]
-        iou = bx.box_iou(predicted, _boxes(query.truth)).numpy()
+        iou: NDArray[np.float64] = bx.box_iou(predicted, _boxes(query.truth)).numpy()
     except ValueError as error:
         raise ValueError(f"query {number}: {error}") from error
     if iou.shape[1] == 0:
         raise ValueError(f"query {number}: no ground-truth box")
-    per_box = iou.max(axis=1)
-    return np.array([per_box[:rank].max(initial=0.0) for rank in RANKS])
+    return iou
 
 
 def _boxes(values: NDArray[np.float64]) -> torch.Tensor:

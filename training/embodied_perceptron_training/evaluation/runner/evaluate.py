@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import load_inference
@@ -19,7 +22,7 @@ from embodied_perceptron.weights.categories import (
     TAIL_CLASSES,
 )
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
-from embodied_perceptron_training.evaluation.metrics.detection import detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
@@ -44,6 +47,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
 }
 _BY_SENSOR = ("AP25", "AP25_furniture")
+BY_FREQUENCY = (*HEAD_CLASSES, *COMMON_CLASSES, *TAIL_CLASSES)
 NEEDS = {  # task -> (head, what it is called)
     "detection": "detection",
     "continuous-detection": "detection",
@@ -68,6 +72,7 @@ class EvaluationSpec:
         prompts: which sentences: ``embodiedscan_<split>_<prompts>.json``.
         turn_seed: turn and move every scene at random; None = as they are.
         window_m: edge of what the network looks at at once; larger scenes are looked at in overlapping windows.
+        frequent: only the so many classes count that EmbodiedScan has most instances of; 0 = all.
     """
 
     data: str
@@ -79,6 +84,7 @@ class EvaluationSpec:
     turn_seed: int | None = None
     prompts: str = "vg"
     window_m: float = WINDOW_M
+    frequent: int = 0
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -132,7 +138,7 @@ def evaluate(
     outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
         raise EvaluationError("no scene to score")
-    figures = score(outcome.results, spec.tasks)
+    figures = score(of_frequent(outcome.results, spec.frequent), spec.tasks)
     true = {DETECTION_CLASSES[label] for _, _, t in _samples(outcome.results) for label in t.labels.tolist()}
     return Evaluation(
         spec,
@@ -143,6 +149,23 @@ def evaluate(
         tuple(sorted(true)),
         time.perf_counter() - start,
     )
+
+
+def of_frequent(results: list[SceneResult], number: int) -> list[SceneResult]:
+    """Without boxes, predicted and true, of other classes than the ``number`` most frequent; 0 = as they are."""
+    if not number:
+        return results
+    counted = np.array(BY_FREQUENCY[:number])
+
+    def of(boxes: SceneBoxes) -> SceneBoxes:
+        return boxes.take(np.isin(boxes.labels, counted))
+
+    return [
+        dataclasses.replace(
+            r, boxes={task: [(n, of(p), of(t)) for n, p, t in samples] for task, samples in r.boxes.items()}
+        )
+        for r in results
+    ]
 
 
 def score(results: list[SceneResult], tasks: tuple[str, ...]) -> dict[str, float]:

@@ -76,6 +76,7 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
             "tensors": state_digest(load_checkpoint(path).state),
         },
         "views": spec.views,
+        "frequent_classes": spec.frequent,
         "turn_seed": spec.turn_seed,
         "window_m": spec.window_m,
         "windows": sum(r.windows for r in results),

@@ -37,20 +37,31 @@ EVERYWHERE = math.inf  # window of a look at the whole scene
 _RADIUS_M = 1000.0  # nothing of a scene is forgotten
 
 
+_POINTS_M = 0.01  # of the map of a network that reads points instead of it
+
+
 def evaluation_config(
-    views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None, every_box: bool = True
+    views: int,
+    window_m: float = WINDOW_M,
+    base: PerceptronConfig | None = None,
+    every_box: bool = True,
+    inference: Predictor | None = None,
 ) -> PerceptronConfig:
     """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
 
     A benchmark's views are few and far apart, and the whole scene is looked at once. ``every_box``: the network makes
     boxes of any score, as average precision and fits need them; otherwise those that it makes on a robot.
+    ``inference``: of ``paper``, whose input are points, gets a map that is as fine as its sites.
     """
     base = PerceptronConfig() if base is None else base
     tracking = base.objects.tracking
+    voxel_m = base.volume.voxel_size_m
+    if inference is not None and inference.network.config.inputs == "xyz":
+        voxel_m = min(voxel_m, _POINTS_M)
     at_once = dataclasses.replace(tracking, existence=dataclasses.replace(tracking.existence, confirm_count=1))
     return dataclasses.replace(
         base,
-        volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
+        volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M, voxel_size_m=voxel_m),
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
         objects=dataclasses.replace(base.objects, tracking=at_once),
         network=dataclasses.replace(base.network, window_m=window_m, all_boxes=every_box),
@@ -59,7 +70,7 @@ def evaluation_config(
 
 def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
     """A perceptron for one scene of so many views."""
-    return Perceptron(evaluation_config(views, window_m), inference=inference)
+    return Perceptron(evaluation_config(views, window_m, inference=inference), inference=inference)
 
 
 def mapped_scene(
@@ -67,7 +78,8 @@ def mapped_scene(
 ) -> Perceptron:
     """A perceptron after all views of a scene; without a network where ``inference`` is None. ``every_box`` as for
     :func:`evaluation_config`."""
-    perceptron = Perceptron(evaluation_config(len(scene.frames), window_m, every_box=every_box), inference=inference)
+    config = evaluation_config(len(scene.frames), window_m, every_box=every_box, inference=inference)
+    perceptron = Perceptron(config, inference=inference)
     for frame in scene.frames:
         perceptron.integrate(frame)
     return perceptron

@@ -59,6 +59,7 @@ class EvaluationScene:
         unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
             shows, where the data tell.
         held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
+        T_world_scan: (4, 4) from the frame of the source's own files to the frames' world.
     """
 
     name: str
@@ -75,6 +76,7 @@ class EvaluationScene:
     visible_unlabelled: tuple[frozenset[int], ...] = ()
     held_out: tuple[bool, ...] = ()
     sensor: str = ""
+    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
 
     def things(self, last: int | None = None) -> F64:
         """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
@@ -158,6 +160,7 @@ def load_scene(
         visible_unlabelled=tuple(frozenset(scan.images[view].visible_unlabelled) for view in chosen),
         held_out=scan.held_out,
         sensor=scan.sensor,
+        T_world_scan=T @ scan.T_world_scan,
     )
 
 

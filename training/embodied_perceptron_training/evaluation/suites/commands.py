@@ -29,13 +29,17 @@ def register(app: typer.Typer) -> None:
         app.command(suite.__name__)(with_common_options(suite))
 
 
-def suite_spec(common: Common, seed: int = 0, training: Path | None = None) -> SuiteSpec:
-    """For a suite's run."""
+def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
+    """For a suite's run; ``others``: of its fields. A wrong one ends with its message and status 2."""
     from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
 
     data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
     trained = None if training is None else known_everywhere(training, common.workers)
-    return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained)
+    try:
+        return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained, **others)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
 
 
 def pope(
@@ -77,21 +81,33 @@ def arkitscenerefer(
     common: Common,
     seed: Annotated[int, typer.Option(help="Seed: of the noisy detector.")] = 0,
     references: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON), about scans of --data."),
     ] = None,
     answers: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): to --references.")
     ] = None,
+    detector: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: lifted and scored.")
+    ] = None,
+    detector_layout: Annotated[
+        str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
+    ] = "",
+    cluster_m: Annotated[
+        float, typer.Option(min=1e-3, help="Hits so close are of one thing; 0.02 as published.")
+    ] = 0.02,
 ) -> None:
-    """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
+    """ARKitSceneRefer: small things by expressions; our grounding, a lifted 2-D detector, bounds of lifts."""
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import closed_loop, files
 
+    records, file = (None if p is None else known_everywhere(p, common.workers) for p in (references, detector))
+    lifts = {"detector": file or "", "layout": detector_layout, "cluster_m": cluster_m}
     _suite(
         "arkitscenerefer",
         common,
-        suite_spec(common, seed),
-        closed_loop.run_arkitscenerefer if answers is None and references is None else None,
+        suite_spec(common, seed, references=records, **lifts),
+        closed_loop.run_arkitscenerefer if answers is None else None,
         lambda: files.score_refer_files(references, answers),
         files.write_refer,
     )

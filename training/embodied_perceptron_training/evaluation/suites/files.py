@@ -1,7 +1,7 @@
 """Suites from anybody's files, and what a suite's own run leaves beside its figures, in the same forms.
 
     pope             out/scenes.json, out/questions.json, out/answers.json
-    arkitscenerefer  out/references.json, out/answers.json, out/answers_lift_perfect.json, out/answers_lift_noisy.json
+    arkitscenerefer  out/references.json, out/answers.json, out/answers_<system>.json of what is lifted
     openlex3d        DATA/openlex3d/<scene>.json labels, DATA/openlex3d/<scene>.npz truth (homes: from the images),
                      PREDICTIONS/<scene>.npz maps, PREDICTIONS/prompts.npz text features of labels and
                      queries; out/prompts.txt lists the texts that need one
@@ -26,7 +26,6 @@ from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     references_json,
 )
 from embodied_perceptron_training.evaluation.suites.closed_loop import (
-    LIFTS,
     OpenLexResult,
     PopeResult,
     ReferResult,
@@ -95,9 +94,9 @@ def write_pope(spec: SuiteSpec, run: SuiteRun[PopeResult], out: Path) -> None:
 
 
 def score_refer_files(references: Path | None, answers: Path | None) -> Scored:
-    """Figures of answers to published records. Raises :class:`EvaluationError` unless both are given."""
+    """Figures of answers to published records. Raises :class:`EvaluationError` without records."""
     if references is None or answers is None:
-        raise EvaluationError("--references and --answers belong together")
+        raise EvaluationError("--answers are scored against --references")
     records, repeated = read_references(references)
     figures = refer_metrics(read_refer_answers(answers, records), records)
     return figures, {"data": f"{len(records)} expressions of {references.name}", "repeated_records": repeated}
@@ -107,9 +106,10 @@ def write_refer(spec: SuiteSpec, run: SuiteRun[ReferResult], out: Path) -> None:
     """Expressions and answers of a run."""
     records = [r for result in run.results for r in result.references]
     write_atomically(out / "references.json", references_json(records).encode())
-    for system in ("", *LIFTS):
+    asked = [result for result in run.results if result.references]
+    for system in (s for s in asked[0].answers if "/" not in s and all(s in r.answers for r in asked)):
         name = f"answers_{system}.json" if system else "answers.json"
-        given = [a for result in run.results for a in result.answers[system]]
+        given = [a for result in asked for a in result.answers[system]]
         write_atomically(out / name, refer_answers_json(records, given).encode())
 
 
