@@ -127,10 +127,11 @@ def ground_objects(
         return answer, answer.decide(query.top_k)
 
     answer, (status, ranked, reason) = answered(meaning)
-    if meaning.other is not None and not answer.is_there:
-        other, decided = answered(meaning.other)
+    for about in () if answer.is_there else meaning.others:
+        other, decided = answered(about)
         if decided[0] != GroundingStatus.NOT_FOUND:
-            meaning, answer, (status, ranked, reason) = meaning.other, other, decided
+            meaning, answer, (status, ranked, reason) = about, other, decided
+            break
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
