@@ -62,6 +62,10 @@ _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
 _HARDLY_READ, _READ_SHARE = 0.05, 0.3  # probability of a reading below which it lowers an answer's, and how fast
+_SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
+_LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
+_PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
+_SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -127,15 +131,28 @@ def ground_objects(
         return answer, answer.decide(query.top_k)
 
     answer, (status, ranked, reason) = answered(meaning)
-    for about in () if answer.is_there else meaning.others:
-        other, decided = answered(about)
-        if decided[0] != GroundingStatus.NOT_FOUND:
-            meaning, answer, (status, ranked, reason) = about, other, decided
-            break
+    best = _support(status, ranked or answer.nearest)
+    for about in meaning.others if best < _PLAINLY_MEANT else ():
+        if about.problem:
+            continue
+        other, (other_status, found, why) = answered(about)
+        share = min(about.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING
+        support = share * _support(other_status, found or other.nearest)
+        if support > best:
+            best, answer, status, reason = support, other, other_status, why
+            ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in found)
+    meaning = answer.meaning
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
     return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
+
+
+def _support(status: GroundingStatus, found: Sequence[SceneObject]) -> float:
+    """How much the scene speaks for a reading that is answered so: of readings that are about as likely the one is meant
+    that something answers to best."""
+    score = max(found[0].score if found else 0.0, _LEAST_SUPPORT)
+    return _SUPPORT.get(status, 0.0) * score
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:
@@ -226,7 +243,6 @@ class _Answer:
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
-        self.is_there = False  # whether anything has a name that answers to the noun
         self.nearest: tuple[SceneObject, ...] = ()  # where none is what the sentence says: what comes nearest to it
         known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
@@ -275,9 +291,8 @@ class _Answer:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
-        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
-        self.is_there = bool(there.any())
-        if not self.is_there:
+        there = self._there(kind, target.noun)
+        if not there.any():
             by_sight = self._by_sight(target.noun)
             if not by_sight[1] and kind.max(initial=0.0) >= _AKIN:  # a chair where a stool is asked for
                 self._note_nearest(*self._weighed(self.scorer.evidence())[:2], top_k)
@@ -318,6 +333,12 @@ class _Answer:
                 reason,
             )
         return GroundingStatus.FOUND, self._scored(order[:top_k], probability), self._reason(evidence, order[0])
+
+    def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
+        """(N,) what is called so: what answers well to the noun, or else what says that it is of this kind."""
+        says = self._kind_of(noun)
+        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
+        return there if there.any() else (kind > 0.0) & says
 
     def _weighed(self, evidence: Evidence) -> tuple[list[int], F64, F64]:
         """Candidates, best first, how likely each is meant, and (N,) how likely all conditions hold of each object."""
@@ -435,9 +456,9 @@ class _Answer:
 
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
-        possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
         assert self.meaning.target is not None
-        possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
+        possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
+        possible |= self._there(evidence.category, self.meaning.target.noun)
         rows = np.flatnonzero(possible)
         pairs = self.scorer.here  # what is possible answers to the noun
         pairs = pairs.where(possible[pairs.target] & possible[pairs.anchor])
