@@ -18,7 +18,7 @@ from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.learned import sentence_reader
-from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
+from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
@@ -114,15 +114,39 @@ def test_every_text_has_its_answer(text: str) -> None:
     assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
 
 
+def meaning_of(noun: str, probability: float, *others: Meaning, relation: str = "") -> Meaning:
+    told = (Constraint(relation, (ObjectPhrase("table", (0, 0)),)),) if relation else ()
+    return Meaning(TEXT, ObjectPhrase(noun, (4, 9)), told, probability=probability, others=others)
+
+
 def test_a_reading_of_what_is_not_there_gives_way_to_the_other_one() -> None:
-    first = Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5)
-    other = Meaning(TEXT, ObjectPhrase("table", (4, 9)), probability=0.3)
-    asked = Query(TEXT, meaning=first)
-    assert ground_objects(asked, [CHAIR, TABLE]).status == GroundingStatus.NOT_FOUND
-    both = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5, other=other))
-    assert ground_objects(both, [CHAIR, TABLE]).candidates[0].id == TABLE.id
-    there = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("chair", (4, 9)), other=other))
-    assert ground_objects(there, [CHAIR, TABLE]).candidates[0].id == CHAIR.id
+    other = meaning_of("table", 0.3)
+    assert ground_objects(Query(TEXT, meaning=meaning_of("piano", 0.5)), [CHAIR, TABLE]).status == (
+        GroundingStatus.NOT_FOUND
+    )
+    both = ground_objects(Query(TEXT, meaning=meaning_of("piano", 0.5, other)), [CHAIR, TABLE])
+    assert both.candidates[0].id == TABLE.id
+    there = ground_objects(Query(TEXT, meaning=meaning_of("chair", 0.5, other)), [CHAIR, TABLE])
+    assert there.candidates[0].id == CHAIR.id
+
+
+def test_of_two_readings_the_one_is_meant_that_stands_so() -> None:
+    beside, lone = thing(3, "lamp", (2.6, 0.0, 0.5), SIZE), thing(4, "lamp", (9.0, 9.0, 0.5), SIZE)
+    on, near = (meaning_of("lamp", p, relation=name) for p, name in ((0.5, "on"), (0.3, "near")))
+    objects = [CHAIR, TABLE, lone, beside]
+    assert ground_objects(Query(TEXT, meaning=on), objects).status != GroundingStatus.FOUND
+    found = ground_objects(Query(TEXT, meaning=replace(on, others=(near,))), objects)
+    assert (found.status, found.candidates[0].id) == (GroundingStatus.FOUND, beside.id)
+    alone = ground_objects(Query(TEXT, meaning=near), objects)
+    assert found.candidates[0].score < alone.candidates[0].score  # the reading might be the other one
+    hardly = ground_objects(Query(TEXT, meaning=replace(on, others=(replace(near, probability=1e-6),))), objects)
+    assert hardly.status != GroundingStatus.FOUND
+
+
+def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:
+    trainer, bicycle = thing(3, "exercise bike", (0.0, 3.0, 0.5), SIZE), thing(4, "bicycle", (0.0, 5.0, 0.5), SIZE)
+    assert [o.id for o in ground_objects("the bike", [CHAIR, trainer]).candidates] == [trainer.id]
+    assert ground_objects("the bike", [CHAIR, trainer, bicycle]).candidates[0].id == bicycle.id
 
 
 def test_what_was_hardly_read_is_answered_with_less() -> None:

@@ -45,7 +45,7 @@ _DESCRIBED = (
     "there is a {T}, with a {A} {R} [it=t]", "the {A} is {R} this {T}", "we want the {T}. the {A} is {R} the {T}.",
     "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
 )  # fmt: skip
-_SHARE_DESCRIBED = 0.25
+_SHARE_DESCRIBED = 0.4
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
 
@@ -111,7 +111,7 @@ class SlotGrammar:
                 self.forms.setdefault(relation, []).append(form)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[MarkedSentence]:
-        """``count`` sentences, of which a quarter tells what stands where to a thing that was said before."""
+        """``count`` sentences, of which some tell what stands where to a thing that was said before."""
         names = sorted(self.forms)
         return [
             _described(rng) if rng.random() < _SHARE_DESCRIBED else self._one(rng, names[int(rng.integers(len(names)))])
