@@ -61,11 +61,12 @@ _GENERIC = frozenset(
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
-_HARDLY_READ, _READ_SHARE = 0.05, 0.3  # probability of a reading below which it lowers an answer's, and how fast
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
 _LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
 _PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
 _SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
+_SECOND_SHARE = 0.85  # of the support for the reading of a second reader
+_DISPUTED = 0.6  # share of its probability that an answer keeps where two readers differ
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -126,33 +127,65 @@ def ground_objects(
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors, sources = _finite(objects, colors, sources)
 
-    def answered(about: Meaning) -> tuple[_Answer, tuple[GroundingStatus, tuple[SceneObject, ...], str]]:
+    def answered(about: Meaning) -> _Decided:
         answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
-        return answer, answer.decide(query.top_k)
+        return _Decided(answer, *answer.decide(query.top_k))
 
-    answer, (status, ranked, reason) = answered(meaning)
-    best = _support(status, ranked or answer.nearest)
-    for about in meaning.others if best < _PLAINLY_MEANT else ():
-        if about.problem:
-            continue
-        other, (other_status, found, why) = answered(about)
-        share = min(about.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING
-        support = share * _support(other_status, found or other.nearest)
-        if support > best:
-            best, answer, status, reason = support, other, other_status, why
-            ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in found)
+    best = _likeliest(meaning, answered)
+    answer, status, ranked = best.answer, best.status, best.ranked
     meaning = answer.meaning
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
-    return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
+    return query.answer(status, ranked, best.reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
 
 
-def _support(status: GroundingStatus, found: Sequence[SceneObject]) -> float:
-    """How much the scene speaks for a reading that is answered so: of readings that are about as likely the one is meant
-    that something answers to best."""
-    score = max(found[0].score if found else 0.0, _LEAST_SUPPORT)
-    return _SUPPORT.get(status, 0.0) * score
+@dataclass(frozen=True, eq=False)
+class _Decided:
+    """An answer to one reading of a sentence."""
+
+    answer: _Answer
+    status: GroundingStatus
+    ranked: tuple[SceneObject, ...]
+    reason: str
+
+    @property
+    def support(self) -> float:
+        """How much the scene speaks for the reading: of readings that are about as likely the one is meant that
+        something answers to best."""
+        found = self.ranked or self.answer.nearest
+        return _SUPPORT.get(self.status, 0.0) * max(found[0].score if found else 0.0, _LEAST_SUPPORT)
+
+    def times(self, share: float) -> _Decided:
+        """The same with so much less probability."""
+        ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in self.ranked)
+        return dataclasses.replace(self, ranked=ranked)
+
+    def agrees(self, other: _Decided) -> bool:
+        """Whether another reading gives the same objects, or where one is meant the same one first."""
+        if self.status != other.status:
+            return False
+        many = self.answer.meaning.every or self.status == GroundingStatus.AMBIGUOUS
+        mine, others = ((d.ranked if many else d.ranked[:1]) for d in (self, other))
+        same = all(np.array_equal(a.box, b.box) for a, b in zip(mine, others, strict=False))
+        return same and len(mine) == len(others)
+
+
+def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
+    """The answer to the reading that is likeliest by the words and by the scene."""
+    best = answered(meaning)
+    support = best.support
+    for other in meaning.others if support < _PLAINLY_MEANT else ():
+        share = min(other.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING
+        decided = answered(other)
+        if share * decided.support > support:
+            support, best = share * decided.support, decided.times(share)
+    if meaning.second is None:
+        return best
+    second = answered(meaning.second)
+    if _SECOND_SHARE * second.support > support:
+        best, second = second.times(_SECOND_SHARE), best
+    return best if best.agrees(second) else best.times(_DISPUTED)
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:
@@ -353,10 +386,9 @@ class _Answer:
 
     def _understood(self, evidence: Evidence) -> float:
         """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
-        not on the map, and words that nobody read; and for how sure it was read."""
+        not on the map, and words that nobody read."""
         unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
-        read = math.pow(min(self.meaning.probability / _HARDLY_READ, 1.0), _READ_SHARE)
-        return (_RELATED if _missing(evidence) else 1.0) * unread * read
+        return (_RELATED if _missing(evidence) else 1.0) * unread
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""
@@ -445,6 +477,7 @@ class _Answer:
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
             missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
+            reading=self.meaning.probability,
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
@@ -534,8 +567,9 @@ class _Answer:
         if wanted is not None and len(chosen) < wanted:
             there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
             return GroundingStatus.NOT_FOUND, (), f"{wanted} {pluralize(noun)} were asked for, but there {there}"
+        read = meaning.probability
         traits = [
-            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)))
+            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
             for i in chosen
         ]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
@@ -674,7 +708,8 @@ def _words(c: Constraint) -> str:
 # answer corrects them; its weights stand in ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind")
+FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
+_LEAST_READING = 1e-4  # below it one is as doubtful as the other
 
 
 @dataclass(frozen=True)
@@ -688,6 +723,7 @@ class Traits:
         unsure_view: the sentence depends on who speaks, and nobody knows where that is.
         missing: an anchor is not in the scene.
         kind: how well the label answers to the noun.
+        reading: probability that the sentence is read right, (0, 1].
     """
 
     share: float
@@ -696,6 +732,7 @@ class Traits:
     unsure_view: bool
     missing: bool
     kind: float
+    reading: float = 1.0
 
     def features(self) -> tuple[float, ...]:
         """In the order of :data:`FEATURES`."""
@@ -707,6 +744,7 @@ class Traits:
             float(self.unsure_view),
             float(self.missing),
             self.kind,
+            math.log10(max(self.reading, _LEAST_READING)),
         )
 
 

@@ -121,6 +121,7 @@ class Meaning:
         invalid: the problem is the sentence's, not the scene's.
         probability: that the sentence is read right; 1 = the reader does not say.
         others: what else it may mean, where that is not out of the question, likelier ones first.
+        second: what another reader reads, or None.
     """
 
     text: str
@@ -140,6 +141,7 @@ class Meaning:
     invalid: bool = False
     probability: float = 1.0
     others: tuple[Meaning, ...] = ()
+    second: Meaning | None = None
 
     @property
     def is_view_dependent(self) -> bool:

@@ -310,6 +310,14 @@ def test_of_two_nouns_for_what_is_meant_that_of_the_scene_counts() -> None:
         assert target.noun == noun
 
 
+def test_words_that_are_a_name_of_the_scene_are_that_name() -> None:
+    line = "find: the [jerry=t] can by the office [chair=a]"
+    for labels, noun in ((("jerry can", "chair"), "jerry can"), (("chair",), "jerry")):
+        target = meaning(line, labels).target
+        assert target is not None
+        assert target.noun == noun
+
+
 def test_a_part_is_no_object() -> None:
     part = meaning("find: the [handle=t] [of=t.near(a)] the [fridge=a]")
     assert part.target is None

@@ -161,13 +161,15 @@ class Decoder:
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
         self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
+        in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
+        self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
 
     def meaning(self) -> Meaning:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph = self.graph
         if graph.intent == "none":
-            return Meaning(self.text, None)
+            return Meaning(self.text, None, probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
@@ -238,6 +240,9 @@ class Decoder:
             tokens = tokens[1:]
         if not tokens:
             return None
+        named = next((m for m in self._names if m.first <= thing.first and thing.last <= m.last), None)
+        if named is not None:
+            return named.noun, (self.words[named.first].start, self.words[named.last - 1].end), named.plural, True
         words = list(self.words[thing.last - len(tokens) : thing.last])
         span = words[0].start, words[-1].end
         mentions = lexicon().mentions(words, self.labels)

@@ -44,9 +44,9 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning | None:
 
 
 def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
-    """Those that have a target and say something else than the ones before."""
+    """Those that are about something and say something else than the ones before."""
     kept = [first]
     for other in others:
-        if other.target is not None and all(replace(other, probability=m.probability) != m for m in kept):
+        if other.target is not None and not other.problem and all(replace(other, probability=m.probability) != m for m in kept):
             kept.append(other)
     return tuple(kept[1:])
