@@ -23,7 +23,7 @@ from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.scene.published_scene import PublishedScene
 
 TEXT = "the chair"
@@ -141,6 +141,34 @@ def test_of_two_readings_the_one_is_meant_that_stands_so() -> None:
     assert found.candidates[0].score < alone.candidates[0].score  # the reading might be the other one
     hardly = ground_objects(Query(TEXT, meaning=replace(on, others=(replace(near, probability=1e-6),))), objects)
     assert hardly.status != GroundingStatus.FOUND
+
+
+def test_two_readers_that_differ_are_less_sure_and_the_scene_decides() -> None:
+    chair, table, piano = (meaning_of(noun, 0.5) for noun in ("chair", "table", "piano"))
+
+    def asked(first: Meaning, second: Meaning | None) -> Grounding:
+        return ground_objects(Query(TEXT, meaning=replace(first, second=second)), [CHAIR, TABLE])
+
+    alone, agreed, differs = (asked(chair, second) for second in (None, chair, table))
+    assert {a.candidates[0].id for a in (alone, agreed, differs)} == {CHAIR.id}
+    assert agreed.candidates[0].score == alone.candidates[0].score > differs.candidates[0].score
+    found = asked(piano, table)
+    assert (found.status, found.candidates[0].id) == (GroundingStatus.FOUND, TABLE.id)
+    assert found.candidates[0].score < asked(table, table).candidates[0].score
+    assert asked(piano, piano).status == GroundingStatus.NOT_FOUND
+
+
+def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for probability, wanted in ((0.99, GroundingStatus.INVALID), (0.5, GroundingStatus.FOUND)):
+        nothing = Meaning(TEXT, None, probability=probability)
+        monkeypatch.setattr(queries, "read_meaning", lambda text, labels, nothing=nothing: nothing)
+        assert ground_objects(Query(TEXT).parsed(("chair",), "both"), [CHAIR, TABLE]).status == wanted
+    monkeypatch.setattr(queries, "read_meaning", lambda text, labels: meaning_of("table", 0.25))
+    read = Query(TEXT).parsed(("chair",), "both").meaning
+    assert read is not None
+    assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
 
 
 def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:
