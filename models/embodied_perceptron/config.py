@@ -499,7 +499,7 @@ class LanguageOptions:
             decides; without that extra the rules read.
     """
 
-    reader: SentenceReading = "rules"
+    reader: SentenceReading = "both"
 
 
 @dataclass(frozen=True)

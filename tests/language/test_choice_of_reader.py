@@ -62,7 +62,7 @@ def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
 def test_the_configuration_chooses(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("network: {weights: none}")
-    assert Perceptron.from_config(load_config(path)).grounder.reader == "rules"
+    assert Perceptron.from_config(load_config(path)).grounder.reader == "both"
     path.write_text("network: {weights: none}\nlanguage: {reader: learned}")
     assert Perceptron.from_config(load_config(path)).grounder.reader == "learned"
     path.write_text("language: {reader: guess}")
