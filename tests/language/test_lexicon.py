@@ -87,6 +87,8 @@ def test_what_serves_a_verb_answers_to_it() -> None:
     assert lexicon().similarity("something to sit", "piano bench") >= 0.75
     assert lexicon().similarity("something to sweep", "broom") == 1.0
     assert lexicon().similarity("something to sweep", "couch") < 0.35
+    assert lexicon().similarity("something to sit on", "chair") == 1.0  # a noun of the table
+    assert lexicon().similarity("something to frobnicate", "chair") < 0.35
 
 
 def test_every_verb_is_served_by_nouns_that_are_known() -> None:

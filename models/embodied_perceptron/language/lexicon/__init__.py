@@ -126,8 +126,9 @@ class Lexicon:
         """
         if noun == label:
             return 1.0
-        if noun.startswith(_FOR):
-            return max(self.similarity(name, label) for name in affordances()[noun.removeprefix(_FOR)])
+        serves = affordances().get(noun.removeprefix(_FOR), ()) if noun.startswith(_FOR) else ()
+        if serves:
+            return max(self.similarity(name, label) for name in serves)
         answers = self._listed(noun, label)
         if answers or (noun in self.meaning and label in self.labels):
             return answers
