@@ -322,6 +322,10 @@ def test_a_part_is_no_object() -> None:
     part = meaning("find: the [handle=t] [of=t.near(a)] the [fridge=a]")
     assert part.target is None
     assert "a part of it" in part.problem
+    assert "a part of it" in meaning("find: the edge of the [red=t.colour] [table=t]").problem
+    assert not meaning("find: put it [on the top of=t.on(a)] the [shelf=a] [cup=t]").problem
+    assert not meaning("find: go to the top of the [stairs=t]", ("top", "stairs")).problem
+    assert not meaning("find: look at the back of the [chair=t]").problem
 
 
 def test_what_is_made_for_a_thing_is_not_that_thing() -> None:

@@ -63,6 +63,7 @@ _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others l
 _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _PARTS = word_set("parts") | word_set("whole_parts")
+_PREPOSITIONS = word_set("prepositions")
 _ROOMS = word_set("rooms")
 _ACCESSORIES = word_set("accessories")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
@@ -71,6 +72,8 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
+_THE = frozenset(("the", "this", "that"))
+_SIDES_OF_ALL = frozenset(("top", "bottom", "back", "front", "edge", "side", "inside", "middle", "end"))
 _BACKWARDS = frozenset(("it", "them"))
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
@@ -176,9 +179,11 @@ class Decoder:
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
         own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
-        whole = self._whole_of(target, own)
-        if whole:
-            problem = f"the {phrase.noun} of the {whole} is a part of it; parts have no boxes of their own"
+        part, whole = phrase.noun, self._whole_of(target, own)
+        if not whole:
+            part, whole = self._part_before(phrase), phrase.noun
+        if part and whole:
+            problem = f"the {part} of the {whole} is a part of it; parts have no boxes of their own"
             return Meaning(self.text, None, problem=problem)
         owner = self._belongs_to(phrase)
         if owner:
@@ -317,6 +322,17 @@ class Decoder:
         of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
         named = None if of is None else self._nouns.get(of.others[0])
         return "" if named is None else named[0]
+
+    def _part_before(self, phrase: ObjectPhrase) -> str:
+        """The part of the target that is asked for, "the edge of the table", where the target is read as all of it;
+        empty where it is, or where the part is a place: "on top of the table"."""
+        before = [w.text for w in self.words if w.end <= phrase.span[0]]
+        first = len(before)
+        of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
+        if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
+            return ""
+        leads = before[of - 3] if of >= 3 else ""
+        return "" if leads in _PREPOSITIONS or before[of - 1] in self.labels else before[of - 1]
 
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
