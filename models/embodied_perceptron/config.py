@@ -501,7 +501,7 @@ class LiftOptions:
         return bool(self.detector) or self.from_topics
 
 
-SentenceReading = Literal["rules", "learned"]
+SentenceReading = Literal["both", "learned", "rules"]
 
 
 @dataclass(frozen=True)
@@ -509,10 +509,11 @@ class LanguageOptions:
     """How sentences are read.
 
     Attributes:
-        reader: "rules", or "learned" = a network over MiniLM, of the extra ``language``; without that the rules read.
+        reader: "rules", "learned" = a network over MiniLM, of the extra ``language``, or "both", of which the scene
+            decides; without that extra the rules read.
     """
 
-    reader: SentenceReading = "rules"
+    reader: SentenceReading = "both"
 
 
 @dataclass(frozen=True)

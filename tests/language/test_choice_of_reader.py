@@ -18,12 +18,12 @@ from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.learned import sentence_reader
-from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
+from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.scene.published_scene import PublishedScene
 
 TEXT = "the chair"
@@ -62,7 +62,7 @@ def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
 def test_the_configuration_chooses(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("network: {weights: none}")
-    assert Perceptron.from_config(load_config(path)).grounder.reader == "rules"
+    assert Perceptron.from_config(load_config(path)).grounder.reader == "both"
     path.write_text("network: {weights: none}\nlanguage: {reader: learned}")
     assert Perceptron.from_config(load_config(path)).grounder.reader == "learned"
     path.write_text("language: {reader: guess}")
@@ -114,15 +114,67 @@ def test_every_text_has_its_answer(text: str) -> None:
     assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
 
 
+def meaning_of(noun: str, probability: float, *others: Meaning, relation: str = "") -> Meaning:
+    told = (Constraint(relation, (ObjectPhrase("table", (0, 0)),)),) if relation else ()
+    return Meaning(TEXT, ObjectPhrase(noun, (4, 9)), told, probability=probability, others=others)
+
+
 def test_a_reading_of_what_is_not_there_gives_way_to_the_other_one() -> None:
-    first = Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5)
-    other = Meaning(TEXT, ObjectPhrase("table", (4, 9)), probability=0.3)
-    asked = Query(TEXT, meaning=first)
-    assert ground_objects(asked, [CHAIR, TABLE]).status == GroundingStatus.NOT_FOUND
-    both = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("piano", (0, 0)), probability=0.5, other=other))
-    assert ground_objects(both, [CHAIR, TABLE]).candidates[0].id == TABLE.id
-    there = Query(TEXT, meaning=Meaning(TEXT, ObjectPhrase("chair", (4, 9)), other=other))
-    assert ground_objects(there, [CHAIR, TABLE]).candidates[0].id == CHAIR.id
+    other = meaning_of("table", 0.3)
+    assert ground_objects(Query(TEXT, meaning=meaning_of("piano", 0.5)), [CHAIR, TABLE]).status == (
+        GroundingStatus.NOT_FOUND
+    )
+    both = ground_objects(Query(TEXT, meaning=meaning_of("piano", 0.5, other)), [CHAIR, TABLE])
+    assert both.candidates[0].id == TABLE.id
+    there = ground_objects(Query(TEXT, meaning=meaning_of("chair", 0.5, other)), [CHAIR, TABLE])
+    assert there.candidates[0].id == CHAIR.id
+
+
+def test_of_two_readings_the_one_is_meant_that_stands_so() -> None:
+    beside, lone = thing(3, "lamp", (2.6, 0.0, 0.5), SIZE), thing(4, "lamp", (9.0, 9.0, 0.5), SIZE)
+    on, near = (meaning_of("lamp", p, relation=name) for p, name in ((0.5, "on"), (0.3, "near")))
+    objects = [CHAIR, TABLE, lone, beside]
+    assert ground_objects(Query(TEXT, meaning=on), objects).status != GroundingStatus.FOUND
+    found = ground_objects(Query(TEXT, meaning=replace(on, others=(near,))), objects)
+    assert (found.status, found.candidates[0].id) == (GroundingStatus.FOUND, beside.id)
+    alone = ground_objects(Query(TEXT, meaning=near), objects)
+    assert found.candidates[0].score < alone.candidates[0].score  # the reading might be the other one
+    hardly = ground_objects(Query(TEXT, meaning=replace(on, others=(replace(near, probability=1e-6),))), objects)
+    assert hardly.status != GroundingStatus.FOUND
+
+
+def test_two_readers_that_differ_are_less_sure_and_the_scene_decides() -> None:
+    chair, table, piano = (meaning_of(noun, 0.5) for noun in ("chair", "table", "piano"))
+
+    def asked(first: Meaning, second: Meaning | None) -> Grounding:
+        return ground_objects(Query(TEXT, meaning=replace(first, second=second)), [CHAIR, TABLE])
+
+    alone, agreed, differs = (asked(chair, second) for second in (None, chair, table))
+    assert {a.candidates[0].id for a in (alone, agreed, differs)} == {CHAIR.id}
+    assert agreed.candidates[0].score == alone.candidates[0].score > differs.candidates[0].score
+    found = asked(piano, table)
+    assert (found.status, found.candidates[0].id) == (GroundingStatus.FOUND, TABLE.id)
+    assert found.candidates[0].score < asked(table, table).candidates[0].score
+    assert asked(piano, piano).status == GroundingStatus.NOT_FOUND
+
+
+def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for probability, wanted in ((0.99, GroundingStatus.INVALID), (0.5, GroundingStatus.FOUND)):
+        nothing = Meaning(TEXT, None, probability=probability)
+        monkeypatch.setattr(queries, "read_meaning", lambda text, labels, nothing=nothing: nothing)
+        assert ground_objects(Query(TEXT).parsed(("chair",), "both"), [CHAIR, TABLE]).status == wanted
+    monkeypatch.setattr(queries, "read_meaning", lambda text, labels: meaning_of("table", 0.25))
+    read = Query(TEXT).parsed(("chair",), "both").meaning
+    assert read is not None
+    assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
+
+
+def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:
+    trainer, bicycle = thing(3, "exercise bike", (0.0, 3.0, 0.5), SIZE), thing(4, "bicycle", (0.0, 5.0, 0.5), SIZE)
+    assert [o.id for o in ground_objects("the bike", [CHAIR, trainer]).candidates] == [trainer.id]
+    assert ground_objects("the bike", [CHAIR, trainer, bicycle]).candidates[0].id == bicycle.id
 
 
 def test_what_was_hardly_read_is_answered_with_less() -> None:

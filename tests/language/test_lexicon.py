@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_perceptron.language.lexicon import lexicon, split_words
+from embodied_perceptron.language.lexicon import affordances, lexicon, serving, split_words
+from embodied_perceptron.language.noun_taxonomy import noun_taxonomy
 from embodied_perceptron.language.plurals import singular
 
 
@@ -65,3 +66,34 @@ def test_singular_by_rule(word: str, one: str) -> None:
 def test_every_label_that_a_noun_may_mean_has_a_name_of_its_own() -> None:
     words = lexicon()
     assert words.labels - set(words.meaning) <= {"object", "boots"}
+
+
+@pytest.mark.parametrize(
+    ("noun", "label"),
+    [("waterbottle", "water bottle"), ("wipe", "baby wipes"), ("towel", "towel stack"), ("magazine", "magazine pile")],
+)
+def test_a_label_that_says_the_noun_in_other_words_answers_to_it(noun: str, label: str) -> None:
+    assert lexicon().similarity(noun, label) >= 0.75
+
+
+def test_what_is_carried_in_a_stack_is_no_stack_of_it() -> None:
+    assert lexicon().similarity("tower", "towel stack") < 0.5
+
+
+def test_what_serves_a_verb_answers_to_it() -> None:
+    assert serving("i can sit on".split()) == "something to sit"
+    assert serving("to rest my feet on".split()) == "something to rest feet"
+    assert serving("on the table".split()) == ""
+    assert lexicon().similarity("something to sit", "piano bench") >= 0.75
+    assert lexicon().similarity("something to sweep", "broom") == 1.0
+    assert lexicon().similarity("something to sweep", "couch") < 0.35
+    assert lexicon().similarity("something to sit on", "chair") == 1.0  # a noun of the table
+    assert lexicon().similarity("something to frobnicate", "chair") < 0.35
+
+
+def test_every_verb_is_served_by_nouns_that_are_known() -> None:
+    taxonomy = noun_taxonomy()
+    for verb, names in affordances().items():
+        for name in names:
+            known = {name, name.split()[-1]}  # what a compound ends in tells what it is
+            assert known & {*lexicon().meaning, *lexicon().labels, *taxonomy.senses}, (verb, name)

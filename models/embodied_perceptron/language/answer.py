@@ -61,7 +61,12 @@ _GENERIC = frozenset(
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
-_HARDLY_READ, _READ_SHARE = 0.05, 0.3  # probability of a reading below which it lowers an answer's, and how fast
+_SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
+_LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
+_PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
+_SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
+_SECOND_SHARE = 0.85  # of the support for the reading of a second reader
+_DISPUTED = 0.6  # share of its probability that an answer keeps where two readers differ
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -122,19 +127,65 @@ def ground_objects(
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors, sources = _finite(objects, colors, sources)
 
-    def answered(about: Meaning) -> tuple[_Answer, tuple[GroundingStatus, tuple[SceneObject, ...], str]]:
+    def answered(about: Meaning) -> _Decided:
         answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
-        return answer, answer.decide(query.top_k)
+        return _Decided(answer, *answer.decide(query.top_k))
 
-    answer, (status, ranked, reason) = answered(meaning)
-    if meaning.other is not None and not answer.is_there:
-        other, decided = answered(meaning.other)
-        if decided[0] != GroundingStatus.NOT_FOUND:
-            meaning, answer, (status, ranked, reason) = meaning.other, other, decided
+    best = _likeliest(meaning, answered)
+    answer, status, ranked = best.answer, best.status, best.ranked
+    meaning = answer.meaning
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
-    return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
+    return query.answer(status, ranked, best.reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Decided:
+    """An answer to one reading of a sentence."""
+
+    answer: _Answer
+    status: GroundingStatus
+    ranked: tuple[SceneObject, ...]
+    reason: str
+
+    @property
+    def support(self) -> float:
+        """How much the scene speaks for the reading: of readings that are about as likely the one is meant that
+        something answers to best."""
+        found = self.ranked or self.answer.nearest
+        return _SUPPORT.get(self.status, 0.0) * max(found[0].score if found else 0.0, _LEAST_SUPPORT)
+
+    def times(self, share: float) -> _Decided:
+        """The same with so much less probability."""
+        ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in self.ranked)
+        return dataclasses.replace(self, ranked=ranked)
+
+    def agrees(self, other: _Decided) -> bool:
+        """Whether another reading gives the same objects, or where one is meant the same one first."""
+        if self.status != other.status:
+            return False
+        many = self.answer.meaning.every or self.status == GroundingStatus.AMBIGUOUS
+        mine, others = ((d.ranked if many else d.ranked[:1]) for d in (self, other))
+        same = all(np.array_equal(a.box, b.box) for a, b in zip(mine, others, strict=False))
+        return same and len(mine) == len(others)
+
+
+def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
+    """The answer to the reading that is likeliest by the words and by the scene."""
+    best = answered(meaning)
+    support = best.support
+    for other in meaning.others if support < _PLAINLY_MEANT else ():
+        share = min(other.probability / max(meaning.probability, 1e-12), 1.0) ** _SHARE_OF_READING
+        decided = answered(other)
+        if share * decided.support > support:
+            support, best = share * decided.support, decided.times(share)
+    if meaning.second is None:
+        return best
+    second = answered(meaning.second)
+    if _SECOND_SHARE * second.support > support:
+        best, second = second.times(_SECOND_SHARE), best
+    return best if best.agrees(second) else best.times(_DISPUTED)
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:
@@ -225,7 +276,6 @@ class _Answer:
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
-        self.is_there = False  # whether anything has a name that answers to the noun
         self.nearest: tuple[SceneObject, ...] = ()  # where none is what the sentence says: what comes nearest to it
         known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
@@ -274,9 +324,8 @@ class _Answer:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
-        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
-        self.is_there = bool(there.any())
-        if not self.is_there:
+        there = self._there(kind, target.noun)
+        if not there.any():
             by_sight = self._by_sight(target.noun)
             if not by_sight[1] and kind.max(initial=0.0) >= _AKIN:  # a chair where a stool is asked for
                 self._note_nearest(*self._weighed(self.scorer.evidence())[:2], top_k)
@@ -318,6 +367,12 @@ class _Answer:
             )
         return GroundingStatus.FOUND, self._scored(order[:top_k], probability), self._reason(evidence, order[0])
 
+    def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
+        """(N,) what is called so: what answers well to the noun, or else what says that it is of this kind."""
+        says = self._kind_of(noun)
+        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
+        return there if there.any() else (kind > 0.0) & says
+
     def _weighed(self, evidence: Evidence) -> tuple[list[int], F64, F64]:
         """Candidates, best first, how likely each is meant, and (N,) how likely all conditions hold of each object."""
         order, share = self._ranking(evidence)
@@ -331,10 +386,9 @@ class _Answer:
 
     def _understood(self, evidence: Evidence) -> float:
         """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
-        not on the map, and words that nobody read; and for how sure it was read."""
+        not on the map, and words that nobody read."""
         unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
-        read = math.pow(min(self.meaning.probability / _HARDLY_READ, 1.0), _READ_SHARE)
-        return (_RELATED if _missing(evidence) else 1.0) * unread * read
+        return (_RELATED if _missing(evidence) else 1.0) * unread
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
         """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""
@@ -423,6 +477,7 @@ class _Answer:
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
             missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
+            reading=self.meaning.probability,
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
@@ -434,9 +489,9 @@ class _Answer:
 
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
-        possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
         assert self.meaning.target is not None
-        possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
+        possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
+        possible |= self._there(evidence.category, self.meaning.target.noun)
         rows = np.flatnonzero(possible)
         pairs = self.scorer.here  # what is possible answers to the noun
         pairs = pairs.where(possible[pairs.target] & possible[pairs.anchor])
@@ -512,8 +567,9 @@ class _Answer:
         if wanted is not None and len(chosen) < wanted:
             there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
             return GroundingStatus.NOT_FOUND, (), f"{wanted} {pluralize(noun)} were asked for, but there {there}"
+        read = meaning.probability
         traits = [
-            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)))
+            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)), read)
             for i in chosen
         ]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
@@ -652,7 +708,8 @@ def _words(c: Constraint) -> str:
 # answer corrects them; its weights stand in ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind")
+FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
+_LEAST_READING = 1e-4  # below it one is as doubtful as the other
 
 
 @dataclass(frozen=True)
@@ -666,6 +723,7 @@ class Traits:
         unsure_view: the sentence depends on who speaks, and nobody knows where that is.
         missing: an anchor is not in the scene.
         kind: how well the label answers to the noun.
+        reading: probability that the sentence is read right, (0, 1].
     """
 
     share: float
@@ -674,6 +732,7 @@ class Traits:
     unsure_view: bool
     missing: bool
     kind: float
+    reading: float = 1.0
 
     def features(self) -> tuple[float, ...]:
         """In the order of :data:`FEATURES`."""
@@ -685,6 +744,7 @@ class Traits:
             float(self.unsure_view),
             float(self.missing),
             self.kind,
+            math.log10(max(self.reading, _LEAST_READING)),
         )
 
 

@@ -109,7 +109,7 @@ class Grounder:
 
     def prepare(self) -> None:
         """Read what reads sentences now, so that the first one does not wait for it: tables of words, with a network
-        the rules' own, and the text encoder. The learned reader is read in any case where it was chosen.
+        the rules' own, and the text encoder. The learned reader is read in any case unless the rules alone read.
 
         The text encoder only where the network reads sentences, and nothing where no network gives things names. Raises
         what reading it raises (a package that is not installed, for example); the first sentence then tries again.
@@ -119,7 +119,7 @@ class Grounder:
         inference = self.inference
         if inference is None:
             return
-        if self.reader == "rules":
+        if self.reader != "learned":
             sentence_reader()
         if inference.network.grounding is not None and inference.text_encoder is not None:
             inference.text_encoder.encode(["a chair"])

@@ -120,7 +120,8 @@ class Meaning:
         problem: why the sentence cannot be answered or is known to name no object; else empty.
         invalid: the problem is the sentence's, not the scene's.
         probability: that the sentence is read right; 1 = the reader does not say.
-        other: what else it may mean, where that is not out of the question.
+        others: what else it may mean, where that is not out of the question, likelier ones first.
+        second: what another reader reads, or None.
     """
 
     text: str
@@ -139,7 +140,8 @@ class Meaning:
     problem: str = ""
     invalid: bool = False
     probability: float = 1.0
-    other: Meaning | None = None
+    others: tuple[Meaning, ...] = ()
+    second: Meaning | None = None
 
     @property
     def is_view_dependent(self) -> bool:

@@ -17,6 +17,7 @@ from embodied_perceptron.language.parser import parse
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
+_SURE_OF_NOTHING = 0.9  # probability of "names nothing of the map" from which nobody else is asked
 MAX_QUERY_CHARACTERS = 1_000  # the longest human sentence of the public grounding sets has about 600
 
 
@@ -64,13 +65,17 @@ class Query:
     def parsed(self, labels: Iterable[str], reader: SentenceReading = "rules") -> Query:
         """With its meaning; ``labels`` of the scene count as nouns. Itself when it is parsed or cannot be read.
 
-        ``reader`` "learned" reads by the network, and by the rules where its package is missing.
+        ``reader`` "learned" reads by the network, "both" by the rules too; where its package is missing the rules read.
         """
         if self.meaning is not None or query_problem(self.text):
             return self
         labels = tuple(labels)
-        meaning = read_meaning(self.text, labels) if reader == "learned" else None
-        return replace(self, meaning=parse(self.text, labels) if meaning is None else meaning)
+        meaning = None if reader == "rules" else read_meaning(self.text, labels)
+        if meaning is None:
+            meaning = parse(self.text, labels)
+        elif reader == "both":
+            meaning = _with_second(meaning, parse(self.text, labels))
+        return replace(self, meaning=meaning)
 
     def answer(
         self,
@@ -86,6 +91,17 @@ class Query:
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
         text = printable_query(self.text)
         return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases, nearest)
+
+
+def _with_second(meaning: Meaning, second: Meaning) -> Meaning:
+    """A reading with that of a second reader, which does not say how sure it is: what is hard to read for one is for
+    the other. It counts alone where the first one is not sure that nothing is meant."""
+    if meaning.problem or second.problem or second.target is None:
+        return meaning
+    if meaning.target is None:
+        doubt = 1.0 - meaning.probability
+        return replace(second, probability=doubt) if meaning.probability < _SURE_OF_NOTHING else meaning
+    return replace(meaning, second=replace(second, probability=meaning.probability))
 
 
 def query_problem(text: object) -> str:

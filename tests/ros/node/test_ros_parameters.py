@@ -93,7 +93,7 @@ def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
     parameters = read_parameters(make(config_file=str(config), sentence_reader="rules"))
     assert parameters.config.language.reader == "rules"
     assert effective_values(parameters)["sentence_reader"] == "rules"
-    with pytest.raises(ValueError, match=r"sentence_reader.*rules, learned"):
+    with pytest.raises(ValueError, match=r"sentence_reader.*both, learned, rules"):
         read_parameters(make(sentence_reader="guess"))
 
 

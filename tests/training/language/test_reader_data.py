@@ -9,12 +9,12 @@ import torch
 from embodied_perceptron.language.learned.decoding import Decoder
 from embodied_perceptron.language.learned.graph import EVERY_NUMBER, KINDS
 from embodied_perceptron.language.learned.sentence_reader import graphs_of
-from embodied_perceptron.language.meaning import Constraint, Meaning
+from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.language.markup import read_sentence
 from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of, sentence_of
-from embodied_perceptron_training.language.slot_grammar import SlotGrammar
-from embodied_perceptron_training.language.variation import Variation
+from embodied_perceptron_training.language.slot_grammar import SlotGrammar, _described
+from embodied_perceptron_training.language.variation import Variation, _joined, _pieces
 
 SENTENCES = (
     "find: go to the [second=t.rank] [chair=t] [from the left=t.from-left]",
@@ -144,6 +144,75 @@ def test_an_unclear_target_leaves_another_reading() -> None:
     assert other.probability == pytest.approx(first.probability * np.exp(-2.0), rel=0.05)
 
 
+@pytest.mark.parametrize("doubt", ["owner", "other", "denied", "kind", "more", "intent"])
+def test_every_doubt_is_a_reading_of_its_own(doubt: str) -> None:
+    scores, count = scores_that_say(
+        "find: the [red=t.colour] [lamp=t] [by=t.near(a)] the [door=a] [on=a.on(b)] the [wall=b] today"
+    )
+    by, door, today = 3, 5, 9
+    if doubt == "owner":
+        scores.arcs["owner"][0, by, 1 + door] = 8.0
+    elif doubt == "other":
+        scores.arcs["other"][0, by, 1 + 8] = 8.0
+    elif doubt == "denied":
+        scores.denied[0, by] = -1.0
+    elif doubt == "kind":
+        scores.parts[0, by, 1 + KINDS.index("left")] = 8.0
+    elif doubt == "more":
+        scores.parts[0, today, 1 + KINDS.index("large")] = 8.0
+    else:
+        scores.intent[0, 1] = 8.0
+    first, other = graphs_of(scores, 0, count)
+    assert other.probability == pytest.approx(first.probability * np.exp(-1.0), rel=0.1)
+    assert len(graphs_of(*scores_that_say("find: the [lamp=t]")[:1], 0, 2)) == 1
+    told, others = ({t.first: t for t in graph.told} for graph in (first, other))
+    if doubt == "owner":
+        assert (told[by].owner, others[by].owner) == (0, 1)
+    elif doubt == "other":
+        assert (told[by].others, others[by].others) == ((1,), (2,))
+    elif doubt == "denied":
+        assert (told[by].denied, others[by].denied) == (False, True)
+    elif doubt == "kind":
+        assert (told[by].name, others[by].name) == ("near", "left")
+    elif doubt == "more":
+        assert set(others) - set(told) == {today}
+    else:
+        assert (first.intent, other.intent) == ("find", "count")
+
+
+def test_words_of_a_thing_in_a_row_are_one_thing() -> None:
+    scores, count = scores_that_say("find: the [exit door=t]")
+    begins = 1 + KINDS.index("t")
+    scores.parts[0, 2, begins], scores.parts[0, 2, begins + len(KINDS)] = 9.0, -9.0
+    (graph,) = graphs_of(scores, 0, count)
+    assert [(t.first, t.last) for t in graph.things] == [(1, 3)]
+
+
+def test_what_is_taken_back_is_not_marked() -> None:
+    said_so = read_sentence("find: the [red=t.colour] [chair=t] [next to=t.near(a)] the [door=a]")
+    vary = Variation(np.random.default_rng(3))
+    lines = {str(_joined("find", vary._taken_back(_pieces(said_so)))) for _ in range(200)}
+    for line in lines:
+        read = read_sentence(line)
+        assert {str(t) for _, t in read.tags} == {str(t) for _, t in said_so.tags}
+        assert len(read.text) > len(said_so.text)
+    assert len(lines) > 100
+    assert any("[one=t]" in line for line in lines)
+    plain = read_sentence("find: [it=t] [isn't=neg] [red=t.colour!]")
+    assert _joined("find", vary._taken_back(_pieces(plain))) == plain
+
+
+def test_what_is_described_is_meant_and_not_what_stands_by_it() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        sentence = _described(rng)
+        read = meaning(str(sentence))
+        named = next(sentence.text[s.start : s.end] for s, t in sentence.tags if (t.thing, t.name) == ("t", ""))
+        assert read.target is not None
+        assert sentence.text[slice(*read.target.span)] == named
+        assert len(read.constraints) == 1
+
+
 def test_variations_keep_their_marks_and_the_slot_grammar_is_well_marked() -> None:
     rng = np.random.default_rng(0)
     vary = Variation(rng, noise=1.0)
@@ -180,9 +249,70 @@ def test_what_is_told_from_the_other_side(line: str, constraints: list[str]) -> 
     assert said(meaning(line).constraints) == constraints
 
 
+@pytest.mark.parametrize(
+    ("line", "constraints"),
+    [
+        ("find: the [chair=t] with the [trumpet=a] [on=t.on(a)] it", ["supporting(trumpet)"]),
+        ("find: the [table=t] that has a [lamp=a] [hanging over=t.above(a)] [it=t]", ["below(lamp)"]),
+        ("find: there is a [table=a]. the [chair=t] [behind=t.behind(a)] it", ["behind(table)"]),
+        ("find: the [chair=t] by the [table=a], [behind=t.behind(a)] [it=a]", ["behind(table)"]),
+    ],
+)
+def test_a_pronoun_behind_a_relation_may_stand_for_its_owner(line: str, constraints: list[str]) -> None:
+    assert said(meaning(line).constraints) == constraints
+
+
+def test_an_ordinal_counts_along_the_order_that_is_said() -> None:
+    read = meaning("find: [flasks=t] [on=t.on(a)] the [bench=a], [second=t.rank] [from the left=a.from-left]")
+    assert said(read.constraints) == ["from-left 2", "on(bench)"]
+
+
+@pytest.mark.parametrize(
+    ("line", "every", "number"),
+    [
+        ("find: the [larger=t.large] of the two [boards=t]", False, None),
+        ("find: of the three [pillows=t] the [bottom=t.low] one", False, None),
+        ("find: bring [all=t.every] of the [chairs=t]", True, None),
+        ("find: bring [three=t.number] of the [chairs=t]", True, 3),
+        ("find: bring the [chairs=t]", True, None),
+    ],
+)
+def test_of_several_one_is_meant_unless_more_are_asked_for(line: str, every: bool, number: int | None) -> None:
+    read = meaning(line)
+    assert (read.every, read.number) == (every, number)
+
+
+@pytest.mark.parametrize(
+    ("line", "noun"),
+    [
+        ("find: get me [something=t] i can sit on", "something to sit"),
+        ("find: bring [something to sweep=t] the floor with", "something to sweep"),
+        ("find: i need [something=t] to rest my feet on", "something to rest feet"),
+        ("find: bring [something=t]. sit down", "anything"),
+        ("find: bring [something=t] [on=t.on(a)] the [table=a]", "anything"),
+    ],
+)
+def test_what_serves_a_verb_is_asked_for_by_it(line: str, noun: str) -> None:
+    target = meaning(line).target
+    assert (ANYTHING if target is None else target.noun) == noun
+
+
+def test_the_top_one_is_the_highest_outright() -> None:
+    plain, top = (meaning(f"find: the [{word}=t.high] [shelf=t]").constraints[0].weight for word in ("high", "top"))
+    assert top > plain
+
+
 def test_of_two_nouns_for_what_is_meant_that_of_the_scene_counts() -> None:
     line = "find: paint the [fence=t] with the green [paint=t]"
     for labels, noun in ((("paint", "chair"), "paint"), (("fence", "chair"), "fence")):
+        target = meaning(line, labels).target
+        assert target is not None
+        assert target.noun == noun
+
+
+def test_words_that_are_a_name_of_the_scene_are_that_name() -> None:
+    line = "find: the [jerry=t] can by the office [chair=a]"
+    for labels, noun in ((("jerry can", "chair"), "jerry can"), (("chair",), "jerry")):
         target = meaning(line, labels).target
         assert target is not None
         assert target.noun == noun
@@ -192,6 +322,10 @@ def test_a_part_is_no_object() -> None:
     part = meaning("find: the [handle=t] [of=t.near(a)] the [fridge=a]")
     assert part.target is None
     assert "a part of it" in part.problem
+    assert "a part of it" in meaning("find: the edge of the [red=t.colour] [table=t]").problem
+    assert not meaning("find: put it [on the top of=t.on(a)] the [shelf=a] [cup=t]").problem
+    assert not meaning("find: go to the top of the [stairs=t]", ("top", "stairs")).problem
+    assert not meaning("find: look at the back of the [chair=t]").problem
 
 
 def test_what_is_made_for_a_thing_is_not_that_thing() -> None:

@@ -4,8 +4,9 @@
 
 Homes are laid out, not rendered. Facts of their geometry are said in a grammar of its own (:data:`SENTENCES`, which
 shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector leaves
-them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. A logistic regression
-over the traits of the answers gives the probability that the first box is the object meant. Writes
+them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. Half of the sentences are
+said with slips and fillers, and of some the words stand in no order: what is answered to these is wrong, whatever it is.
+A logistic regression over the traits of the answers gives the probability that the first box is the object meant. Writes
 ``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints the reliability on other homes
 (seeds after the fitted ones) instead. No sentence of people is read.
 """
@@ -15,22 +16,26 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language import answer as answers
 from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, ground_objects, probability_right
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.recordings.artifacts import write_json
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts
 from embodied_perceptron_training.homes.relations import Scene, make_scene
+from embodied_perceptron_training.language.markup import MarkedSentence
+from embodied_perceptron_training.language.variation import Variation
 
 F64 = NDArray[np.float64]
 
@@ -64,12 +69,15 @@ SENTENCES: dict[str, tuple[str, ...]] = {
 }
 _PER_HOME = 40
 _MISSING, _RENAMED, _SPURIOUS = 0.12, 0.08, 0.1  # shares of the objects
+_NOISY, _SHUFFLED = 0.5, 0.06  # shares of the sentences
+_LEAST_SHUFFLED = 6  # words of a sentence that means nothing when shuffled
+NOTHING = -1  # the target of what means nothing
 _ALIKE = 0.3  # names that answer at least so well to each other are mistaken for each other
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence about the objects of a home: ``target`` is the id of the one meant."""
+    """A sentence about the objects of a home: ``target`` is the id of the one meant, or :data:`NOTHING`."""
 
     text: str
     objects: tuple[SceneObject, ...]
@@ -131,10 +139,20 @@ def sentences(seeds: Sequence[int]) -> Iterator[Said]:
         turns = [(place, name) for name, pile in sorted(by_relation.items()) for place in range(len(pile))]
         for place, name in sorted(turns)[:_PER_HOME]:  # relations in turn, so that none drowns the others
             fact = by_relation[name][place]
-            yield Said(say(scene, fact, rng), objects, fact.target)
+            text = say(scene, fact, rng)
+            words = text.replace(".", "").replace(",", "").split()
+            if len(words) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED:
+                yield Said(" ".join(words[int(k)] for k in rng.permutation(len(words))), objects, NOTHING)
+            else:
+                yield Said(noisy(text, rng), objects, fact.target)
 
 
-def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
+def noisy(text: str, rng: np.random.Generator) -> str:
+    """A sentence as it is said, half of the times with slips, fillers and politeness."""
+    return Variation(rng, noise=_NOISY)(MarkedSentence("find", text), keep=1.0).text
+
+
+def observe(said: Iterator[Said], reader: SentenceReading = "learned") -> tuple[F64, NDArray[np.bool_]]:
     """(M, F) features of the answers that have a first box, and (M,) whether it is the object meant."""
     seen: list[Traits] = []
 
@@ -147,7 +165,10 @@ def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
     try:
         for sentence in said:
             seen.clear()
-            grounding = ground_objects(sentence.text, sentence.objects, vocabulary=None)
+            query = Query(sentence.text).parsed({o.label for o in sentence.objects}, reader)
+            if query.meaning is not None:  # of one reading: which of several is meant is told by what this finds
+                query = replace(query, meaning=replace(query.meaning, others=()))
+            grounding = ground_objects(query, sentence.objects, vocabulary=None)
             if seen and grounding.candidates and grounding.count is None:
                 features.append(seen[-1].features())
                 hits.append(grounding.candidates[0].id == sentence.target)
@@ -160,7 +181,7 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
     """(F,) weights of a logistic regression with a little shrinkage. Weights that speak for an answer are not negative,
     those that speak against it not positive: more of a good sign never makes an answer less likely."""
     y = hits.astype(np.float64)
-    signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1}
+    signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1, "reading": 1}
     bounds = [{1: (0, None), -1: (None, 0)}.get(signs.get(name, 0), (None, None)) for name in FEATURES]
 
     def loss(beta: F64) -> float:

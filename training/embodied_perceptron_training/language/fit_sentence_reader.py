@@ -29,6 +29,7 @@ from embodied_perceptron_training.language.variation import Variation
 
 _BATCH = 64
 _RATE, _ADAPTER_RATE = 1e-3, 1.2e-3
+_SHUFFLED, _LEAST_SHUFFLED = 0.04, 8  # share of the sentences that are shuffled too, and least words of these
 _WARM = 0.06  # share of the steps
 
 
@@ -51,8 +52,15 @@ def scores_of(network: SentenceNetwork, pile: Sequence[Example]) -> Scores:
     )  # fmt: skip
 
 
+def shuffled(sentence: MarkedSentence, rng: np.random.Generator) -> MarkedSentence:
+    """The words of a sentence in no order: nothing that a map answers."""
+    words = sentence.text.split()
+    return MarkedSentence("none", " ".join(words[int(k)] for k in rng.permutation(len(words))))
+
+
 class Draw:
-    """The sentences of an epoch: each marked one in ``times`` variations, and ``made`` of the slot grammar."""
+    """The sentences of an epoch: each marked one in ``times`` variations, ``made`` of the slot grammar, and some whose
+    words stand in no order, which mean nothing."""
 
     def __init__(self, corpus: Sequence[MarkedSentence], times: int, made: int, seed: int) -> None:
         self.corpus, self.times, self.made, self.seed = corpus, times, made, seed
@@ -63,6 +71,7 @@ class Draw:
         vary, light = Variation(rng), Variation(rng, noise=0.3)
         said = [vary(s) for s in self.corpus for _ in range(self.times)]
         said += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
+        said += [shuffled(s, rng) for s in said if len(s.text.split()) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED]
         examples = [example_of(s) for s in said]
         return [e for e in examples if 0 < len(e.words) <= 80]
 

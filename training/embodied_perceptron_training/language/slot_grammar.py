@@ -20,6 +20,32 @@ _WARDS = ("", "ward", "wards", "most")
 _SLOTS = re.compile(r"\{(T|Ts|A|B|P|V|I)\}")
 _BEST = re.compile(r"\b(?:\w+est|most|least|no other|first|closer than|nearer than)\b")
 _MOST_WORDS = 6
+# "the table that has a lamp on it": how {A}, said before, stands to {T}
+_AROUND = {
+    "on": ("on", "on top of", "sitting on", "lying on", "standing on", "resting on", "left on"),
+    "above": ("above", "over", "hanging over", "hanging above", "mounted over"),
+    "below": ("under", "below", "underneath", "beneath", "pushed under", "tucked under"),
+    "near": ("next to", "beside", "by", "near", "close to", "around", "right beside"),
+    "front": ("in front of", "standing in front of"),
+    "behind": ("behind", "right behind", "standing behind"),
+    "left": ("to the left of", "left of", "on the left of"),
+    "right": ("to the right of", "right of", "on the right of"),
+    "in": ("in", "inside"),
+}
+_WITH = (
+    "the {T} with a {A} {R} [it=t]", "the {T} that has a {A} {R} [it=t]", "the {T} which has the {A} {R} [it=t]",
+    "go to the {T} with the {A} {R} [it=t]", "{T} w {A} {R} [it=t]", "the {T} having a {A} {R} [it=t]",
+    "the {T} there is a {A} {R}", "the {T} that somebody left a {A} {R}", "bring me the {T} with the {A} {R} [it=t]",
+    "the {T} that's got a {A} {R} [it=t]", "i mean the {T} wi' the {A} {R} [it=t]", "the {T} with {A} {R} [it=t]",
+)  # fmt: skip
+_DESCRIBED = (
+    "this is a {T}. there is a {A} {R} [it=t]", "the {T} has a {A} {R} [it=t]", "there is a {T}. it has a {A} {R} [it=t]",
+    "it is a {T}. a {A} is {R} [it=t]", "this {T} has a {A} {R} [it=t]", "a {T}. {R} [it=t] is a {A}.",
+    "{R} this {T} is a {A}", "the {T}. there are {As} {R} [it=t].", "this is the {T}; {R} [it=t] there is a {A}",
+    "there is a {T}, with a {A} {R} [it=t]", "the {A} is {R} this {T}", "we want the {T}. the {A} is {R} the {T}.",
+    "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
+)  # fmt: skip
+_SHARE_DESCRIBED = 0.4
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
 
@@ -85,9 +111,12 @@ class SlotGrammar:
                 self.forms.setdefault(relation, []).append(form)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[MarkedSentence]:
-        """``count`` sentences."""
+        """``count`` sentences, of which some tell what stands where to a thing that was said before."""
         names = sorted(self.forms)
-        return [self._one(rng, names[int(rng.integers(len(names)))]) for _ in range(count)]
+        return [
+            _described(rng) if rng.random() < _SHARE_DESCRIBED else self._one(rng, names[int(rng.integers(len(names)))])
+            for _ in range(count)
+        ]
 
     def _one(self, rng: np.random.Generator, relation: str) -> MarkedSentence:
         some = self.forms[relation]
@@ -101,3 +130,15 @@ class SlotGrammar:
         said = re.sub(r"\ba(?= \[[aeiou])", "an", said)
         intent = "where" if said.startswith("where") else "exists" if said.startswith("is there") else "find"
         return read_sentence(f"{intent}: {said}")
+
+
+def _described(rng: np.random.Generator) -> MarkedSentence:
+    """What is meant first, and then what stands where to it."""
+    some = _WITH if rng.random() < 0.4 else _DESCRIBED
+    form = some[int(rng.integers(len(some)))]
+    relation = list(_AROUND)[int(rng.integers(len(_AROUND)))]
+    words = _AROUND[relation][int(rng.integers(len(_AROUND[relation])))]
+    target, other = (nouns()[int(i)] for i in rng.choice(len(nouns()), 2, replace=False))
+    said = form.replace("{R}", f"[{words}=a.{relation}(t)]").replace("{T}", f"[{target}=t]")
+    said = said.replace("{As}", f"[{pluralize(other)}=a]").replace("{A}", f"[{other}=a]")
+    return read_sentence(f"find: {said}")

@@ -1,7 +1,8 @@
 """Marked sentences -> others that say the same of other things, or the same less cleanly.
 
 Breadth comes from here: another noun of about the same shape in the place of a thing, other colours and numbers, left
-for right; fillers, stutter, slips, lost letters, words and punctuation of a transcript.
+for right; what is taken back at once, "the lamp, no wait, the chair"; fillers, stutter, slips, lost letters, words and
+punctuation of a transcript.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from embodied_perceptron.language.learned.graph import RELATIONS
 from embodied_perceptron.language.lexicon import lexicon, relation_words
 from embodied_perceptron.language.plurals import pluralize, singular
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -49,6 +51,27 @@ _POLITE_AFTER = (
     "please", "thanks", "thank you", "if you can", "would you", "when you have a minute", "mate", "dear", "cheers",
     "thank you so much", "now", "quickly",
 )  # fmt: skip
+_TAKEN_BACK = (
+    "no", "no wait", "sorry", "i mean", "wait", "no no", "or rather", "er i mean", "hang on, actually", "oh no, sorry",
+    "scratch that", "correction", "no, sorry, i meant", "actually no", "not that", "make that", "well, no", "oops",
+    "oh wait", "hmm no", "uh no", "strike that", "my mistake",
+)  # fmt: skip
+_RELATED = (
+    "next to", "on", "under", "behind", "in front of", "to the left of", "to the right of", "by", "near", "above",
+    "in", "on top of", "beside", "below", "closest to", "between", "across from",
+)  # fmt: skip
+_ALIKE = {
+    name: words
+    for names, words in (
+        (("colour",), _COLOURS), (("material",), _MATERIALS), (("rank",), _ORDINALS), (("amount",), _AMOUNTS),
+        (("large", "small"), ("big", "small", "large", "little", "bigger", "smaller", "biggest", "smallest")),
+        (("tall", "short", "high", "low"), ("tall", "short", "taller", "shorter", "tallest", "high", "lowest")),
+        (("left-of-all", "right-of-all"), ("left", "right")), (("leftmost", "rightmost"), ("leftmost", "rightmost")),
+        (("from-left", "from-right"), ("from the left", "from the right")),
+        (("nearest-me", "farthest-me"), ("nearest", "farthest", "closest", "furthest")),
+    )
+    for name in names
+}  # fmt: skip
 _HEARD = {
     "their": "there", "there": "their", "to": "too", "two": "to", "for": "four", "the": "da", "by": "buy",
     "it's": "its", "that's": "thats", "what's": "whats", "there's": "theres", "isn't": "isnt", "near": "neer",
@@ -117,6 +140,8 @@ class Variation:
             pieces = self._other_values(pieces)
         if rng.random() < 0.3:
             pieces = _mirrored(pieces)
+        if rng.random() < 0.3 * self.noise:
+            pieces = self._taken_back(pieces)
         if rng.random() < self.noise:
             pieces = self._noisy(pieces)
         if rng.random() < 0.35:
@@ -167,6 +192,38 @@ class Variation:
                     text = self._pick(_AMOUNTS)
             found.append(_Piece(text, piece.tags))
         return found
+
+    def _taken_back(self, pieces: list[_Piece]) -> list[_Piece]:
+        """One piece behind another one of its kind that does not count: "the blue, no, red chair"."""
+        may = [k for k, p in enumerate(pieces) if len(p.tags) == 1 and self._another(p.tags[0], p.text)]
+        if not may:
+            return pieces
+        k = may[int(self.rng.integers(len(may)))]
+        piece, tag = pieces[k], pieces[k].tags[0]
+        said, rest = self._another(tag, piece.text), pieces[k + 1 : k + 2]
+        back = self._pick((", {}, ", " {} ", "... {}, ", ", {} ", " - {} ")).format(self._pick(_TAKEN_BACK))
+        if tag.name in ("colour", "material") and self.rng.random() < 0.6:
+            noun = next((i for i in (k + 1, k + 2) if i < len(pieces) and pieces[i].tags), None)
+            if noun is not None and pieces[noun].tags == (Tag(tag.thing),) and pieces[noun].text.lower() not in _PRONOUNS:
+                one = _Piece(f"{back}{self._pick(('the ', 'the ', 'a ', ''))}")  # "the blue chair, no, the red one"
+                head = [*pieces[:k], _Piece(f"{said} "), pieces[noun], one, piece]
+                return [*head, _Piece(" "), _Piece("one", pieces[noun].tags), *pieces[noun + 1 :]]
+        article = " the " if tag.others and rest and rest[0].text.lower().startswith(" the") else " "
+        if tag.others and self.rng.random() < 0.5:  # with its landmark
+            said = f"{said}{article}{self._pick(nouns())}"
+        elif not tag.name:
+            back += self._pick(("the ", "the ", "", "a "))
+        return [*pieces[:k], _Piece(said + back), *pieces[k:]]
+
+    def _another(self, tag: Tag, text: str) -> str:
+        """Words that somebody may take back for others with this tag; empty where nobody would."""
+        if tag.denied or tag.thing in ("neg", "excl", "speaker", "m"):
+            return ""
+        if not tag.name:
+            return "" if text.lower() in _PRONOUNS else self._pick(nouns())
+        if tag.name in RELATIONS and tag.others:
+            return self._pick(_RELATED)
+        return self._pick(_ALIKE[tag.name]) if tag.name in _ALIKE else ""
 
     def _noisy(self, pieces: list[_Piece]) -> list[_Piece]:
         rng = self.rng

@@ -20,7 +20,7 @@ from embodied_perceptron.language.learned.graph import (
     Thing,
     Told,
 )
-from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
+from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, serving, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.plurals import singular
 
@@ -34,6 +34,9 @@ _PRONOUNS = frozenset(
      "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
 )  # fmt: skip
 _WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
+_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever"))
+_REACH = 7  # words from a thing within which its use is told
+_STOPS = frozenset((".", "?", "!", ";"))
 _ONES = frozenset(("one", "ones"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
@@ -54,10 +57,13 @@ _UNARY = frozenset(
      "farthest-me", "left-of-me", "right-of-me", "ahead-of-me", "behind-me")
 )  # fmt: skip
 _LOOKS = frozenset(("colour", "material"))
+_OUTERMOST = frozenset(("top", "bottom", "topmost", "uppermost", "most", "very"))
+_OF_REACH = 4  # words between "of" and those of which one is meant
 _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
 _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _PARTS = word_set("parts") | word_set("whole_parts")
+_PREPOSITIONS = word_set("prepositions")
 _ROOMS = word_set("rooms")
 _ACCESSORIES = word_set("accessories")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
@@ -66,6 +72,9 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
+_THE = frozenset(("the", "this", "that"))
+_SIDES_OF_ALL = frozenset(("top", "bottom", "back", "front", "edge", "side", "inside", "middle", "end"))
+_BACKWARDS = frozenset(("it", "them"))
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _COUNTING = frozenset(("counting", "counted", "starting", "from"))
@@ -153,23 +162,28 @@ class Decoder:
     """
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
-        self.text, self.words, self.graph, self.labels = text, words, _about_target(_with_denied(graph)), tuple(labels)
+        self.text, self.words, self.labels = text, words, tuple(labels)
+        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
+        in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
+        self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
 
     def meaning(self) -> Meaning:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph = self.graph
         if graph.intent == "none":
-            return Meaning(self.text, None)
+            return Meaning(self.text, None, probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
         own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
-        whole = self._whole_of(target, own)
-        if whole:
-            problem = f"the {phrase.noun} of the {whole} is a part of it; parts have no boxes of their own"
+        part, whole = phrase.noun, self._whole_of(target, own)
+        if not whole:
+            part, whole = self._part_before(phrase), phrase.noun
+        if part and whole:
+            problem = f"the {part} of the {whole} is a part of it; parts have no boxes of their own"
             return Meaning(self.text, None, problem=problem)
         owner = self._belongs_to(phrase)
         if owner:
@@ -231,6 +245,9 @@ class Decoder:
             tokens = tokens[1:]
         if not tokens:
             return None
+        named = next((m for m in self._names if m.first <= thing.first and thing.last <= m.last), None)
+        if named is not None:
+            return named.noun, (self.words[named.first].start, self.words[named.last - 1].end), named.plural, True
         words = list(self.words[thing.last - len(tokens) : thing.last])
         span = words[0].start, words[-1].end
         mentions = lexicon().mentions(words, self.labels)
@@ -259,6 +276,9 @@ class Decoder:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase = self._phrase(number, 0)
         places = [t for t in self.graph.things if t.number == number]
+        serves = "" if phrase.known and phrase.noun != ANYTHING else self._serving(places)
+        if serves:
+            return replace(phrase, noun=serves, known=True)
         tokens = {t for p in places for t in self._tokens(p)}
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
@@ -271,6 +291,16 @@ class Decoder:
         plural = phrase.plural and not lexicon().always_plural(phrase.noun)
         single = plural and tokens & {"one"}  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
+
+    def _serving(self, places: Sequence[Thing]) -> str:
+        """The noun of what serves a verb, "something that I can sit on"; empty where none is told so."""
+        for place in places:
+            said = [w.text for w in self.words[max(0, place.first - _REACH) : place.last + _REACH]]
+            at = next((k for k, word in enumerate(said) if word in _FOR_SOMETHING), None)
+            if at is not None:
+                stop = next((k for k in range(at, len(said)) if said[k] in _STOPS), len(said))
+                return serving(said[at + 1 : stop])
+        return ""
 
     def _count_before(self, number: int) -> float | None:
         """The number that stands right before a noun, "the five chairs", and says of how many one is not picked out."""
@@ -293,6 +323,17 @@ class Decoder:
         named = None if of is None else self._nouns.get(of.others[0])
         return "" if named is None else named[0]
 
+    def _part_before(self, phrase: ObjectPhrase) -> str:
+        """The part of the target that is asked for, "the edge of the table", where the target is read as all of it;
+        empty where it is, or where the part is a place: "on top of the table"."""
+        before = [w.text for w in self.words if w.end <= phrase.span[0]]
+        first = len(before)
+        of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
+        if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
+            return ""
+        leads = before[of - 3] if of >= 3 else ""
+        return "" if leads in _PREPOSITIONS or before[of - 1] in self.labels else before[of - 1]
+
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
         *owner, head = phrase.noun.split()
@@ -303,10 +344,21 @@ class Decoder:
         """Whether of several things one is picked out: "the left of the two monitors"."""
         picks = ("leftmost", "rightmost", "left-of-all", "right-of-all", "rank", "middle-of-kind")
         own = [t for t in self.graph.told if t.owner == number]
-        return any(t.name in picks or self._is_best(t) for t in own) and not any(t.name == "every" for t in own)
+        if any(t.name == "every" for t in own):
+            return False
+        return any(t.name in picks or self._is_best(t) for t in own) or self._is_of_several(number)
 
     def _is_best(self, t: Told) -> bool:
-        return t.name in _STATURE and any(w.endswith("est") for w in self._tokens(t))
+        """Whether words say that it is so more than all others: "the tallest", "the top shelf"."""
+        return t.name in _STATURE and any(w.endswith("est") or w in _OUTERMOST for w in self._tokens(t))
+
+    def _is_of_several(self, number: int) -> bool:
+        """Whether a plural names those of which one is meant: "of the two lamps", "one of the chairs"."""
+        first = min((t.first for t in self.graph.things if t.number == number), default=0)
+        before = [w.text for w in self.words[max(0, first - _OF_REACH) : first]]
+        told = any(t.owner == number and t.name in ("every", "number", EVERY_NUMBER) and t.first + 1 < first
+                   and self.words[t.last].text == "of" for t in self.graph.told)
+        return "of" in before and not told
 
     def _excluded(self, number: int, target: ObjectPhrase) -> Meaning:
         phrase = self._phrase(number, 0)
@@ -405,6 +457,34 @@ class Decoder:
         if c.relation != "low" or not self.text[slice(*c.span)].lower().endswith(("floor", "ground")):
             return c
         return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
+
+
+def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where a pronoun behind a relation stands for its owner, with the relation the other way: in "the chair
+    with a trumpet on it" the trumpet is on the chair."""
+
+    def turned(t: Told) -> Told:
+        if len(t.others) != 1 or t.owner == NOBODY or t.name not in _CONVERSE or t.last >= len(words):
+            return t
+        if words[t.last].text not in _BACKWARDS:
+            return t
+        behind = next((p.number for p in graph.things if p.first == t.last), None)
+        before = [p.number for p in graph.things if p.last <= t.first and p.number in (t.owner, t.others[0])]
+        if behind == t.others[0] or before[:1] != [t.owner] or before[-1:] != [t.others[0]]:
+            return t
+        return replace(t, name=_CONVERSE[t.name])
+
+    return replace(graph, told=tuple(turned(t) for t in graph.told))
+
+
+def _in_order(graph: SentenceGraph) -> SentenceGraph:
+    """The graph, with the order from a side told of the thing that an ordinal is told of: one counts along the other."""
+    ranked = {t.owner for t in graph.told if t.name == "rank"}
+    if len(ranked) != 1:
+        return graph
+    (owner,) = ranked
+    told = tuple(replace(t, owner=owner) if t.name in ("from-left", "from-right") else t for t in graph.told)
+    return replace(graph, told=told)
 
 
 def _about_target(graph: SentenceGraph) -> SentenceGraph:

@@ -17,8 +17,6 @@ from embodied_perceptron.language.lexicon import split_words
 from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.wording import corrected, other_language
 
-_OTHER = 0.1  # share of the probability of the likeliest reading from which another one is kept
-
 
 @lru_cache(maxsize=256)
 def _graphs(reader: SentenceReader, text: str) -> tuple[SentenceGraph, ...]:
@@ -42,5 +40,13 @@ def read_meaning(text: str, labels: Iterable[str] = ()) -> Meaning | None:
         return Meaning(text, None, problem=problem, invalid=True)
     words = corrected(words, labels)
     first, *others = (Decoder(text, words, graph, labels).meaning() for graph in _graphs(reader, text))
-    likely = [m for m in others if m.target is not None and m.probability > _OTHER * first.probability]
-    return replace(first, other=likely[0] if likely else None)
+    return replace(first, others=_distinct(first, others))
+
+
+def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
+    """Those that are about something and say something else than the ones before."""
+    kept = [first]
+    for other in others:
+        if other.target is not None and not other.problem and all(replace(other, probability=m.probability) != m for m in kept):
+            kept.append(other)
+    return tuple(kept[1:])

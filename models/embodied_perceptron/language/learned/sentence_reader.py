@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +35,8 @@ from embodied_perceptron.nn.sentence_network import ARCS, Scores, SentenceNetwor
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parents[1] / "lexicon" / "sentence_reader.safetensors"
 _LEAST_TARGET = 0.1  # probability from which a word may be what is meant, where none is likelier to be than not
+_LEAST_SHARE = 0.1  # of the probability of the likeliest reading, from which another one is kept
+_MOST_OTHERS = 3  # readings beside it
 _SECOND = 0.25  # probability from which "between" has a second other thing
 F32 = NDArray[np.float32]
 _Piece = tuple[str, int, int, float]  # kind, words [first, last), probability
@@ -66,7 +68,8 @@ class SentenceReader:
         return cls(network)
 
     def read(self, text: str, words: Sequence[Word]) -> tuple[SentenceGraph, ...]:
-        """The likeliest graph over ``words`` of ``text``, and where something else may be meant the next one."""
+        """The likeliest graph over ``words`` of ``text``, and others that differ from it in one thing, likelier ones
+        first."""
         if not words:
             return (SentenceGraph("none"),)
         with torch.inference_mode():
@@ -75,74 +78,165 @@ class SentenceReader:
 
 
 def graphs_of(scores: Scores, b: int, count: int) -> tuple[SentenceGraph, ...]:
-    """The likeliest graph over the ``count`` words of sentence ``b``, and the same about another of its things."""
-    chance = scores.intent[b].float().softmax(dim=0)
-    parts = scores.parts[b, :count].float().softmax(dim=1).numpy()
-    denied = scores.denied[b, :count].float().sigmoid().numpy()
-    arcs = {name: scores.arcs[name][b, :count, : 1 + count].float().numpy() for name in ARCS}
-    best = int(chance.argmax())
-    intent, sure = INTENTS[best], float(chance[best])
-    if intent == "none":
-        return (SentenceGraph("none", probability=sure),)
-    found = _pieces(parts)
-    if intent != "contents" and not any(kind == TARGET for kind, *_ in found):
-        found = _with_target(parts, found)
-        if not found:
+    """The likeliest graph over the ``count`` words of sentence ``b``, and others that differ from it in one thing."""
+    return WordScores.of(scores, b, count).graphs()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a reading has otherwise than the likeliest one, and how likely that is as a share.
+
+    Attributes:
+        share: of the probability of the likeliest reading.
+        pieces: all of them, where one is another; else None.
+        arc: of the likeliest pieces, the one whose owner or other thing is another: (first word, "owner" or "other").
+        denied: first word of what is denied, or not, against the likeliest reading.
+        intent: another one.
+    """
+
+    share: float
+    pieces: tuple[_Piece, ...] | None = None
+    arc: tuple[int, str] | None = None
+    denied: int = -1
+    intent: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class WordScores:
+    """What the network says of the W words of one sentence.
+
+    Attributes:
+        intent: (I,) probabilities.
+        parts: (W, 1 + 2 K) probabilities, columns as in :class:`Scores`.
+        denied: (W,) probabilities.
+        arcs: logits, of each kind (W, 1 + W).
+    """
+
+    intent: F32
+    parts: F32
+    denied: F32
+    arcs: dict[str, F32]
+
+    @classmethod
+    def of(cls, scores: Scores, b: int, count: int) -> WordScores:
+        """Of the first ``count`` words of sentence ``b`` of a batch."""
+        return cls(
+            scores.intent[b].float().softmax(dim=0).numpy(),
+            scores.parts[b, :count].float().softmax(dim=1).numpy(),
+            scores.denied[b, :count].float().sigmoid().numpy(),
+            {name: scores.arcs[name][b, :count, : 1 + count].float().numpy() for name in ARCS},
+        )
+
+    def graphs(self) -> tuple[SentenceGraph, ...]:
+        """See :func:`graphs_of`."""
+        best = int(self.intent.argmax())
+        intent, sure = INTENTS[best], float(self.intent[best])
+        if intent == "none":
             return (SentenceGraph("none", probability=sure),)
-    graphs = [_graph(intent, sure, found, arcs, denied)]
-    other = _about_another(parts, found)
-    if other is not None:
-        share, pieces = other
-        again = _graph(intent, sure, pieces, arcs, denied)
-        graphs.append(replace(again, probability=min(graphs[0].probability * share, 1.0)))
-    return tuple(graphs)
+        found = _pieces(self.parts)
+        if intent != "contents" and not any(kind == TARGET for kind, *_ in found):
+            found = _with_target(self.parts, found)
+            if not found:
+                return (SentenceGraph("none", probability=sure),)
+        doubts: list[_Change] = []
+        first = self._graph(intent, sure, found, doubts=doubts)
+        doubts += self._other_pieces(found)
+        second = int(self.intent.argsort()[-2])
+        if INTENTS[second] != "none":
+            doubts.append(_Change(float(self.intent[second]) / sure, intent=INTENTS[second]))
+        likely = sorted((d for d in doubts if d.share > _LEAST_SHARE), key=lambda d: -d.share)[:_MOST_OTHERS]
+        others = [replace(self._changed(intent, found, d), probability=first.probability * d.share) for d in likely]
+        return (first, *others)
 
+    def _changed(self, intent: str, found: Sequence[_Piece], change: _Change) -> SentenceGraph:
+        return self._graph(change.intent or intent, 1.0, found if change.pieces is None else change.pieces, change)
 
-def _graph(intent: str, sure: float, pieces: Sequence[_Piece], arcs: dict[str, F32], denied: F32) -> SentenceGraph:
-    """Things and what is told of them, ``pieces`` with the likeliest arcs between them."""
-    things = _things([piece for piece in pieces if piece[0] in THINGS], arcs["same"])
-    told = []
-    for _, _, _, chance in pieces:
-        sure *= chance
-    for name, first, last, _ in pieces:
-        if name in THINGS:
-            continue
-        owner, chance = _best_of(arcs["owner"][first], things)
-        others: tuple[int, ...] = ()
-        no = bool(denied[first] > 0.5) and name not in (NEGATION, EXCLUSION)
-        if name in (NEGATION, EXCLUSION) or name.startswith("speaker-"):
-            owner, chance = NOBODY, 1.0
-        sure *= chance
-        if name in WITH_OTHER:
-            others, chance = _others(name, arcs["other"][first], things, owner)
+    def _graph(
+        self,
+        intent: str,
+        sure: float,
+        pieces: Sequence[_Piece],
+        change: _Change | None = None,
+        doubts: list[_Change] | None = None,
+    ) -> SentenceGraph:
+        """Things and what is told of them, ``pieces`` with the likeliest arcs between them, but for what ``change``
+        says; ``doubts`` gets what else may be."""
+        things = _things([piece for piece in pieces if piece[0] in THINGS], self.arcs["same"])
+        told = []
+        doubts = [] if doubts is None else doubts
+        for _, _, _, chance in pieces:
             sure *= chance
-        told.append(Told(first, last, name, owner, others, no))
-    return SentenceGraph(intent, tuple(things), tuple(told), sure)
+        for name, first, last, _ in pieces:
+            if name in THINGS:
+                continue
+            owner, others, no = NOBODY, tuple[int, ...](), False
+            if name not in (NEGATION, EXCLUSION):
+                denied = float(self.denied[first])
+                no = (denied > 0.5) != (change is not None and change.denied == first)
+                doubts.append(_Change(min(denied, 1.0 - denied) / max(denied, 1.0 - denied), denied=first))
+                if not name.startswith("speaker-"):
+                    ranked = _ranked(self.arcs["owner"][first], things)
+                    owner, chance = ranked[change is not None and change.arc == (first, "owner") and len(ranked) > 1]
+                    sure *= chance
+                    doubts += [_Change(other / chance, arc=(first, "owner")) for _, other in ranked[1:2]]
+            if name in WITH_OTHER:
+                choices = _others(name, self.arcs["other"][first], things, owner)
+                others, chance = choices[change is not None and change.arc == (first, "other") and len(choices) > 1]
+                sure *= chance
+                doubts += [_Change(other / max(chance, 1e-9), arc=(first, "other")) for _, other in choices[1:2]]
+            told.append(Told(first, last, name, owner, others, no))
+        return SentenceGraph(intent, tuple(things), tuple(told), sure)
 
-
-def _about_another(parts: F32, pieces: Sequence[_Piece]) -> tuple[float, list[_Piece]] | None:
-    """The pieces with another thing as target, and how likely that is as a share of how likely they are as they are;
-    None where they have one thing."""
-
-    def chance(piece: _Piece, kind: str) -> float:
-        column = 1 + KINDS.index(kind)
+    def _chance(self, piece: _Piece, kind: str) -> float:
+        """How likely the words of a piece are of a kind; of no kind for ""."""
         _, first, last, _ = piece
-        both = parts[first:last, column] + parts[first:last, column + len(KINDS)]
+        if not kind:
+            return float(self.parts[first:last, 0].mean()) + 1e-6
+        column = 1 + KINDS.index(kind)
+        both = self.parts[first:last, column] + self.parts[first:last, column + len(KINDS)]
         return float(both.mean()) + 1e-6
 
-    def instead(piece: _Piece) -> str:
-        return max((k for k in THINGS if k not in (TARGET, EXCLUDED)), key=lambda kind: chance(piece, kind))
+    def _other_pieces(self, pieces: Sequence[_Piece]) -> Iterator[_Change]:
+        """The pieces with another thing as target, or one of another kind, without one, or with one more."""
+        swapped = self._about_another(pieces)
+        if swapped is not None:
+            yield swapped
+        for k, piece in enumerate(pieces):
+            kind, first, last, _ = piece
+            if kind == TARGET:
+                continue
+            chance = self.parts[first:last, 1:].reshape(last - first, 2, len(KINDS)).sum(axis=1).mean(axis=0)
+            chance[[KINDS.index(kind), KINDS.index(TARGET)]] = 0.0
+            other, none = KINDS[int(chance.argmax())], self._chance(piece, "")
+            share = max(float(chance.max()), none) / self._chance(piece, kind)
+            rest = [*pieces[:k], *pieces[k + 1 :]]
+            if float(chance.max()) > none:
+                rest.insert(k, (other, first, last, 1.0))
+            yield _Change(share, tuple(rest))
+        read = {i for _, first, last, _ in pieces for i in range(first, last)}
+        for i in range(len(self.parts)):
+            begins = self.parts[i, 1 : 1 + len(KINDS)].copy()
+            begins[KINDS.index(TARGET)] = 0.0
+            if i not in read and begins.max() > _LEAST_SHARE * self.parts[i, 0]:
+                more = sorted([*pieces, (KINDS[int(begins.argmax())], i, i + 1, 1.0)], key=lambda p: p[1])
+                yield _Change(float(begins.max() / self.parts[i, 0]), tuple(more))
 
-    old = [p for p in pieces if p[0] == TARGET]
-    others = [p for p in pieces if p[0] in THINGS and p[0] not in (TARGET, EXCLUDED)]
-    if not others:
-        return None
-    new = max(others, key=lambda p: chance(p, TARGET) / chance(p, p[0]))
-    share = chance(new, TARGET) / chance(new, new[0])
-    for piece in old:
-        share *= chance(piece, instead(piece)) / chance(piece, TARGET)
-    changed = [(TARGET, *p[1:]) if p == new else (instead(p), *p[1:]) if p[0] == TARGET else p for p in pieces]
-    return share, changed
+    def _about_another(self, pieces: Sequence[_Piece]) -> _Change | None:
+        """The pieces with another thing as target; None where they have one thing."""
+
+        def instead(piece: _Piece) -> str:
+            return max((k for k in THINGS if k not in (TARGET, EXCLUDED)), key=lambda kind: self._chance(piece, kind))
+
+        old = [p for p in pieces if p[0] == TARGET]
+        others = [p for p in pieces if p[0] in THINGS and p[0] not in (TARGET, EXCLUDED)]
+        if not others:
+            return None
+        new = max(others, key=lambda p: self._chance(p, TARGET) / self._chance(p, p[0]))
+        share = self._chance(new, TARGET) / self._chance(new, new[0])
+        for piece in old:
+            share *= self._chance(piece, instead(piece)) / self._chance(piece, TARGET)
+        changed = [(TARGET, *p[1:]) if p == new else (instead(p), *p[1:]) if p[0] == TARGET else p for p in pieces]
+        return _Change(min(share, 1.0), tuple(changed))
 
 
 def _pieces(parts: F32) -> list[_Piece]:
@@ -152,7 +246,8 @@ def _pieces(parts: F32) -> list[_Piece]:
         if label == 0:
             continue
         kind, chance = KINDS[(label - 1) % len(KINDS)], float(parts[i, label])
-        if label > len(KINDS):
+        compound = kind in THINGS and bool(found) and found[-1][0] == kind and found[-1][2] == i  # "exit", "door"
+        if label > len(KINDS) or compound:
             _, first, _, before = found[-1]
             found[-1] = (kind, first, i + 1, before * chance)
         else:
@@ -223,26 +318,25 @@ def _chances(row: F32, things: Sequence[Thing]) -> dict[int, float]:
     return chance
 
 
-def _best_of(row: F32, things: Sequence[Thing]) -> tuple[int, float]:
-    chance = _chances(row, things)
-    best = max(chance, key=lambda number: chance[number])
-    return best, chance[best]
+def _ranked(row: F32, things: Sequence[Thing]) -> list[tuple[int, float]]:
+    """Numbers of things, or nobody, and how likely each is the one that an arc goes to, likelier ones first."""
+    return sorted(_chances(row, things).items(), key=lambda item: -item[1])
 
 
-def _others(name: str, row: F32, things: Sequence[Thing], owner: int) -> tuple[tuple[int, ...], float]:
-    """The other things of a relation of ``owner``, and how likely they are these."""
-    chance = _chances(row, things)
-    chance.pop(owner, None)
-    if name not in WITHOUT_OTHER:
-        chance.pop(NOBODY, None)
-    if not chance:
-        return (), 1.0
-    ranked = sorted(chance, key=lambda number: -chance[number])
-    total = sum(chance.values())
-    if name == "between" and len(ranked) > 1 and chance[ranked[1]] > _SECOND * total:
-        return tuple(sorted(ranked[:2])), (chance[ranked[0]] + chance[ranked[1]]) / total
-    best = ranked[0]
-    return (() if best == NOBODY else (best,)), chance[best] / max(total, 1e-9)
+def _others(name: str, row: F32, things: Sequence[Thing], owner: int) -> list[tuple[tuple[int, ...], float]]:
+    """Choices of the other things of a relation of ``owner``, and how likely each is, likelier ones first."""
+    ranked = [
+        (number, chance)
+        for number, chance in _ranked(row, things)
+        if number != owner and (number != NOBODY or name in WITHOUT_OTHER)
+    ]
+    if not ranked:
+        return [((), 1.0)]
+    total = max(sum(chance for _, chance in ranked), 1e-9)
+    if name == "between" and len(ranked) > 1 and ranked[1][1] > _SECOND * total:
+        both = tuple(sorted(number for number, _ in ranked[:2]))
+        return [(both, (ranked[0][1] + ranked[1][1]) / total)]
+    return [(() if number == NOBODY else (number,), chance / total) for number, chance in ranked]
 
 
 @lru_cache(maxsize=1)

@@ -36,6 +36,11 @@ _KIND = 0.85  # how well a label that nobody listed answers to the noun that it 
 _JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
 _NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
 _LEAST_TOLD = 0.3  # below it most that a fit has not seen are wrong
+_BEHIND = 4  # words up to the one that tells a verb's use: "rest my feet"
+_FOR = "something to "  # how the noun of what serves a verb begins
+_SEVERAL_OF = frozenset(  # heads of labels that are what stands before them: a "towel stack"
+    ("stack", "pile", "pack", "heap", "bundle", "bunch", "set", "row", "pair", "roll", "collection", "group")
+)
 _LEAST_LETTERS = 3  # of each part of a word that is joined of two
 
 
@@ -121,11 +126,24 @@ class Lexicon:
         """
         if noun == label:
             return 1.0
+        serves = affordances().get(noun.removeprefix(_FOR), ()) if noun.startswith(_FOR) else ()
+        if serves:
+            return max(self.similarity(name, label) for name in serves)
         answers = self._listed(noun, label)
         if answers or (noun in self.meaning and label in self.labels):
             return answers
         told = likelihood_of_label(noun, label)
-        return told if told >= _LEAST_TOLD else 0.0
+        return max(told if told >= _LEAST_TOLD else 0.0, self._spelt(noun, label))
+
+    def _spelt(self, noun: str, label: str) -> float:
+        """How well a label answers by its words alone: the noun in one word or several, in plural, several of it."""
+        words = label_words(label)
+        if noun.replace(" ", "") == "".join(words):
+            return _KIND
+        head = (*words[:-1], singular(words[-1]) or words[-1]) if words else ()
+        if head and head[-1] in _SEVERAL_OF:
+            head = head[:-1]
+        return _KIND if (f" {' '.join(head)}").endswith(f" {noun}") else 0.0
 
     def _listed(self, noun: str, label: str) -> float:
         """What the table says of the noun and of the label or what it is a kind of; 0 where it says nothing."""
@@ -269,6 +287,23 @@ def lexicon() -> Lexicon:
         for noun in group["say"]:
             meaning[noun] = {label: float(weight) for label, weight in group["mean"].items()}
     return Lexicon(meaning, frozenset(data["weak_nouns"]), dict(data["plurals"]))
+
+
+@lru_cache(maxsize=1)
+def affordances() -> dict[str, list[str]]:
+    """Verb, alone or with one of the words behind it -> nouns of what serves it."""
+    verbs: dict[str, list[str]] = json.loads((_FOLDER / "affordances.json").read_text(encoding="utf-8"))["verbs"]
+    return verbs
+
+
+def serving(words: Sequence[str]) -> str:
+    """The noun of what serves the first verb of ``words``, "something to sit"; empty where they have no known verb."""
+    verbs = affordances()
+    for k, word in enumerate(words):
+        pairs = [f"{word} {other}" for other in words[k + 1 : k + _BEHIND] if f"{word} {other}" in verbs]
+        if pairs or word in verbs:
+            return _FOR + (pairs[0] if pairs else word)
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
