@@ -16,8 +16,8 @@ before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -138,8 +138,8 @@ class MapPredictor:
         window_m: edge of the window; infinite = the whole map.
         scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
-        reuse_tolerance: a prediction that is kept holds while the map has changed by no more, in any cell of half the
-            coarsest stride, from what it was made of (:func:`.largest_change`); 0 = while nothing has.
+        reuse_tolerance: a prediction that is kept (:meth:`keeping`) holds while the map has changed by no more, in any
+            cell of half the coarsest stride, from what it was made of (:func:`.largest_change`); 0 = while nothing has.
 
     Attributes:
         fault: what the network's device failed by, "" = it has not: predictions are then made on the CPU.
@@ -189,6 +189,18 @@ class MapPredictor:
         self._last_frame: ManhattanFrame | None = None
         self._last_window: Window | None = None
         self._last_floor_z_m = math.nan
+        self._keeps = False
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within it, predictions stay with the window, the frame and the floor of the last one that did while others
+        are hardly better, for those of a robot that stands tremble with every frame; and with its results, within
+        ``reuse_tolerance``."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
 
     def release(self) -> None:
         """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
@@ -224,7 +236,6 @@ class MapPredictor:
         floor_z_m: float,
         window_m: float | None = None,
         manhattan: ManhattanFrame | None = None,
-        keep: bool = False,
     ) -> ScenePrediction:
         """Boxes and occupancy before the cameras, or of the whole map.
 
@@ -240,16 +251,13 @@ class MapPredictor:
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
             manhattan: frame along the walls of the map, where it is known already.
-            keep: stay with the window, the frame and the floor of the last prediction that did while others are hardly
-                better, for those of a robot that stands tremble with every frame; and with its results, within
-                ``reuse_tolerance``.
         """
         self._restore()
         if not self.reads_map:
             manhattan = WORLD
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
-        if keep:
+        if self._keeps:
             manhattan, floor_z_m = self._kept_frame(copy, manhattan, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
@@ -260,7 +268,7 @@ class MapPredictor:
         while True:
             size_m = min(wanted, self._limit_m)
             try:
-                prediction = self._predict(copy, view_direction, floor_z_m, size_m, manhattan, keep)
+                prediction = self._predict(copy, view_direction, floor_z_m, size_m, manhattan)
             except RuntimeError as error:
                 if not is_device_fault(error):
                     raise
@@ -321,7 +329,6 @@ class MapPredictor:
         floor_z_m: float,
         window_m: float,
         manhattan: ManhattanFrame,
-        keep: bool,
     ) -> ScenePrediction:
         if math.isinf(window_m):
             views = [] if self._features is None else self._features.views(copy.keyframes, manhattan)
@@ -340,9 +347,9 @@ class MapPredictor:
             reach_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
             copy = copy.turned(manhattan, center, math.sqrt(0.5) * reach_m)
         window = self._window(manhattan.from_world(center), window_m)
-        if keep:
+        if self._keeps:
             window = self._kept_window(window, manhattan.from_world(center))
-        return self._pass(copy, lookup, window, floor_z_m, self.reuse_tolerance if keep else 0.0)
+        return self._pass(copy, lookup, window, floor_z_m, self.reuse_tolerance if self._keeps else 0.0)
 
     def _kept_frame(
         self, copy: VolumeCopy, manhattan: ManhattanFrame, floor_z_m: float

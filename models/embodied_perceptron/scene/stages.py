@@ -173,7 +173,8 @@ class NetworkProposer:
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
         """See :class:`Proposer`."""
-        prediction = self.predict(scene, window_m, clock, keep=True)
+        with self.predictor.keeping():
+            prediction = self.predict(scene, window_m, clock)
         return Proposal(prediction.detections, self.scores, self.predictor.no_cells, prediction)
 
     def forget(self) -> None:
@@ -186,11 +187,11 @@ class NetworkProposer:
             self._features.prefetch(keyframe)
         clock.lap("encode")
 
-    def predict(self, scene: MapCopy, window_m: float | None, clock: StageClock, keep: bool = False) -> ScenePrediction:
-        """What the network sees, its boxes scored and named; ``keep``: see :meth:`MapPredictor.predict`."""
+    def predict(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> ScenePrediction:
+        """What the network sees, its boxes scored and named."""
         manhattan = scene.manhattan if self.predictor.reads_map else None
         prediction = self.predictor.predict(
-            scene.volume, scene.cameras.view_direction, scene.floor_z_m, window_m, manhattan, keep
+            scene.volume, scene.cameras.view_direction, scene.floor_z_m, window_m, manhattan
         )
         clock.lap("network")
         return replace(prediction, detections=run_stages(self._stages, prediction.detections, scene, clock))
