@@ -182,7 +182,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         copy = volume.copy()
         view_direction = ViewDirection.of(frame.T_world_camera)
         timed_lookup = _timed(StreamingLookup.__call__, clock)
-        with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"):
+        with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"), predictor.keeping():
             ours = predictor.predict(copy, view_direction, 0.0)
         row = {"frames": n, "standing": n > count, "images_encoded": features.encoded - encoded, "ours": _stages(clock)}
         if n in at:

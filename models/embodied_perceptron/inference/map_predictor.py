@@ -8,15 +8,16 @@
 
 A prediction is a pure function of the voxels, the keyframes and the window: what the volume keeps of image features,
 and the network of its last pass, saves work and changes nothing. The window goes before the camera in steps of the
-network's coarsest stride, so every site stays on one Manhattan frame, and that frame is turned with the walls; it stays
-while another is hardly better. A prediction whose input is that of the last one, to a tolerance, is the last one.
+network's coarsest stride, so every site stays on one Manhattan frame, and that frame is turned with the walls. A
+caller may have window, frame and results kept while others are hardly better: a prediction then depends on those
+before it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -137,8 +138,8 @@ class MapPredictor:
         window_m: edge of the window; infinite = the whole map.
         scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
-        reuse_tolerance: the last prediction holds while the map has changed by no more, in any cell of half the
-            coarsest stride, from what it was made of (:func:`.largest_change`); 0 = while nothing has.
+        reuse_tolerance: a prediction that is kept (:meth:`keeping`) holds while the map has changed by no more, in any
+            cell of half the coarsest stride, from what it was made of (:func:`.largest_change`); 0 = while nothing has.
 
     Attributes:
         fault: what the network's device failed by, "" = it has not: predictions are then made on the CPU.
@@ -188,6 +189,18 @@ class MapPredictor:
         self._last_frame: ManhattanFrame | None = None
         self._last_window: Window | None = None
         self._last_floor_z_m = math.nan
+        self._keeps = False
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within it, predictions stay with the window, the frame and the floor of the last one that did while others
+        are hardly better, for those of a robot that stands tremble with every frame; and with its results, within
+        ``reuse_tolerance``."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
 
     def release(self) -> None:
         """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
@@ -244,13 +257,8 @@ class MapPredictor:
             manhattan = WORLD
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
-        if self._last_frame is not None and manhattan != self._last_frame:
-            coords = copy.rows.cpu().coords.numpy()
-            manhattan = kept_frame(self._last_frame, manhattan, coords, copy.voxel_size_m, floor_z_m)
-        self._last_frame = manhattan
-        if abs(floor_z_m - self._last_floor_z_m) <= _KEPT_FLOOR_M:
-            floor_z_m = self._last_floor_z_m
-        self._last_floor_z_m = floor_z_m
+        if self._keeps:
+            manhattan, floor_z_m = self._kept_frame(copy, manhattan, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -345,19 +353,34 @@ class MapPredictor:
             # no more than may lie in the window, which is widened to whole cells, and a voxel's points off its centre
             edge_m = window_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
             copy = copy.turned(manhattan, center, math.sqrt(0.5) * edge_m + 2.0 * copy.voxel_size_m)
-        window = self._kept_window(manhattan.from_world(center), window_m)
-        return self._pass(copy, lookup, window, floor_z_m, live=True)
+        window = self._window(manhattan.from_world(center), window_m)
+        if self._keeps:
+            window = self._kept_window(window, manhattan.from_world(center))
+        return self._pass(copy, lookup, window, floor_z_m, self.reuse_tolerance if self._keeps else 0.0)
 
-    def _kept_window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
-        """The last window while its middle is hardly further from the centre than another's would be."""
-        last, window = self._last_window, self._window(center_m, size_m)
-        if last is not None and np.array_equal(last.size_m, window.size_m):
+    def _kept_frame(
+        self, copy: VolumeCopy, manhattan: ManhattanFrame, floor_z_m: float
+    ) -> tuple[ManhattanFrame, float]:
+        """The last frame and height of the floor while these are hardly better."""
+        last = self._last_frame
+        if last is not None and manhattan != last:
+            coords = copy.rows.cpu().coords.numpy()
+            manhattan = kept_frame(last, manhattan, coords, copy.voxel_size_m, floor_z_m)
+        if abs(floor_z_m - self._last_floor_z_m) <= _KEPT_FLOOR_M:
+            floor_z_m = self._last_floor_z_m
+        self._last_frame, self._last_floor_z_m = manhattan, floor_z_m
+        return manhattan, floor_z_m
+
+    def _kept_window(self, wanted: Window, center_m: NDArray[np.float64]) -> Window:
+        """The last window while its middle is hardly further from the centre than that of the wanted one."""
+        last = self._last_window
+        if last is not None and np.array_equal(last.size_m, wanted.size_m):
             lower, upper = (end[:2] / self._coarsest for end in last.limits(self._cell_m / self._coarsest))
             away = np.abs(center_m[:2] / self._cell_m - 0.5 * (lower + upper))  # in cells
             if away.max() <= 0.5 + _KEPT_CELLS:
                 return last
-        self._last_window = window
-        return window
+        self._last_window = wanted
+        return wanted
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
         center = np.array([center_m[0], center_m[1], 0.0])
@@ -369,9 +392,10 @@ class MapPredictor:
         views: Sequence[View] | StreamingLookup,
         window: Window,
         floor_z_m: float,
-        live: bool = False,
+        reuse: float | None = None,
     ) -> ScenePrediction:
-        """The network over one window; ``live``: over the one that follows the robot, whose last pass is kept."""
+        """The network over one window; ``reuse``: tolerance within which the last pass holds, None = it is one of many
+        windows, of which none is kept."""
         inference, config = self.inference, self.inference.network.config
         lower, upper = window.limits(config.voxel_size_m)
         lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
@@ -380,7 +404,7 @@ class MapPredictor:
         region = Region(lower_m, upper_m, copy.manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if len(sites) == 0:
-            if live:
+            if reuse is not None:
                 self.forget()
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
         answered = Region.nowhere()
@@ -389,18 +413,18 @@ class MapPredictor:
             size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
             answered = Region(low_m, low_m + size_m, copy.manhattan)
         seen = tuple(views.views if isinstance(views, StreamingLookup) else views)
-        if live:
-            last, limit = self._last, (self.reuse_tolerance, self._coarsest // 2)
-            if last is not None and last.answers(sites, seen, region, answered, *limit):
-                return last.prediction
-        with self._memory.over(sites) if live and takes_loops(sites.keys) else nullcontext(sites) as sites:
+        last, cell = self._last, self._coarsest // 2
+        if last is not None and reuse is not None and last.answers(sites, seen, region, answered, reuse, cell):
+            return last.prediction
+        kept = reuse is not None and takes_loops(sites.keys)
+        with self._memory.over(sites) if kept else nullcontext(sites) as sites:
             scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
             found = inference.boxes(scene, self.scores.decode)
         semantic = None if config.occupancy is None else inference.occupancy(scene, anchor.tolist())
         parts = (ScenePart(scene, Region.everywhere()),)
         prediction = ScenePrediction(found, semantic, region, answered, scene, floor_z_m, parts=parts)
-        if live:
+        if reuse is not None:
             self._last = _Pass(sites, seen, prediction)
         return prediction
 

@@ -171,7 +171,8 @@ class NetworkProposer:
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
         """See :class:`Proposer`."""
-        prediction = self.predict(scene, window_m, clock)
+        with self.predictor.keeping():
+            prediction = self.predict(scene, window_m, clock)
         return Proposal(prediction.detections, self.scores, self.predictor.no_cells, prediction)
 
     def forget(self) -> None:
