@@ -149,8 +149,8 @@ def wall_heights(floor_z_m: float) -> tuple[float, float]:
 
 
 def frame_of_columns(filled: NDArray[np.int64], width: int) -> ManhattanFrame:
-    """:func:`wall_aligned_frame` of a grid of the ground, flat, its rows along x, and their width: how many voxels stand
-    in each cell of 0.04 m."""
+    """:func:`wall_aligned_frame` by how many voxels stand in each cell of 0.04 m of the ground: a grid, flat, its rows
+    along x, and their width."""
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return WORLD

@@ -13,6 +13,7 @@ from embodied_perceptron.results import VoxelSnapshot
 
 _UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
+_SAME_M = 0.01  # half a layer
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MAX_TABLE = 1 << 24  # cells of all layers that are marked in a table; more are sorted
 _AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
@@ -228,6 +229,9 @@ def _every(ranges: NDArray[np.int64], first: NDArray[np.int64], step: int) -> ND
 class FloorHeight:
     """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
 
+    It keeps its height as long as what is found lies within a centimetre: what depends on it (inputs of the network,
+    the grid) would otherwise change everywhere, with every frame, by less than any sensor measures.
+
     Args:
         clearance_m: so far below everything that nothing is taken for floor.
     """
@@ -240,7 +244,7 @@ class FloorHeight:
         """Of the map as it is now."""
         points_m = thinned_points(snapshot, _ENOUGH_POINTS)
         found = estimate_floor_z(points_m)
-        if found is not None:
+        if found is not None and (self._last_m is None or abs(found - self._last_m) > _SAME_M):
             self._last_m = found
         if self._last_m is not None:
             return self._last_m
