@@ -206,24 +206,26 @@ def thinned_points(snapshot: VoxelSnapshot, about: int) -> NDArray[np.float64]:
     blocks, step = blocks_of(snapshot), 1 + len(snapshot) // about
     # of each block every so many voxels, from one that its place decides: next to it another block begins elsewhere
     first = (blocks.keys.astype(np.uint64) * _MIX >> np.uint64(32)).astype(np.int64) % step
-    rows = _every(blocks.ranges, first, step)
-    points: NDArray[np.float64] = blocks.arena.points_m[rows].astype(np.float64)
+    points: NDArray[np.float64] = _every(blocks.ranges, first, step, blocks.arena.points_m)
     return points
 
 
 @njit(cache=True, nogil=True)
-def _every(ranges: NDArray[np.int64], first: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """Every so many rows of each range, from its ``first`` on."""
+def _every(
+    ranges: NDArray[np.int64], first: NDArray[np.int64], step: int, points: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Every so many points of each range of rows, from its ``first`` on."""
     n = 0
     for b in range(len(ranges)):
         n += max(0, (ranges[b, 1] - ranges[b, 0] - first[b] + step - 1) // step)
-    rows = np.empty(n, np.int64)
+    every = np.empty((n, 3), np.float64)
     n = 0
     for b in range(len(ranges)):
         for row in range(ranges[b, 0] + first[b], ranges[b, 1], step):
-            rows[n] = row
+            for c in range(3):
+                every[n, c] = points[row, c]
             n += 1
-    return rows
+    return every
 
 
 class FloorHeight:
