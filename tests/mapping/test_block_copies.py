@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from support.volume_frames import posed, random_walk
 
-from embodied_perceptron.config import KeyframeConfig, VolumeConfig
+from embodied_perceptron.config import GridConfig, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wall_heights
 from embodied_perceptron.mapping.block_copies import BlockCopier, BlockRows, blocks_of
@@ -22,7 +22,8 @@ from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.mapping.voxels import VoxelRows
 from embodied_perceptron.mapping.wall_columns import wall_columns
-from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.scene.navigation import ColumnCounter, Columns, count_columns
 from embodied_perceptron.sensors.frame import PosedFrame
 
 EVERYWHERE = np.array([[-(1 << 30)] * 3, [1 << 30] * 3], np.int32)
@@ -50,6 +51,28 @@ def assert_same(a: VoxelSnapshot, b: VoxelSnapshot) -> None:
 def frozen(snapshot: VoxelSnapshot) -> VoxelSnapshot:
     """Its content in memory of its own."""
     return VoxelSnapshot(*(np.array(getattr(snapshot, entry.name)) for entry in fields(VoxelSnapshot)))
+
+
+def labelled(rng: np.random.Generator, snapshot: VoxelSnapshot, before: SemanticVoxels | None) -> SemanticVoxels | None:
+    """Cells around some voxels; some keep their names, and now and then there are none."""
+    if rng.random() < 0.1 or len(snapshot) == 0:
+        return None
+    cells = np.unique(np.floor(snapshot.mean_point_m / 0.16).astype(int), axis=0)
+    names = {}
+    if before is not None:
+        there = np.floor(before.centers_m / 0.16).astype(int)
+        names = dict(zip(map(tuple, there.tolist()), before.labels.tolist(), strict=True))
+    labels = [names.get(tuple(c), int(rng.integers(4))) if rng.random() < 0.95 else 3 for c in cells.tolist()]
+    keep = rng.random(len(cells)) < 0.9
+    keep[0] = True
+    return SemanticVoxels(
+        0.16,
+        ((cells + 0.5) * 0.16)[keep].astype(np.float32),
+        np.zeros((int(keep.sum()), 3), np.uint8),
+        np.array(labels, np.int32)[keep],
+        np.ones(int(keep.sum()), np.float32),
+        ("floor", "door", "table", "carpet"),
+    )
 
 
 class Life:
@@ -97,6 +120,7 @@ class Life:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_copies_are_those_of_the_whole_map(name: str, seed: int, tmp_path: Path) -> None:
     life = Life(CONFIGS[name], seed, tmp_path)
+    counter, cells, floor_z_m = ColumnCounter(), None, 0.0
     kept: list[tuple[VolumeCopy, VoxelSnapshot]] = []  # a copy and what it showed, for as long as somebody keeps it
     for _ in range(60):
         life.step()
@@ -121,6 +145,15 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, tmp_path: Path)
         )
         for a, b in zip(*frames, strict=True):
             np.testing.assert_array_equal(a, b)
+        if life.rng.random() < 0.3:
+            floor_z_m = life.rng.uniform(-0.5, 0.5)
+        cells = labelled(life.rng, expected, cells)
+        config = GridConfig(passable_classes=("door",))
+        for known in (cells, None) if life.rng.random() < 0.2 else (cells,):
+            found = counter.count(blocks_of(copy.snapshot()), floor_z_m, config, known)
+            columns = count_columns(expected.mean_point_m, floor_z_m, config, known)
+            for entry in fields(Columns):
+                np.testing.assert_array_equal(getattr(found, entry.name), getattr(columns, entry.name), entry.name)
         center = expected.mean_point_m.mean(0).astype(np.float64) if len(expected) else np.zeros(3)
         turned = copy.turned(ManhattanFrame(0.3), center, np.inf)
         for rows in (copy.rows, turned.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import cv2
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.scene_builder import snapshot_of
+from support.volume_frames import random_walk
 
+from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     back_project,
@@ -17,10 +21,14 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
     transform_points,
 )
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.floor import (
+    FloorHeight,
     estimate_floor_z,
     estimate_up,
     gravity_rotation,
+    thinned_points,
     up_from_transform,
 )
 
@@ -157,3 +165,26 @@ def test_no_horizontal_plane_no_answer() -> None:
     wall = plane(rng, 5000, (0, 0, 0), (4, 0, 2.5))
     assert estimate_up(wall, np.array([0.0, 0.0, 1.0]), max_tilt_rad=0.3) is None
     assert estimate_up(wall[:2], np.array([0.0, 0.0, 1.0])) is None
+
+
+def test_the_floor_keeps_its_height_within_a_centimetre() -> None:
+    floor = FloorHeight(0.1)
+    first = floor.of(snapshot_of(room()))
+    assert first == pytest.approx(0.0, abs=0.01)
+    assert floor.of(snapshot_of(room(first + 0.006, noise=0.0))) == first
+    moved = floor.of(snapshot_of(room(0.05, noise=0.0)))
+    assert moved == pytest.approx(0.05, abs=0.01)
+    assert floor.of(snapshot_of(np.zeros((0, 3)))) == moved  # out of the map: the last known one
+
+
+def test_points_are_thinned_alike_whoever_knows_the_blocks() -> None:
+    """The same voxels are chosen of a snapshot by hand and of a map that copies its blocks, in whatever order."""
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096, min_hits=1))
+    for frame in random_walk(5, 8):
+        volume.integrate(frame)
+    own = volume.snapshot()
+    by_hand = VoxelSnapshot(*(np.array(getattr(own, entry.name)) for entry in fields(VoxelSnapshot)))
+    for about in (10**6, 500):
+        a, b = (np.array(sorted(thinned_points(shown, about).tolist())) for shown in (own, by_hand))
+        np.testing.assert_array_equal(a, b)
+        assert len(a) == pytest.approx(min(about, len(own)), rel=0.3)

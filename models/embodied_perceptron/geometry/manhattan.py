@@ -158,8 +158,8 @@ def wall_heights(floor_z_m: float) -> tuple[float, float]:
 
 
 def frame_of_columns(filled: NDArray[np.int64], width: int) -> ManhattanFrame:
-    """:func:`wall_aligned_frame` of a grid of the ground, flat, its rows along x, and their width: how many voxels
-    stand in each cell of 0.04 m."""
+    """:func:`wall_aligned_frame` by how many voxels stand in each cell of 0.04 m of the ground: a grid, flat, its rows
+    along x, and their width."""
     sharpness = _sharpness_of(filled, width, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
     if sharpness is None or sharpness.max() < _MIN_CONTRAST * sharpness.mean():
         return WORLD

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
-from embodied_perceptron.mapping.block_copies import BlockView, Index, Rooms, carried_blocks, row_ranges
+from embodied_perceptron.mapping.block_copies import BlockView, Index, Rooms, carried_blocks
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.mapping.numba_voxels import lowest_bit
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD
@@ -109,18 +109,16 @@ class SiteSums:
         if not self._rooms.fits(sizes[changed]):
             self._move(kept, starts, sizes, counts, int(sizes[changed].sum()))
         starts[changed] = self._rooms.take(sizes[changed])
-        rows = row_ranges(starts[changed], n)
-        self._sites[rows], self._sums[rows] = sites[: len(rows)], sums[: len(rows)]
+        move_parts(np.cumsum(n) - n, starts[changed], n, sites, sums, self._sites, self._sums)
         self._view, self._lattice = view, lattice
         self._starts, self._sizes, self._counts = starts, sizes, counts
 
     def _move(self, kept: Index, starts: Index, sizes: Index, counts: Index, more: int) -> None:
         """The parts of ``kept`` blocks into a larger arena."""
-        sites, sums, rows = self._sites, self._sums, row_ranges(starts[kept], counts[kept])
+        sites, sums, old = self._sites, self._sums, starts[kept]
         self._give_rows(int(_ROOM * (more + int(sizes[kept].sum()))))
         starts[kept] = self._rooms.take(sizes[kept])
-        there = row_ranges(starts[kept], counts[kept])
-        self._sites[there], self._sums[there] = sites[rows], sums[rows]
+        move_parts(old, starts[kept], counts[kept], sites, sums, self._sites, self._sums)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -196,6 +194,19 @@ def sum_parts(
             for c in range(3):
                 total[COLOR + c] += records[i, COLOR + c]
         counts[b] = n - start
+
+
+@njit(cache=True, nogil=True)
+def move_parts(
+    starts: Array, places: Array, counts: Array, sites: Array, sums: Array, out_sites: Array, out_sums: Array
+) -> None:
+    """Copy the parts of each block from where they start to their place."""
+    for b in range(starts.shape[0]):
+        for i in range(counts[b]):
+            for c in range(3):
+                out_sites[places[b] + i, c] = sites[starts[b] + i, c]
+            for c in range(_SUMS):
+                out_sums[places[b] + i, c] = sums[starts[b] + i, c]
 
 
 @njit(cache=True, inline="always")

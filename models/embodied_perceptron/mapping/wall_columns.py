@@ -40,7 +40,8 @@ def columns_between(first: int, last: int, voxel_size_m: float) -> Array:
     columns = np.empty(last - first, np.int64)
     for i in range(last - first):
         columns[i] = wall_column(first + i, voxel_size_m)
-    return columns - columns[0]
+    from_first: Array = columns - columns[0]
+    return from_first
 
 
 @njit(cache=True, nogil=True)

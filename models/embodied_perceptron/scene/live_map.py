@@ -64,7 +64,7 @@ from embodied_perceptron.results import (
 from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import ColumnCounter, navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
@@ -149,6 +149,7 @@ class LiveMap:
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
+        self._columns = ColumnCounter()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)
@@ -264,7 +265,7 @@ class LiveMap:
         faults = (self.volume.fault,) if self.volume.fault else ()
         diagnostics = faults if prediction is None else (*faults, *prediction.diagnostics)
         for_grid = None if prediction is None else semantic
-        grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid)
+        grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid, self._columns)
         clock.lap("grid")
         perception = self._perception(scene, semantic, grid, clock.stage_ms, diagnostics)
         self._publish(voxels=scene.voxels, prediction=prediction, seen=seen, grid=grid)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import GridConfig
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers
-from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.mapping.block_copies import BlockView, blocks_of, carried_blocks
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, Layers
@@ -22,6 +23,7 @@ LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below i
 _DROP_M = 0.15  # what lies this much below the floor is no floor
 _MAX_TABLE = 1 << 26  # labelled cells further apart than fits into a table of so many bytes are searched instead
 _MAX_CELLS, _MAX_SIDE = 1 << 24, 1 << 12  # cells of a grid, and what is kept of a larger one: 200 m at 5 cm
+_ROUNDING_M = 1e-4  # so far a mean point may lie outside of its block
 _NOTHING, _FLOOR, _PASSABLE, _THING = 0, 1, 2, 4  # what a cell is called; a class may be floor and passable
 
 UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
@@ -32,7 +34,11 @@ _FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of t
 
 
 def navigation_grid(
-    snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
+    snapshot: VoxelSnapshot,
+    floor_z_m: float,
+    config: GridConfig,
+    semantic: SemanticVoxels | None = None,
+    counter: ColumnCounter | None = None,
 ) -> OccupancyGrid2d:
     """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
 
@@ -41,9 +47,9 @@ def navigation_grid(
     An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
     15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
     ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
+    ``counter``: of the same map's grids before this one; None = from nothing.
     """
-    blocks = blocks_of(snapshot)
-    columns = count_columns(blocks.arena.points_m, floor_z_m, config, semantic, blocks.ranges)
+    columns = (counter or ColumnCounter()).count(blocks_of(snapshot), floor_z_m, config, semantic)
     if columns.ground.size == 0:
         return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
     blocked = columns.blocking >= config.min_obstacle_voxels
@@ -105,6 +111,53 @@ class Columns:
     blocking: NDArray[np.int64]
 
 
+class ColumnCounter:
+    """:func:`count_columns` of one view of a map after the other: of blocks that are as they were, with cells around
+    them that are called as they were, over a floor as high as it was, nothing is counted again."""
+
+    def __init__(self) -> None:
+        self._state: tuple[object, ...] = ()
+        self._view: BlockView | None = None
+        self._names, self._counts = np.zeros(0, np.uint64), np.zeros((0, 2, 0, 0), np.uint16)
+
+    def count(
+        self, blocks: BlockView, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None
+    ) -> Columns:
+        """Of the voxels of a view, with means."""
+        points, cells = blocks.arena.points_m, _CellKinds.of(config, semantic)
+        block_m, resolution_m = BLOCK_EDGE * blocks.voxel_size_m, config.resolution_m
+        low = np.floor((blocks.coords[:, :2] * block_m - _ROUNDING_M) / resolution_m).astype(np.int64)
+        side = int(np.ceil((block_m + 2 * _ROUNDING_M) / resolution_m)) + 1
+        first, last = (low.min(axis=0), low.max(axis=0) + side) if len(low) else (np.zeros(2), np.zeros(2))
+        too_wide = float(np.prod((last - first).astype(np.float64))) > _MAX_CELLS
+        if too_wide or len(low) == 0 or (cells.table.size == 0 and len(cells.kinds)):
+            return count_columns(points, floor_z_m, config, semantic, blocks.ranges)
+        place = cells.anchor, cells.size_m, cells.low, cells.table
+        names = _names_around(blocks.coords, block_m, *place)
+        state = (floor_z_m, config, cells.size_m, *cells.anchor.tolist(), block_m)
+        carried = carried_blocks(self._view if state == self._state else None, blocks)
+        kept = np.flatnonzero(carried >= 0)
+        carried[kept[self._names[carried[kept]] != names[kept]]] = -1
+        kept, changed = np.flatnonzero(carried >= 0), np.flatnonzero(carried < 0)
+        counts = np.zeros((len(low), 2, side, side), np.uint16)
+        if len(kept):
+            counts[kept] = self._counts[carried[kept]]
+        heights = _heights(config)
+        _count_blocks(changed, blocks.ranges, low, points, *place, floor_z_m, heights, resolution_m, counts)
+        self._state, self._view, self._names, self._counts = state, blocks, names, counts
+        both = np.zeros((2, *(last - first)[::-1]), np.int64)
+        _add_blocks(low - first, counts, both)
+        columns, rows = (np.flatnonzero(both.any(axis=axes)) for axes in ((0, 1), (0, 2)))
+        if len(rows) == 0:
+            return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
+        ground, blocking = both[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        return Columns(first + np.array([columns[0], rows[0]]), ground, blocking)
+
+
+def _heights(config: GridConfig) -> NDArray[np.float64]:
+    return np.array([_DROP_M, config.max_obstacle_height_m, config.min_obstacle_height_m, FLOOR_BULGE_M, LOW_THING_M])
+
+
 def count_columns(
     points_m: NDArray[np.float32],
     floor_z_m: float,
@@ -138,7 +191,7 @@ def count_columns(
         x0, y0, x1, y1 = _fullest(counted, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
     shape = y1 - y0 + 1, x1 - x0 + 1
     ground, blocking = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    heights = np.array([_DROP_M, top_m, config.min_obstacle_height_m, FLOOR_BULGE_M, LOW_THING_M])
+    heights = _heights(config)
     cells = _CellKinds.of(config, semantic)
     kinds = np.zeros(0, np.uint8)
     if cells.table.size == 0 and len(cells.kinds):
@@ -180,7 +233,7 @@ class _CellKinds:
     """What labelled cells are called.
 
     Attributes:
-        anchor: (3,) a corner of the cells, which need not begin at the origin. size_m: their edge.
+        anchor: (3,) a corner of a cell next to the origin, where cells need not begin. size_m: their edge.
         low: (3,) first cell. extent: (3,) cells from there to the last.
         cells: (M, 3) less the first. kinds: (M,) bits.
         table: (extent) bits by cell; empty for cells too far apart.
@@ -210,7 +263,9 @@ class _CellKinds:
             np.uint8,
         )
         size, kinds = semantic.cell_size_m, kind_of_class[semantic.labels]
-        anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * size
+        corner = semantic.centers_m[0].astype(np.float64) - 0.5 * size
+        anchor = corner - np.round(corner / size) * size
+        anchor[np.abs(anchor) < 1e-3 * size] = 0.0  # centres are rounded
         cells = _cells_of(semantic.centers_m, anchor, size)
         low = cells.min(axis=0)
         cells -= low
@@ -315,6 +370,18 @@ def _bounds(
     )
 
 
+@njit(cache=True, inline="always")
+def _blocks_at(height: float, kind: int, heights: NDArray[np.float64]) -> bool:
+    """Whether a voxel that counts blocks; see :func:`count_columns`."""
+    band, bulge, thing = heights[2], heights[3], heights[4]
+    blocks = height >= band or (kind & _THING != 0 and height >= thing)
+    if kind & _FLOOR != 0 and height < band + bulge:
+        blocks = False
+    if kind & _PASSABLE != 0:
+        blocks = False
+    return blocks
+
+
 @njit(cache=True, nogil=True)
 def _count(
     points: NDArray[np.float32],
@@ -333,26 +400,85 @@ def _count(
     blocking: NDArray[np.int64],
 ) -> None:
     """``kinds``: (N,) of the points, where the table has none."""
-    drop, top, band, bulge, thing = heights
     for b in range(len(ranges)):
         for row in range(ranges[b, 0], ranges[b, 1]):
             height = np.float64(points[row, 2]) - floor_z
-            if not (height > -drop and height <= top):
+            if not (height > -heights[0] and height <= heights[1]):
                 continue
             kind = int(kinds[row]) if len(kinds) else _kind_at(points, row, anchor, cell_size, low, table)
-            blocks = height >= band or (kind & _THING != 0 and height >= thing)
-            if kind & _FLOOR != 0 and height < band + bulge:
-                blocks = False
-            if kind & _PASSABLE != 0:
-                blocks = False
             x = int(np.floor(np.float64(points[row, 0]) / resolution)) - x0
             y = int(np.floor(np.float64(points[row, 1]) / resolution)) - y0
             if not (0 <= x < ground.shape[1] and 0 <= y < ground.shape[0]):
                 continue
-            if blocks:
+            if _blocks_at(height, kind, heights):
                 blocking[y, x] += 1
             else:
                 ground[y, x] += 1
+
+
+@njit(cache=True, nogil=True)
+def _count_blocks(
+    which: NDArray[np.int64],
+    ranges: NDArray[np.int64],
+    first: NDArray[np.int64],
+    points: NDArray[np.float32],
+    anchor: NDArray[np.float64],
+    cell_size: float,
+    low: NDArray[np.int64],
+    table: NDArray[np.uint8],
+    floor_z: float,
+    heights: NDArray[np.float64],
+    resolution: float,
+    counts: NDArray[np.uint16],
+) -> None:
+    """Ground and blocking voxels of some blocks, by cells (y, x) from ``first`` of each on, into ``counts``."""
+    for b in which:
+        for row in range(ranges[b, 0], ranges[b, 1]):
+            height = np.float64(points[row, 2]) - floor_z
+            if not (height > -heights[0] and height <= heights[1]):
+                continue
+            kind = _kind_at(points, row, anchor, cell_size, low, table)
+            x = int(np.floor(np.float64(points[row, 0]) / resolution)) - first[b, 0]
+            y = int(np.floor(np.float64(points[row, 1]) / resolution)) - first[b, 1]
+            counts[b, int(_blocks_at(height, kind, heights)), y, x] += 1
+
+
+@njit(cache=True, nogil=True)
+def _add_blocks(first: NDArray[np.int64], counts: NDArray[np.uint16], both: NDArray[np.int64]) -> None:
+    """What each block counts, added to the grids of all."""
+    for b in range(len(first)):
+        for k in range(2):
+            for y in range(counts.shape[2]):
+                for x in range(counts.shape[3]):
+                    both[k, first[b, 1] + y, first[b, 0] + x] += counts[b, k, y, x]
+
+
+@njit(cache=True, nogil=True)
+def _names_around(
+    coords: NDArray[np.int32],
+    block_m: float,
+    anchor: NDArray[np.float64],
+    cell_size: float,
+    low: NDArray[np.int64],
+    table: NDArray[np.uint8],
+) -> NDArray[np.uint64]:
+    """(B,) a number for what the cells are called that a block's voxels may lie in."""
+    names = np.zeros(len(coords), np.uint64)
+    first, last = np.empty(3, np.int64), np.empty(3, np.int64)
+    for b in range(len(coords)):
+        for c in range(3):
+            first[c] = int(np.floor((coords[b, c] * block_m - _ROUNDING_M - anchor[c]) / cell_size)) - low[c]
+            last[c] = int(np.floor(((coords[b, c] + 1) * block_m + _ROUNDING_M - anchor[c]) / cell_size)) - low[c]
+        name = np.uint64(0)
+        for i in range(first[0], last[0] + 1):
+            for j in range(first[1], last[1] + 1):
+                for k in range(first[2], last[2] + 1):
+                    kind = 0
+                    if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
+                        kind = int(table[i, j, k])
+                    name = (name ^ np.uint64(kind + 1)) * np.uint64(1099511628211)
+        names[b] = name
+    return names
 
 
 # --------------------------------------------------------------------------------------------------------------------

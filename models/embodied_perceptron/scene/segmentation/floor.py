@@ -13,6 +13,7 @@ from embodied_perceptron.results import VoxelSnapshot
 
 _UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
+_SAME_M = 0.01  # half a layer
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _MAX_TABLE = 1 << 24  # cells of all layers that are marked in a table; more are sorted
 _AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
@@ -205,28 +206,33 @@ def thinned_points(snapshot: VoxelSnapshot, about: int) -> NDArray[np.float64]:
     blocks, step = blocks_of(snapshot), 1 + len(snapshot) // about
     # of each block every so many voxels, from one that its place decides: next to it another block begins elsewhere
     first = (blocks.keys.astype(np.uint64) * _MIX >> np.uint64(32)).astype(np.int64) % step
-    rows = _every(blocks.ranges, first, step)
-    points: NDArray[np.float64] = blocks.arena.points_m[rows].astype(np.float64)
+    points: NDArray[np.float64] = _every(blocks.ranges, first, step, blocks.arena.points_m)
     return points
 
 
 @njit(cache=True, nogil=True)
-def _every(ranges: NDArray[np.int64], first: NDArray[np.int64], step: int) -> NDArray[np.int64]:
-    """Every so many rows of each range, from its ``first`` on."""
+def _every(
+    ranges: NDArray[np.int64], first: NDArray[np.int64], step: int, points: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Every so many points of each range of rows, from its ``first`` on."""
     n = 0
     for b in range(len(ranges)):
         n += max(0, (ranges[b, 1] - ranges[b, 0] - first[b] + step - 1) // step)
-    rows = np.empty(n, np.int64)
+    every = np.empty((n, 3), np.float64)
     n = 0
     for b in range(len(ranges)):
         for row in range(ranges[b, 0] + first[b], ranges[b, 1], step):
-            rows[n] = row
+            for c in range(3):
+                every[n, c] = points[row, c]
             n += 1
-    return rows
+    return every
 
 
 class FloorHeight:
     """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
+
+    It keeps its height as long as what is found lies within a centimetre: what depends on it (inputs of the network,
+    the grid) would otherwise change everywhere, with every frame, by less than any sensor measures.
 
     Args:
         clearance_m: so far below everything that nothing is taken for floor.
@@ -240,7 +246,7 @@ class FloorHeight:
         """Of the map as it is now."""
         points_m = thinned_points(snapshot, _ENOUGH_POINTS)
         found = estimate_floor_z(points_m)
-        if found is not None:
+        if found is not None and (self._last_m is None or abs(found - self._last_m) > _SAME_M):
             self._last_m = found
         if self._last_m is not None:
             return self._last_m
