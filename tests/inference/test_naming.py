@@ -63,6 +63,29 @@ def test_shifted_things_score_as_names_that_promise_as_much() -> None:
     assert kept[0][1] > kept[1][1] == 0.12
 
 
+def told_of(*rows: tuple[str, float]) -> Detections:
+    boxes = np.array([box(0.0)] * len(rows))
+    return Naming().select(Detections(boxes, np.array([s for _, s in rows]), tuple(label for label, _ in rows)))
+
+
+def test_all_that_is_said_of_a_thing_goes_along_with_each_of_its_boxes() -> None:
+    found = told_of((UNNAMED, 0.8), ("chair", 0.5), ("stool", 0.2))
+    assert found.labels == ("chair", "stool")
+    assert found.posterior(0) == pytest.approx({"chair": 0.5, "stool": 0.2, UNNAMED: 0.1})
+    assert found.posterior(1) == pytest.approx({"stool": 0.2, "chair": 0.5, UNNAMED: 0.1})
+    unsure = told_of((UNNAMED, 0.8), ("chair", 0.3), ("stool", 0.2))
+    assert unsure.labels[0] == UNNAMED
+    assert unsure.posterior(0) == pytest.approx({"chair": 0.3, "stool": 0.2, UNNAMED: 0.3})
+
+
+def test_a_name_that_is_sure_has_half_of_its_things_posterior() -> None:
+    """However much its other names say together: what is told of a box is what was decided about it."""
+    found = told_of((UNNAMED, 0.9), ("cabinet", 0.5), ("counter", 0.4), ("stove", 0.3))
+    assert found.labels[0] == "cabinet"
+    assert found.posterior(0)["cabinet"] >= 0.5 * sum(found.posterior(0).values())
+    assert sum(found.posterior(0).values()) == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("score", [0.0, 1.0, -1.0])
 def test_scores_that_promise_nothing_are_refused(score: float) -> None:
     with pytest.raises(ValueError, match=f"got {score}"):

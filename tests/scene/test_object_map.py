@@ -9,10 +9,10 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import box_surface, snapshot_of
 
-from embodied_perceptron.config import EstimateConfig, ExistenceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import ExistenceConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
 from embodied_perceptron.mapping.voxel_counts import count_voxels, without_bottom
-from embodied_perceptron.results import Detections, ObjectState
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState
 from embodied_perceptron.scene.object_map import ObjectMap
 
 
@@ -420,15 +420,39 @@ def test_detections_refuse_what_does_not_fit(change, words):
         Detections(*change(np.array([A]), np.array([0.5])))
 
 
-def test_names_are_counted_by_their_shares():
-    """One place of which two sources say different things keeps both names, with the weight of each."""
+def of_one_place(score, label, posterior, count=3):
+    """A map that found something in one place so often; its JSON and its one object."""
     box = np.array([[0.0, 0.0, 0.5, 0.6, 0.6, 0.8, 0, 0, 0]])
     snapshot = snapshot_of(box_surface((0.0, 0.0, 0.5), (0.6, 0.6, 0.8)))
     objects = ObjectMap()
-    for k in range(3):
-        seen = Detections(box, np.array([0.8]), ("chair",), ({"chair": 0.6, "stool": 0.4},))
-        objects.update(seen, snapshot, (k + 1) * 10**9)
-    (track,) = objects._tracks.values()
-    assert track.label == "chair"
-    assert track.name_share("stool") == pytest.approx(0.4)
-    assert not track.is_settled(EstimateConfig())
+    for k in range(count):
+        objects.update(Detections(box, np.array([score]), (label,), (posterior,)), snapshot, (k + 1) * 10**9)
+    (thing,) = objects.objects()
+    return objects, thing
+
+
+def test_an_object_has_its_best_three_names():
+    said = {"chair": 0.5, "stool": 0.2, "bin": 0.06, "box": 0.03, UNNAMED: 0.01}
+    _, thing = of_one_place(0.5, "chair", said)
+    assert [name for name, _ in thing.names] == ["chair", "stool", "bin"]
+    assert [p for _, p in thing.names] == pytest.approx([thing.score, 0.4 * thing.score, 0.12 * thing.score])
+
+
+def test_what_has_no_name_has_its_best_three_too():
+    objects, thing = of_one_place(0.9, UNNAMED, {"stool": 0.36, "bin": 0.18, UNNAMED: 0.36})
+    assert thing.label == UNNAMED
+    assert dict(thing.names) == pytest.approx({"stool": 0.4 * thing.score, "bin": 0.2 * thing.score})
+    again = ObjectMap()
+    again.load_json(objects.to_json())
+    assert again.objects()[0].names == thing.names
+
+
+def test_maps_of_older_programs_have_the_label_as_the_only_name():
+    objects, thing = of_one_place(0.5, "chair", {"chair": 0.5, "stool": 0.2})
+    data = json.loads(objects.to_json())
+    data["version"] = 4
+    for entry in data["objects"]:
+        del entry["names"]
+    old = ObjectMap()
+    old.load_json(json.dumps(data))
+    assert old.objects()[0].names == (("chair", thing.score),)

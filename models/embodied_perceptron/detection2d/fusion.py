@@ -127,7 +127,8 @@ def fuse(
         things: of the detectors.
         places: of these (:func:`find_places`).
         model: what the witnesses are worth.
-        min_probability: what the network does not have, and is less probably there, is left out.
+        min_probability: what the network does not have, and is less probably there, is left out; what is less probably
+            called so goes without a name.
         can_name: ``network`` gives names (shapes do not).
 
     Returns:
@@ -150,7 +151,8 @@ def fuse(
         exists = sum(posterior.values())
         if place.prior is None and exists < min_probability:
             continue
-        names = {name: p for name, p in posterior.items() if name != UNNAMED and p >= _LEAST}
+        least = min_probability if place.prior is None else _LEAST
+        names = {name: p for name, p in posterior.items() if name != UNNAMED and p >= least}
         for name, p in names.items():
             add(_box_of(name, place, network, things), p, name, posterior)
         best = max(names.values(), default=0.0)

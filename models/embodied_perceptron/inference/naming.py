@@ -95,7 +95,8 @@ def _posterior(said: Mapping[str, float], label: str, score: float) -> dict[str,
     if label == UNNAMED:
         exists, room = score, score
     else:
-        exists = min(max(said.get(UNNAMED, 0.0), score + sum(names.values())), 1.0)
+        # the thing itself is as probable as its box without a name says: names beside the best one share what is left
+        exists = said.get(UNNAMED, min(score + sum(names.values()), 1.0))
         room = max(exists - score, 0.0)
     total = sum(names.values())
     names = {name: p * min(1.0, room / total) for name, p in names.items()} if total > 0 else {}

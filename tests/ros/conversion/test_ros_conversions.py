@@ -412,6 +412,18 @@ def test_detections_round_trip_with_tilt(seed):
         np.testing.assert_allclose(box_corners(back[None]), box_corners(item.box[None]), atol=1e-9)
 
 
+def test_further_names_follow_the_one_that_is_published():
+    box = np.array([0, 0, 0, 2.0, 1.0, 0.5, 0, 0, 0])
+    named = SceneObject(3, "chair", 0.75, box, names=(("chair", 0.75), ("stool", 0.25)))
+    nameless = SceneObject(4, "object", 0.875, box, names=(("stool", 0.25), ("bin", 0.125)))
+    for thing, said in ((named, ["chair", "stool"]), (nameless, ["object", "stool", "bin"])):
+        detection = objects.object_to_detection(thing, 9, "odom")
+        assert [result.hypothesis.class_id for result in detection.results] == said
+        assert detection.results[0].hypothesis.score == thing.score
+        back = objects.detection_to_object(detection)
+        assert (back.label, back.score, back.names) == (thing.label, thing.score, thing.names)
+
+
 def test_box_orientation_by_hand():
     box = np.array([0, 0, 0, 2.0, 1.0, 0.5, np.pi / 2, 0, 0])
     q = objects.box_to_message(box).center.orientation
