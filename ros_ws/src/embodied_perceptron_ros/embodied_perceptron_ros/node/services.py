@@ -1,5 +1,5 @@
-"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/name_object``,
-``~/correct_object``.
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/changes``,
+``~/name_object``, ``~/correct_object``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
 moment that the map itself is touched. A refusal is an answer (``success`` false, ``message`` says why in a sentence for
@@ -8,11 +8,13 @@ people) and a warning in the log, never an exception.
 
 from __future__ import annotations
 
+import errno
 import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,11 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from embodied_perceptron.apps.view_command import open_map
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.scene.changes import compare_maps
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
 from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError
@@ -66,11 +70,14 @@ class MapServices:
         watchdog: Watchdog,
         *,
         find_place: Callable[[], bool],
+        loaded_map: str = "",
     ) -> None:
         """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``.
 
-        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose.
+        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose. ``loaded_map``:
+        the file that the map has begun with.
         """
+        self._loaded_map = loaded_map
         self._find_place = find_place
         self._node = node
         self._perceptron = perceptron
@@ -91,6 +98,7 @@ class MapServices:
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
                 (Trigger, "describe", self._describe),
+                (Trigger, "changes", self._changes),
                 (ClearBox, "clear_box", self._clear_box),
                 (NameObject, "name_object", self._name_object),
                 (CorrectObject, "correct_object", self._correct_object),
@@ -176,6 +184,7 @@ class MapServices:
             T_fusion_saved = pose_to_matrix(request.pose)
             find = self._find_place() and np.array_equal(T_fusion_saved, np.eye(4))
             reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
+            self._loaded_map = str(path)
             self._on_map_replaced()
             if not find:
                 return f"loaded {path}"
@@ -186,6 +195,7 @@ class MapServices:
     async def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         def job() -> str:
             self._perceptron.reset()
+            self._loaded_map = ""
             self._on_map_replaced()
             return "the map is empty"
 
@@ -194,6 +204,23 @@ class MapServices:
     async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """The message is the description; its ids are those of ``~/boxes``."""
         return await self._run("describe", lambda: describe(self._perceptron.objects).text, response)
+
+    async def _changes(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """The message is what has changed since the map was saved that was loaded, a change a line."""
+        return await self._run("changes", self.changes_since_loaded, response)
+
+    def changes_since_loaded(self) -> str:
+        """In words, coordinates in the map. Raises ``ValueError`` where nothing was loaded, or its place is not known
+        yet, ``OSError`` where the file is gone."""
+        if not self._loaded_map:
+            raise ValueError("no map was loaded: there is nothing to compare with")
+        if self._perceptron.place_estimate is not None:
+            raise ValueError("the robot's place in the loaded map is still looked for")
+        path = Path(self._loaded_map)
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, "the map that was loaded is not there any more", str(path))
+        before = open_map(path).recall()
+        return "\n".join(compare_maps(before, self._perceptron.recall()).lines())
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
