@@ -39,11 +39,9 @@ def a_map(boxes: Any, first_ns: int, into: Perceptron | None = None) -> Perceptr
     return it
 
 
-def services_of(perceptron: Perceptron, loaded: str, folder: Path) -> MapServices:
+def services_of(perceptron: Perceptron, folder: Path) -> MapServices:
     folder = MapFolder(str(folder))
-    return MapServices(
-        Node(), perceptron, None, "odom", lambda: None, folder, None, find_place=lambda: False, loaded_map=loaded
-    )
+    return MapServices(Node(), perceptron, None, "odom", lambda: None, folder, None, find_place=lambda: False)
 
 
 def test_changes_are_told_in_words_and_refusals_too(tmp_path: Path) -> None:
@@ -52,11 +50,13 @@ def test_changes_are_told_in_words_and_refusals_too(tmp_path: Path) -> None:
     live = Perceptron(config())
     live.load(saved)
     a_map(BOXES[1:], 10**10, live)
-    told = services_of(live, str(saved), tmp_path).changes_since_loaded()
+    told = services_of(live, tmp_path).changes_since_loaded()
     assert "unchanged" in told
     assert "left: " in told
-    with pytest.raises(ValueError, match="no map was loaded"):
-        services_of(live, "", tmp_path).changes_since_loaded()
-    with pytest.raises(OSError) as gone:
-        services_of(live, str(tmp_path / "gone.safetensors"), tmp_path).changes_since_loaded()
+    saved.unlink()
+    with pytest.raises(FileNotFoundError) as gone:
+        services_of(live, tmp_path).changes_since_loaded()
     assert "not there any more" in refusal(gone.value)
+    live.reset()
+    with pytest.raises(ValueError, match="no map was loaded"):
+        services_of(live, tmp_path).changes_since_loaded()

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import Future as ThreadFuture
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,14 +69,11 @@ class MapServices:
         watchdog: Watchdog,
         *,
         find_place: Callable[[], bool],
-        loaded_map: str = "",
     ) -> None:
         """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``.
 
-        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose. ``loaded_map``:
-        the file that the map has begun with.
+        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose.
         """
-        self._loaded_map = loaded_map
         self._find_place = find_place
         self._node = node
         self._perceptron = perceptron
@@ -184,7 +180,6 @@ class MapServices:
             T_fusion_saved = pose_to_matrix(request.pose)
             find = self._find_place() and np.array_equal(T_fusion_saved, np.eye(4))
             reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
-            self._loaded_map = str(path)
             self._on_map_replaced()
             if not find:
                 return f"loaded {path}"
@@ -195,7 +190,6 @@ class MapServices:
     async def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         def job() -> str:
             self._perceptron.reset()
-            self._loaded_map = ""
             self._on_map_replaced()
             return "the map is empty"
 
@@ -212,11 +206,11 @@ class MapServices:
     def changes_since_loaded(self) -> str:
         """In words, coordinates in the map. Raises ``ValueError`` where nothing was loaded, or its place is not known
         yet, ``OSError`` where the file is gone."""
-        if not self._loaded_map:
+        path = self._perceptron.map.loaded_from
+        if path is None:
             raise ValueError("no map was loaded: there is nothing to compare with")
         if self._perceptron.place_estimate is not None:
             raise ValueError("the robot's place in the loaded map is still looked for")
-        path = Path(self._loaded_map)
         if not path.is_file():
             raise FileNotFoundError(errno.ENOENT, "the map that was loaded is not there any more", str(path))
         before = open_map(path).recall()

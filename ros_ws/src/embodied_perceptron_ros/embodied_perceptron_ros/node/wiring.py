@@ -127,7 +127,6 @@ class ConfiguredMap:
                 MapFolder(parameters.map_folder),
                 self.watchdog,
                 find_place=lambda: node.parameters.find_place,
-                loaded_map=parameters.map_file,
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
