@@ -13,7 +13,7 @@ from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.view_command import open_map
 
 if TYPE_CHECKING:
-    from embodied_perceptron.results import Perception, SceneObject
+    from embodied_perceptron.results import Perception
     from embodied_perceptron.scene.changes import MapChanges
     from embodied_perceptron.visualization.drawing import Color
 
