@@ -13,7 +13,7 @@ from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron.apps.view_command import open_map
 
 if TYPE_CHECKING:
-    from embodied_perceptron.results import Perception, SceneObject
+    from embodied_perceptron.results import Perception
     from embodied_perceptron.scene.changes import MapChanges
     from embodied_perceptron.visualization.drawing import Color
 
@@ -43,33 +43,7 @@ def diff(
             raise CommandError(f"{before} and {after} cannot be compared: {error}") from error
         if out is not None:
             _write(out, changes, older, newer)
-    typer.echo(json.dumps(changes.as_dict(), ensure_ascii=False, indent=1) if as_json else "\n".join(_lines(changes)))
-
-
-def _lines(changes: MapChanges) -> list[str]:
-    lines = [f"appeared: {_name(c.after)} at {_place(c.after)}" for c in changes.appeared]
-    lines += [f"left: {_name(c.before)} from {_place(c.before)}" for c in changes.left]
-    for c in changes.moved:
-        x, y, z = c.moved_m
-        lines.append(f"moved: {_name(c.after)} by {c.distance_m:.2f} m ({x:+.2f} {y:+.2f} {z:+.2f})")
-    lines += [f"renamed: {_name(c.before)} is now {_name(c.after)}" for c in changes.renamed]
-    lines += [f"unsure: {_name(c.before or c.after)} was not recognised in the other map" for c in changes.unsure]
-    if changes.unseen:
-        lines.append(f"{len(changes.unseen)} in places that the other map does not show")
-    return [*lines, f"{changes.unchanged} unchanged"]
-
-
-def _name(thing: SceneObject | None) -> str:
-    from embodied_perceptron.visualization.drawing import label_of
-
-    assert thing is not None
-    return label_of(thing)
-
-
-def _place(thing: SceneObject | None) -> str:
-    assert thing is not None
-    x, y, z = thing.box[:3]
-    return f"x {x:.2f} y {y:.2f} z {z:.2f}"
+    typer.echo(json.dumps(changes.as_dict(), ensure_ascii=False, indent=1) if as_json else "\n".join(changes.lines()))
 
 
 def _write(out: Path, changes: MapChanges, before: Perception, after: Perception) -> None:

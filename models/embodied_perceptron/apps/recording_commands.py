@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from embodied_perceptron.apps.findings import Finding
     from embodied_perceptron.apps.replay import ReplayResult
     from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.perceptron import Perceptron
     from embodied_perceptron.recordings.recording import Recording, TransformSample
 
 ROS_REPLAY_GROUP = "embodied_perceptron.ros_replay"
@@ -205,10 +206,10 @@ def replay_command(
             "max_frames": max_frames,
             "world_frame": world_frame,
             "perceive_every_s": perceive_every,
-            "saved_map": saved_map,
         }
         try:
-            result = _replay_with_progress(recording, settings, progress, skip_damaged, **limits)
+            perceptron, unplaceable = _with_map(settings, saved_map)
+            result = _replay_with_progress(recording, perceptron, progress, skip_damaged, **limits)
         except PlaceNotFoundError as error:
             raise CommandError(str(error), EXIT_BAD_RESULT) from error
         answers = result.ask(query or ())
@@ -224,8 +225,8 @@ def replay_command(
         words = f"{answer.status.name}  {found}  {answer.reason}"
         console.print(f"[bold]{escape(answer.text)}[/]\n  {escape(words)}", highlight=False, soft_wrap=True)
     console.print(f"wrote {', '.join(files)} to {escape(str(out))}", highlight=False, soft_wrap=True)
-    if result.unplaceable:
-        console.print(f"[yellow]{escape(result.unplaceable)}[/]", highlight=False, soft_wrap=True)
+    if unplaceable:
+        console.print(f"[yellow]{escape(unplaceable)}[/]", highlight=False, soft_wrap=True)
     if result.empty_because:
         console.print(f"[bold red]the map is empty[/]: {escape(result.empty_because)}", highlight=False, soft_wrap=True)
         console.print("`embodied-perceptron doctor` looks for the cause")
@@ -233,6 +234,14 @@ def replay_command(
         console.print(f"[bold red]{escape(result.unusable)}[/]", highlight=False, soft_wrap=True)
     if result.empty_because or result.unusable:
         raise typer.Exit(EXIT_BAD_RESULT)
+
+
+def _with_map(settings: PerceptronConfig, saved_map: Path | None) -> tuple[Perceptron, str]:
+    """A perceptron that goes on with a saved map, and why no place in it can be looked for; "" where it can."""
+    from embodied_perceptron.perceptron import Perceptron
+
+    perceptron = Perceptron.from_config(settings)
+    return perceptron, "" if saved_map is None else perceptron.load(saved_map, find_place=True)
 
 
 def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronConfig:
@@ -278,7 +287,7 @@ def with_detectors(
 
 def _replay_with_progress(
     recording: Recording,
-    settings: PerceptronConfig,
+    perceptron: Perceptron,
     shown: TaskProgress,
     tolerant: bool,
     **limits: Any,
@@ -305,7 +314,7 @@ def _replay_with_progress(
 
     return replay(
         recording,
-        settings,
+        perceptron,
         **limits,
         on_progress=on_progress,
         on_drop=on_drop,

@@ -76,7 +76,6 @@ class ReplayResult:
         fuse_ms, perceive_ms: wall time of each call.
         empty_because: in words, why the map is empty; "" where it is not.
         unusable: in words, what was named and could not be used (a detector); "" where all could.
-        unplaceable: in words, why no place was looked for in the saved map; "" where one was, or there is none.
     """
 
     perceptron: Perceptron
@@ -89,7 +88,6 @@ class ReplayResult:
     perceive_ms: NDArray[np.float64]
     empty_because: str = ""
     unusable: str = ""
-    unplaceable: str = ""
 
     @property
     def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
@@ -104,26 +102,24 @@ class ReplayResult:
 
 def replay(
     recording: Recording,
-    config: PerceptronConfig,
+    config: PerceptronConfig | Perceptron,
     *,
     max_frames: int | None = None,
     world_frame: str | None = None,
     perceive_every_s: float = 1.0,
-    saved_map: str | Path | None = None,
     on_progress: Callable[[ReplayProgress], None] | None = None,
     on_drop: Callable[[Drop], None] | None = None,
     on_refused: Callable[[TransformSample, str], None] | None = None,
     on_perception: Callable[[Perceptron, Perception], None] | None = None,
 ) -> ReplayResult:
-    """Play a recording into a new map, or on into a saved one, once its place there is found.
+    """Play a recording into a new map, or on into one that there is, once its place there is found.
 
     Args:
         recording: played from its beginning.
-        config: of everything.
+        config: of everything; or a perceptron, whose map goes on.
         max_frames: stop after so many fused frames.
         world_frame: of the map; by default the recording's own.
         perceive_every_s: objects are looked for at this interval of recorded time, and at the end.
-        saved_map: file of the map that goes on; None = a new one.
         on_progress: called after every frame.
         on_drop: called for every frame that was dropped.
         on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
@@ -131,17 +127,15 @@ def replay(
 
     Raises:
         RecordingError: what cannot be read.
-        PlaceNotFoundError: the place of the recording in the saved map was not found; the message says why.
-        MapFileError: ``saved_map`` is none.
-        OSError: ``saved_map`` cannot be opened.
+        PlaceNotFoundError: the place of the recording in the map was looked for and not found; the message says why.
         ValueError: transforms that are none; limits that are not positive.
     """
     if max_frames is not None and max_frames < 1:
         raise ValueError(f"max_frames must be positive, got {max_frames}")
     if not perceive_every_s > 0:
         raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
-    perceptron = Perceptron.from_config(config)
-    unplaceable = "" if saved_map is None else perceptron.load(saved_map, find_place=True)
+    perceptron = config if isinstance(config, Perceptron) else Perceptron.from_config(config)
+    config = perceptron.config
     stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame, on_refused=on_refused)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
@@ -205,7 +199,7 @@ def replay(
             break
     report_progress()
     if estimate := perceptron.place_estimate:
-        raise PlaceNotFoundError(f"{recording.source} has no sure place in {saved_map}: {estimate.reason}")
+        raise PlaceNotFoundError(f"{recording.source} has no sure place in the map: {estimate.reason}")
     perception = perceive()
     empty = len(perception.voxels) == 0
     return ReplayResult(
@@ -219,7 +213,6 @@ def replay(
         perceive_ms=np.array(perceive_ms),
         empty_because=_why_empty(config, progress, first_drops, unmapped_m) if empty else "",
         unusable=_what_failed(perceptron.lift),
-        unplaceable=unplaceable,
     )
 
 

@@ -71,7 +71,7 @@ class SearchLimits:
     min_frames: int = 2
     min_on_surface: float = 0.55
     max_seen_through: float = 0.3
-    min_recognised: float = 10.0
+    min_recognised: float = 12.0
     min_advantage: float = 0.2
     max_frames: int = 12
 

@@ -90,6 +90,19 @@ class MapChanges:
             "aligned": round(self.aligned, 3),
         }
 
+    def lines(self) -> list[str]:
+        """In words, a change a line."""
+        lines = [f"appeared: {_name(c.after)} at {_place(c.after)}" for c in self.appeared]
+        lines += [f"left: {_name(c.before)} from {_place(c.before)}" for c in self.left]
+        for c in self.moved:
+            x, y, z = c.moved_m
+            lines.append(f"moved: {_name(c.after)} by {c.distance_m:.2f} m ({x:+.2f} {y:+.2f} {z:+.2f})")
+        lines += [f"renamed: {_name(c.before)} is now {_name(c.after)}" for c in self.renamed]
+        lines += [f"unsure: {_name(c.before or c.after)} was not recognised in the other map" for c in self.unsure]
+        if self.unseen:
+            lines.append(f"{len(self.unseen)} in places that the other map does not show")
+        return [*lines, f"{self.unchanged} unchanged"]
+
 
 def _entry(change: ObjectChange) -> dict[str, Any]:
     return {
@@ -98,6 +111,17 @@ def _entry(change: ObjectChange) -> dict[str, Any]:
         "moved_m": [round(float(v), 3) for v in change.moved_m],
         "distance_m": round(change.distance_m, 3),
     }
+
+
+def _name(thing: SceneObject | None) -> str:
+    assert thing is not None
+    return f"{' '.join((thing.user_name or thing.label).split())} {thing.id}"
+
+
+def _place(thing: SceneObject | None) -> str:
+    assert thing is not None
+    x, y, z = thing.box[:3]
+    return f"x {x:.2f} y {y:.2f} z {z:.2f}"
 
 
 def compare_maps(before: Perception, after: Perception, min_moved_m: float = 0.2) -> MapChanges:

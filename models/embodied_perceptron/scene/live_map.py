@@ -126,6 +126,7 @@ class LiveMap:
 
     Attributes:
         published: what readers see.
+        loaded_from: the file that the map was loaded from; None = it has begun here.
         scene_lock: held for a whole perception.
     """
 
@@ -141,6 +142,7 @@ class LiveMap:
         self.config = config
         self.volume = volume
         self.published = PublishedScene()
+        self.loaded_from: Path | None = None
         self._volume_lock = threading.Lock()
         self.scene_lock = threading.Lock()
         self._cell_classes = cell_classes
@@ -404,7 +406,7 @@ class LiveMap:
         with self.scene_lock, self._volume_lock:
             self.volume.restore(volume)
             self._forget()
-            self._places, self._search = places, search
+            self._places, self._search, self.loaded_from = places, search, path
             self._objects, self._semantic, self._frame = objects, semantic, frame
             self._files[os.path.realpath(path)] = saved.state
             self._publish()
@@ -551,7 +553,7 @@ class LiveMap:
         self._cameras = LatestCameraPoses()
         self._frame.clear()
         self._places.clear()
-        self._search = None
+        self._search = self.loaded_from = None
         if self._on_forget is not None:
             self._on_forget()
 

@@ -1,5 +1,5 @@
-"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/name_object``,
-``~/correct_object``.
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/changes``,
+``~/name_object``, ``~/correct_object``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
 moment that the map itself is touched. A refusal is an answer (``success`` false, ``message`` says why in a sentence for
@@ -8,6 +8,7 @@ people) and a warning in the log, never an exception.
 
 from __future__ import annotations
 
+import errno
 import threading
 import traceback
 from collections.abc import Callable
@@ -21,9 +22,11 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from embodied_perceptron.apps.view_command import open_map
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.scene.changes import compare_maps
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
 from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError
@@ -91,6 +94,7 @@ class MapServices:
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
                 (Trigger, "describe", self._describe),
+                (Trigger, "changes", self._changes),
                 (ClearBox, "clear_box", self._clear_box),
                 (NameObject, "name_object", self._name_object),
                 (CorrectObject, "correct_object", self._correct_object),
@@ -194,6 +198,23 @@ class MapServices:
     async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """The message is the description; its ids are those of ``~/boxes``."""
         return await self._run("describe", lambda: describe(self._perceptron.objects).text, response)
+
+    async def _changes(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """The message is what has changed since the map was saved that was loaded, a change a line."""
+        return await self._run("changes", self.changes_since_loaded, response)
+
+    def changes_since_loaded(self) -> str:
+        """In words, coordinates in the map. Raises ``ValueError`` where nothing was loaded, or its place is not known
+        yet, ``OSError`` where the file is gone."""
+        path = self._perceptron.map.loaded_from
+        if path is None:
+            raise ValueError("no map was loaded: there is nothing to compare with")
+        if self._perceptron.place_estimate is not None:
+            raise ValueError("the robot's place in the loaded map is still looked for")
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, "the map that was loaded is not there any more", str(path))
+        before = open_map(path).recall()
+        return "\n".join(compare_maps(before, self._perceptron.recall()).lines())
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
