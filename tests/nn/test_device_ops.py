@@ -56,6 +56,9 @@ TOTAL = (700, 12)  # of a perception
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
 TRAIN_STEP = (4000, 9)
 TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/ops.py": 3, "nn/object_grounding.py": 1, "training/trainer.py": 1}
+# of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
+PAPER_GROUNDING_STEP = (8000, 6)
+PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/matching.py": 1, "training/trainer.py": 1}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +129,17 @@ def test_a_training_step_asks_for_no_more_and_learns_what_the_cpu_does(bench: Mo
     assert len(told[0]) > 10
     _, halves = bench.training_step(2, precision="bfloat16")  # geometry and losses keep their digits
     assert halves[0]["loss"] == pytest.approx(expected[0]["loss"], rel=0.03)
+
+
+def test_a_step_of_the_papers_grounding_waits_once_for_all_its_matches(bench: ModuleType) -> None:
+    count, told = bench.training_step(2, what=bench.PAPER_GROUNDING)
+    operations, waits = PAPER_GROUNDING_STEP
+    assert count.operations.total() <= operations
+    assert count.waits.total() <= waits
+    for module, waited in count.waits.items():
+        assert waited <= PAPER_GROUNDING_WAITS.get(module, 0), module
+    _, expected = bench.training_step(2, contextlib.nullcontext, what=bench.PAPER_GROUNDING)
+    assert told[0] == pytest.approx(expected[0], rel=1e-3)
 
 
 def test_counts_by_hand(bench: ModuleType) -> None:

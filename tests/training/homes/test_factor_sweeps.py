@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, factor_sweep, factor_targets
+from embodied_perceptron_training.homes.factor_sweeps import (
+    FACTORS,
+    Factor,
+    drawn_eye,
+    factor_sweep,
+    factor_targets,
+    moving_joints,
+)
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 
 CAMERA = Intrinsics(90.0, 90.0, 63.5, 47.5, 128, 96)
 
@@ -33,17 +43,53 @@ def test_measured_factor_follows(home: Home, factor: Factor) -> None:
     assert [f.level for f in frames] == [0, 0.25, 0.5, 0.75, 1]
     assert (np.diff(measured) >= -0.02).all(), measured
     assert measured[-1] - measured[0] > 0.3
+    if factor == "orbit":
+        assert measured[0] < 0.15
     if factor in ("articulation", "lighting", "visibility"):
         assert measured[0] < 0.15
         assert measured[-1] == pytest.approx(1.0, abs=0.02)
     poses = np.array([f.view.T_world_camera for f in frames])
-    if factor == "pitch":
+    if factor in ("pitch", "orbit"):
         distance = [np.linalg.norm(f.view.T_world_camera[:3, 3] - f.box9[:3]) for f in frames]
         assert np.ptp(distance) < 1e-6
     else:
         assert np.ptp(poses, axis=0).max() == 0
     if factor != "articulation":
         assert np.ptp([f.box9 for f in frames], axis=0).max() == 0
+
+
+def test_the_camera_looks_up_and_down(home: Home) -> None:
+    """From under the target's height, as far as the floor lets it, to above."""
+    for target in factor_targets(home, "pitch"):
+        try:
+            frames = list(factor_sweep(home, "pitch", target, 3, CAMERA))
+        except HomeError:
+            continue
+        heights = [f.view.T_world_camera[2, 3] - f.box9[2] for f in frames]
+        if home.objects[target].box9()[2] > 0.6:
+            assert heights[0] < -0.3
+            assert heights[-1] > 0.3
+            return
+    pytest.fail("no target stands high enough")
+
+
+def test_some_joints_move_and_the_others_stay(home: Home) -> None:
+    with_joints = [home.objects[i] for i in factor_targets(home, "articulation")]
+    several = next(o for o in with_joints if len(o.model.joints) > 1)
+    drawn = {tuple(moving_joints(dataclasses.replace(home, seed=seed), several)) for seed in range(20)}
+    assert len(drawn) > 1
+    assert all(chosen and set(chosen) <= set(several.model.joints) for chosen in drawn)
+    assert moving_joints(home, several) == moving_joints(home, several)
+
+
+def test_places_of_the_camera_are_drawn(home: Home) -> None:
+    """Another home's seed draws another angle and distance; each sees half of what the best place sees."""
+    renderer = RayCastRenderer(home.render_scene())
+    target = home.objects[factor_targets(home, "zoom")[0]]
+    eyes = [drawn_eye(dataclasses.replace(home, seed=seed), target, renderer, CAMERA, False) for seed in range(4)]
+    assert len({tuple(eye) for eye in eyes}) > 1
+    distances = [np.linalg.norm(eye - target.box9()[:3]) for eye in eyes]
+    assert np.ptp(distances) > 0.05
 
 
 def test_lighting_changes_colour_but_not_depth(home: Home) -> None:

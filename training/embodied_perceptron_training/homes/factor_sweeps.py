@@ -23,10 +23,13 @@ from embodied_perceptron_training.homes.rendering.renderer import RenderedView, 
 from embodied_perceptron_training.homes.trajectories import look_at
 
 F64 = NDArray[np.float64]
-Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch"]
-FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch")
+Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch", "orbit"]
+FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch", "orbit")
 _ZOOM = (0.6, 3.0)  # multiplier of the focal length
-_PITCH_RAD = (-0.15, 1.1)  # elevation of the camera above the target's height
+_PITCH_RAD = (-1.1, 1.1)  # elevation of the camera above the target's height, as far as floor and ceiling let it
+_ORBIT_RAD = 0.9  # around the target, out of the shadow of a screen
+_LEAST_ORBIT_RAD = 0.4
+_WELL_SEEN = 0.5  # of the most pixels that a free place shows of the target
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +39,9 @@ class FactorFrame:
     Attributes:
         view: images and camera.
         level: of the factor, as asked, 0..1.
-        measured: what the frame shows of it: mean joint state, mean brightness relative to full light, visible share
-            of the target's pixels, focal length relative to the first frame's, elevation of the camera in radians.
+        measured: what the frame shows of it: mean state of the joints that move, mean brightness relative to full
+            light, visible share of the target's pixels, focal length relative to the first frame's, elevation of the
+            camera in radians.
         target_id: object id in the home.
         box9: the target's box in this frame.
         target_pixels: pixels of the target.
@@ -79,6 +83,7 @@ def factor_sweep(home: Home, factor: Factor, target_id: int, frames: int, camera
         "visibility": _visibility,
         "zoom": _zoom,
         "pitch": _pitch,
+        "orbit": _orbit,
     }[factor]
     yield from make(home, home.objects[target_id], levels, camera)
 
@@ -88,13 +93,14 @@ def _frame(view: RenderedView, level: float, measured: float, target: PlacedObje
     return FactorFrame(view, float(level), float(measured), target.id, target.box9(), pixels)
 
 
-def best_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera: Intrinsics, from_front: bool) -> F64:
-    """(3,) free camera place from which most of the target is seen. Raises :class:`HomeError` when none sees it."""
+def drawn_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera: Intrinsics, from_front: bool) -> F64:
+    """(3,) free camera place, its angle and distance drawn among those that see the target well: half of what the best
+    sees of it. The same for the same home and target. Raises :class:`HomeError` when none sees it."""
     space = free_space(home)
     box = target.box9()
     center = box[:3]
     reach = max(1.0, 1.4 * float(np.linalg.norm(box[3:6])))
-    best: tuple[float, F64] | None = None
+    seen: list[tuple[int, F64]] = []
     small = camera.resized(camera.width // 4, camera.height // 4)
     for xy in _around(space, center, reach):
         offset = xy - center[:2]
@@ -103,11 +109,13 @@ def best_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera
         eye = np.array([xy[0], xy[1], float(np.clip(center[2] + 0.5, 1.0, 1.6))])
         _, ids = renderer.ids(small, look_at(eye, center))
         pixels = int((ids == target.id + 1).sum())
-        if pixels > 0 and (best is None or pixels > best[0]):
-            best = (pixels, eye)
-    if best is None:
+        if pixels > 0:
+            seen.append((pixels, eye))
+    if not seen:
         raise HomeError(f"object {target.id} ({target.label}) is not visible from any free place")
-    return best[1]
+    most = max(pixels for pixels, _ in seen)
+    well = [eye for pixels, eye in seen if pixels >= _WELL_SEEN * most]
+    return well[int(np.random.default_rng([home.seed, 73, target.id]).integers(len(well)))]
 
 
 def _around(space: FreeSpace, center: F64, reach: float) -> F64:
@@ -119,21 +127,29 @@ def _around(space: FreeSpace, center: F64, reach: float) -> F64:
 
 
 def _articulation(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    eye = best_eye(home, target, RayCastRenderer(home.render_scene()), camera, from_front=True)
+    eye = drawn_eye(home, target, RayCastRenderer(home.render_scene()), camera, from_front=True)
     T = look_at(eye, target.box9()[:3])
+    joints = moving_joints(home, target)
     for level in levels:
         moved = home
-        for part in target.model.joints:
+        for part in joints:
             moved = moved.with_joint(target.id, part, float(level))
         view = RayCastRenderer(moved.render_scene()).render(camera, T)
         states = moved.objects[target.id].joint_states
-        yield _frame(view, level, float(np.mean(list(states.values()))), moved.objects[target.id])
+        yield _frame(view, level, float(np.mean([states[part] for part in joints])), moved.objects[target.id])
+
+
+def moving_joints(home: Home, target: PlacedObject) -> list[str]:
+    """A drawn subset of the target's joints, at least one; the others stay as the home has them."""
+    joints = sorted(target.model.joints)
+    rng = np.random.default_rng([home.seed, 79, target.id])
+    return sorted(rng.permutation(joints)[: int(rng.integers(1, len(joints) + 1))].tolist())
 
 
 def _lighting(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     scene = home.render_scene()
     full = RayCastRenderer(scene)
-    T = look_at(best_eye(home, target, full, camera, from_front=False), target.box9()[:3])
+    T = look_at(drawn_eye(home, target, full, camera, from_front=False), target.box9()[:3])
     light = full.radiance(camera, T)
     reference, gain = light.mean(), auto_gain(light)
     for level in levels:
@@ -146,7 +162,7 @@ def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsic
     """A screen slides between camera and target; visible share from a second render without it."""
     plain = RayCastRenderer(home.render_scene())
     box = target.box9()
-    eye = best_eye(home, target, plain, camera, from_front=False)
+    eye = drawn_eye(home, target, plain, camera, from_front=False)
     T = look_at(eye, box[:3])
     alone = plain.ids(camera, T)[1] == target.id + 1
     total = int(alone.sum())
@@ -174,7 +190,7 @@ def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsic
 
 def _zoom(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
     renderer = RayCastRenderer(home.render_scene())
-    T = look_at(best_eye(home, target, renderer, camera, from_front=False), target.box9()[:3])
+    T = look_at(drawn_eye(home, target, renderer, camera, from_front=False), target.box9()[:3])
     for level in levels:
         scale = _ZOOM[0] + (_ZOOM[1] - _ZOOM[0]) * float(level)
         zoomed = replace(camera, fx=camera.fx * scale, fy=camera.fy * scale)
@@ -182,10 +198,10 @@ def _zoom(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> 
 
 
 def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    """The camera rises on an arc around the target at a fixed distance, looking at it."""
+    """The camera rises on an arc around the target at a fixed distance, looking up at it and then down."""
     renderer = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
-    eye = best_eye(home, target, renderer, camera, from_front=False)
+    eye = drawn_eye(home, target, renderer, camera, from_front=False)
     flat = eye[:2] - center[:2]
     ceiling = home.rooms[target.room].height_m - 0.1
     distance = float(np.linalg.norm(eye - center))
@@ -196,3 +212,41 @@ def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) ->
         angle = lowest + (highest - lowest) * float(level)
         place = center + distance * np.array([*(np.cos(angle) * direction), np.sin(angle)])
         yield _frame(renderer.render(camera, look_at(place, center)), level, angle, target)
+
+
+def _orbit(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
+    """A screen stands before the target, and the camera goes around it at a fixed distance, as far as nothing else comes
+    between; visible share from a second render without the screen. :class:`HomeError` where there is no room for it."""
+    plain = RayCastRenderer(home.render_scene())
+    center = target.box9()[:3]
+    eye = drawn_eye(home, target, plain, camera, from_front=False)
+    screen = furniture.divider(np.random.default_rng([home.seed, 71]))
+    to_target = center[:2] - eye[:2]
+    heading = float(np.arctan2(to_target[1], to_target[0]))
+    place = eye[:2] + 0.55 * to_target
+    lift_m = float(max(0.0, eye[2] - screen.bounds()[1][2] + 0.4))  # it reaches as high as the camera looks
+    pose = pose_at((float(place[0]), float(place[1]), lift_m), heading + np.pi / 2)
+    occluder = PlacedObject(len(home.objects), screen, pose, target.room)
+    hiding = RayCastRenderer(home.render_scene([*home.objects, occluder]))
+
+    def camera_at(angle: float) -> F64:
+        c, s = np.cos(angle), np.sin(angle)
+        around = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ (eye - center)
+        return look_at(center + around, center)
+
+    def pixels(renderer: RayCastRenderer, angle: float) -> int:
+        return int((renderer.ids(camera, camera_at(angle))[1] == target.id + 1).sum())
+
+    def free_arc(side: float) -> float:
+        steps = side * np.arange(0.0, _ORBIT_RAD + 0.05, 0.1)
+        clear = [pixels(plain, angle) >= _WELL_SEEN * pixels(plain, 0.0) for angle in steps]
+        return float(steps[clear.index(False) - 1 if False in clear else -1])
+
+    arc = max(free_arc(1.0), free_arc(-1.0), key=abs)
+    if abs(arc) < _LEAST_ORBIT_RAD:
+        raise HomeError(f"there is no room to go around object {target.id} ({target.label})")
+    for level in levels:
+        angle = arc * float(level)
+        view = hiding.render(camera, camera_at(angle))
+        visible = int((view.instance == target.id + 1).sum())
+        yield _frame(view, level, visible / max(pixels(plain, angle), 1), target)

@@ -34,6 +34,7 @@ from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.grounded_prompts import grounded_prompts
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.training.domain_randomisation import randomised_image
 
@@ -94,6 +95,7 @@ class Preparation:
         views: at most this many, evenly spread over the scan.
         image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
         text_encoder: its name; empty without language.
+        prompts: names of the files of sentences, see :func:`sentences_of`.
         pictures: so many further sets of image features, of images that are randomised
             (:func:`~embodied_perceptron_training.training.domain_randomisation.randomised_image`).
     """
@@ -103,12 +105,15 @@ class Preparation:
     image_encoder: str = ""
     text_encoder: str = ""
     pictures: int = 0
+    prompts: tuple[str, ...] = ("vg",)
 
     def key(self, name: str, images: int, *parts: str) -> str:
         """File name for what a scene of so many images has of these fields and all others but the encoders: whoever
         asks for more views than there are shares the files of those who ask for all."""
         views = min(self.views, images)
         values = {"voxel_size_m": self.voxel_size_m, "views": views, **{p: getattr(self, p) for p in parts}}
+        if values.get("text_encoder") and self.prompts != ("vg",):
+            values["prompts"] = self.prompts
         text = json.dumps([PREPARED_VERSION, name, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -122,7 +127,6 @@ class SceneCache:
         preparation: see there.
         inference: encodes the views when ``preparation.image_encoder`` is set.
         text_encoder: encodes the sentences when ``preparation.text_encoder`` is set.
-        prompts: names of the sentence files, see :meth:`EmbodiedScanDataset.prompts`.
     """
 
     def __init__(
@@ -132,7 +136,6 @@ class SceneCache:
         preparation: Preparation,
         inference: Predictor | None = None,
         text_encoder: TextEncoder | None = None,
-        prompts: Sequence[str] = ("vg",),
     ) -> None:
         self.dataset = dataset
         self.folder = Path(folder)
@@ -141,7 +144,7 @@ class SceneCache:
         self._text_encoder = text_encoder
         self._prompts: dict[str, list[Prompt]] = {}
         if preparation.text_encoder:
-            for prompt in (p for name in prompts for p in dataset.prompts(name)):
+            for prompt in (p for name in preparation.prompts for p in sentences_of(dataset, name)):
                 self._prompts.setdefault(prompt.scan_id, []).append(prompt)
 
     def __len__(self) -> int:
@@ -293,6 +296,15 @@ class SceneCache:
                 tensors[f"text{start + i}"] = features.tokens[i, :length].half()
                 tensors[f"spans{start + i}"] = features.spans[i, :length].to(torch.int32)
         return tensors
+
+
+def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
+    """Of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded`` texts
+    (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
+    if name != "grounded":
+        return dataset.prompts(name)
+    files = [(scan.sample_idx, dataset.root / "language" / f"{scan.sample_idx}.json") for scan in dataset]
+    return [p for scan, file in files for p in grounded_prompts(file, scan)]
 
 
 def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:

@@ -481,7 +481,10 @@ def scene_source(
         name = config.grounding.text_encoder
         text = text_encoder(name)
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
-    preparation = Preparation(views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures)
+    told = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
+    preparation = Preparation(
+        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=told
+    )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 

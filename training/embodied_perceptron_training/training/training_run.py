@@ -142,6 +142,8 @@ class SampleConfig:
             ``views`` of them. 0 = what the sample's own views show.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         prefix_share: of the samples that are maps of the first n of a scene's views.
+        prompts: what sentences are: names of EmbodiedScan's files (``vg``, ``mini_vg``), or ``grounded``: the phrases
+            of descriptions and questions as 3D-GRAND tags them; several separated by commas. Validation asks ``vg``.
         sentences: per sample that has any.
         absent_share: of them, about what is elsewhere; for decoders over objects.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
@@ -156,6 +158,7 @@ class SampleConfig:
     val_views: int = field(default=0, metadata=_option())
     window_m: float = field(default=0.0, metadata=_option())
     prefix_share: float = field(default=0.0, metadata=_option())
+    prompts: str = field(default="vg", metadata=_option())
     sentences: int = field(default=6, metadata=_option())
     absent_share: float = field(default=0.25, metadata=_option())
     sentence_share: float = field(default=1.0, metadata=_option())

@@ -149,7 +149,7 @@ def robustness(
         str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
     ] = "",
 ) -> None:
-    """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
+    """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch, orbit)."""
     with TaskProgress("loading the library"):
         from embodied_perceptron.recordings.files import write_atomically
         from embodied_perceptron_training.evaluation.suites import robustness as sweeps

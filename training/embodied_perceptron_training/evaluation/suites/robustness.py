@@ -1,5 +1,5 @@
 """Robustness along one factor at a time, after BEHAVIOR Vision Suite (arXiv 2405.09546): articulation, lighting,
-visibility, zoom, pitch.
+visibility, zoom, pitch, orbit.
 
 Homes are built again from the seeds that a data set stores. For each home and factor some objects are targets, each in
 a view of its own; the view is rendered at equally spaced levels of the factor and nothing else moves. At each level the
