@@ -179,7 +179,7 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
         decided = answered(other)
         if share * decided.support > support:
             support, best = share * decided.support, decided.times(share)
-    if meaning.second is None:
+    if meaning.second is None or meaning.second.gist == best.answer.meaning.gist:
         return best
     second = answered(meaning.second)
     if second.support > support:
