@@ -190,6 +190,9 @@ def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_
     read = Query(TEXT).parsed(("chair",), "both").meaning
     assert read is not None
     assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
+    part = ground_objects(Query("the handle of the table").parsed(("table",), "both"), [CHAIR, TABLE])
+    assert part.status == GroundingStatus.NOT_FOUND
+    assert "a part of it" in part.reason
 
 
 def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:
