@@ -33,8 +33,8 @@ import numpy as np
 import robot_sentences
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.config import SentenceReading
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language import parser
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import Lexicon

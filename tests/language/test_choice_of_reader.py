@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.config import ConfigError, load_config
+from embodied_perceptron.language import answer
 from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.grounder import Grounder
@@ -158,6 +159,26 @@ def test_two_readers_that_differ_are_less_sure_and_the_scene_decides() -> None:
     assert asked(piano, piano).status == GroundingStatus.NOT_FOUND
 
 
+def test_readings_of_the_same_gist_are_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided = []
+    decide = answer._Answer.decide
+
+    def counted(asked: answer._Answer, limit: int | None) -> object:
+        decided.append(asked.meaning)
+        return decide(asked, limit)
+
+    monkeypatch.setattr(answer._Answer, "decide", counted)
+    first = meaning_of("chair", 0.5, relation="near")
+    elsewhere = replace(first, constraints=(replace(first.constraints[0], span=(3, 7)),), probability=1.0)
+    assert elsewhere != first
+    assert elsewhere.gist == first.gist
+    farther = meaning_of("chair", 1.0, relation="farthest")
+    for second, count in ((elsewhere, 1), (farther, 2), (replace(elsewhere, every=True), 2)):
+        decided.clear()
+        ground_objects(Query(TEXT, meaning=replace(first, second=second)), [CHAIR, TABLE])
+        assert len(decided) == count
+
+
 def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,6 +190,9 @@ def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_
     read = Query(TEXT).parsed(("chair",), "both").meaning
     assert read is not None
     assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
+    part = ground_objects(Query("the handle of the table").parsed(("table",), "both"), [CHAIR, TABLE])
+    assert part.status == GroundingStatus.NOT_FOUND
+    assert "a part of it" in part.reason
 
 
 def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:

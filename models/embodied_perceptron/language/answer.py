@@ -65,7 +65,6 @@ _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, Groundin
 _LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
 _PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
 _SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
-_SECOND_SHARE = 0.85  # of the support for the reading of a second reader
 _DISPUTED = 0.6  # share of its probability that an answer keeps where two readers differ
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
@@ -180,11 +179,11 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
         decided = answered(other)
         if share * decided.support > support:
             support, best = share * decided.support, decided.times(share)
-    if meaning.second is None:
+    if meaning.second is None or meaning.second.gist == best.answer.meaning.gist:
         return best
     second = answered(meaning.second)
-    if _SECOND_SHARE * second.support > support:
-        best, second = second.times(_SECOND_SHARE), best
+    if second.support > support:
+        best, second = second, best
     return best if best.agrees(second) else best.times(_DISPUTED)
 
 

@@ -95,9 +95,12 @@ class Query:
 
 def _with_second(meaning: Meaning, second: Meaning) -> Meaning:
     """A reading with that of a second reader, which does not say how sure it is: what is hard to read for one is for
-    the other. It counts alone where the first one is not sure that nothing is meant."""
-    if meaning.problem or second.problem or second.target is None:
+    the other. It counts alone where the first one is not sure that nothing is meant, and where it knows that no object
+    is: a part of one."""
+    if meaning.problem or second.invalid or (second.target is None and not second.problem):
         return meaning
+    if second.problem:
+        return second
     if meaning.target is None:
         doubt = 1.0 - meaning.probability
         return replace(second, probability=doubt) if meaning.probability < _SURE_OF_NOTHING else meaning

@@ -88,7 +88,7 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
 def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("language: {reader: learned}")
-    assert read_parameters(make()).config.language.reader == "rules"
+    assert read_parameters(make()).config.language.reader == "both"
     assert read_parameters(make(config_file=str(config))).config.language.reader == "learned"
     parameters = read_parameters(make(config_file=str(config), sentence_reader="rules"))
     assert parameters.config.language.reader == "rules"

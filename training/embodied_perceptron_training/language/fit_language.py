@@ -3,12 +3,12 @@
     python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--check [--out FILE]]
 
 Homes are laid out, not rendered. Facts of their geometry are said in a grammar of its own (:data:`SENTENCES`, which
-shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector leaves
-them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. Half of the sentences are
-said with slips and fillers, and of some the words stand in no order: what is answered to these is wrong, whatever it is.
-A logistic regression over the traits of the answers gives the probability that the first box is the object meant. Writes
-``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints the reliability on other homes
-(seeds after the fitted ones) instead. No sentence of people is read.
+shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector
+leaves them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. Half of the
+sentences are said with slips and fillers, and of some the words stand in no order: what is answered to these is
+wrong, whatever it is. A logistic regression over the traits of the answers gives the probability that the first box
+is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints
+the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ _WITH = (
     "the {T} that's got a {A} {R} [it=t]", "i mean the {T} wi' the {A} {R} [it=t]", "the {T} with {A} {R} [it=t]",
 )  # fmt: skip
 _DESCRIBED = (
-    "this is a {T}. there is a {A} {R} [it=t]", "the {T} has a {A} {R} [it=t]", "there is a {T}. it has a {A} {R} [it=t]",
+    "this is a {T}. there is a {A} {R} [it=t]", "the {T} has a {A} {R} [it=t]",
+    "there is a {T}. it has a {A} {R} [it=t]",
     "it is a {T}. a {A} is {R} [it=t]", "this {T} has a {A} {R} [it=t]", "a {T}. {R} [it=t] is a {A}.",
     "{R} this {T} is a {A}", "the {T}. there are {As} {R} [it=t].", "this is the {T}; {R} [it=t] there is a {A}",
     "there is a {T}, with a {A} {R} [it=t]", "the {A} is {R} this {T}", "we want the {T}. the {A} is {R} the {T}.",

@@ -204,7 +204,11 @@ class Variation:
         back = self._pick((", {}, ", " {} ", "... {}, ", ", {} ", " - {} ")).format(self._pick(_TAKEN_BACK))
         if tag.name in ("colour", "material") and self.rng.random() < 0.6:
             noun = next((i for i in (k + 1, k + 2) if i < len(pieces) and pieces[i].tags), None)
-            if noun is not None and pieces[noun].tags == (Tag(tag.thing),) and pieces[noun].text.lower() not in _PRONOUNS:
+            if (
+                noun is not None
+                and pieces[noun].tags == (Tag(tag.thing),)
+                and pieces[noun].text.lower() not in _PRONOUNS
+            ):
                 one = _Piece(f"{back}{self._pick(('the ', 'the ', 'a ', ''))}")  # "the blue chair, no, the red one"
                 head = [*pieces[:k], _Piece(f"{said} "), pieces[noun], one, piece]
                 return [*head, _Piece(" "), _Piece("one", pieces[noun].tags), *pieces[noun + 1 :]]

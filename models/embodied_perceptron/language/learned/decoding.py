@@ -356,8 +356,13 @@ class Decoder:
         """Whether a plural names those of which one is meant: "of the two lamps", "one of the chairs"."""
         first = min((t.first for t in self.graph.things if t.number == number), default=0)
         before = [w.text for w in self.words[max(0, first - _OF_REACH) : first]]
-        told = any(t.owner == number and t.name in ("every", "number", EVERY_NUMBER) and t.first + 1 < first
-                   and self.words[t.last].text == "of" for t in self.graph.told)
+        told = any(
+            t.owner == number
+            and t.name in ("every", "number", EVERY_NUMBER)
+            and t.first + 1 < first
+            and self.words[t.last].text == "of"
+            for t in self.graph.told
+        )
         return "of" in before and not told
 
     def _excluded(self, number: int, target: ObjectPhrase) -> Meaning:
@@ -478,7 +483,7 @@ def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph
 
 
 def _in_order(graph: SentenceGraph) -> SentenceGraph:
-    """The graph, with the order from a side told of the thing that an ordinal is told of: one counts along the other."""
+    """The graph, with the order from a side told of what an ordinal is told of: one counts along the other."""
     ranked = {t.owner for t in graph.told if t.name == "rank"}
     if len(ranked) != 1:
         return graph

@@ -47,6 +47,10 @@ def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
     """Those that are about something and say something else than the ones before."""
     kept = [first]
     for other in others:
-        if other.target is not None and not other.problem and all(replace(other, probability=m.probability) != m for m in kept):
+        if (
+            other.target is not None
+            and not other.problem
+            and all(replace(other, probability=m.probability) != m for m in kept)
+        ):
             kept.append(other)
     return tuple(kept[1:])
