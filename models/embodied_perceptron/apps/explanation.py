@@ -19,7 +19,7 @@ from embodied_perceptron.detection2d.fusion import Place, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
-from embodied_perceptron.geometry.suppression import thickened
+from embodied_perceptron.geometry.suppression import CONFLICT_IOU, thickened
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.inference.posterior import FEATURES, NOTHING, features
 from embodied_perceptron.perceptron import Perceptron
@@ -27,7 +27,6 @@ from embodied_perceptron.results import UNNAMED, Detections, Perception, SceneOb
 from embodied_perceptron.scene.object_map import distinct
 
 _NEAR_M = 0.1  # a point may lie so far outside of a box that is meant
-_ON_IOU = 0.25
 _SHOWN = 5  # names, boxes
 _LEAST = 0.02  # probability of a name that is told
 _MIN_SIZE_PX = 24.0
@@ -53,7 +52,7 @@ class Spot:
             return []
         if self.box is not None:
             iou = box_iou(torch.from_numpy(thickened(boxes)), torch.from_numpy(thickened(self.box[None]))).numpy()[:, 0]
-            return [int(i) for i in np.argsort(-iou, kind="stable") if iou[i] >= _ON_IOU]
+            return [int(i) for i in np.argsort(-iou, kind="stable") if iou[i] >= CONFLICT_IOU]
         wide = boxes.copy()
         wide[:, 3:6] += 2 * _NEAR_M
         inside = points_in_boxes(torch.from_numpy(self.point_m[None]), torch.from_numpy(wide)).numpy()[0]
