@@ -35,7 +35,7 @@ FIGURES = {
 
 
 # the one that is read by module: it keeps its trees
-TREES = {"device_ops": ("perceive", "integrate", "train_step")}
+TREES = {"device_ops": ("perceive", "integrate", "train_step", "train_step_paper_grounding")}
 
 
 def is_figure(value: Any) -> bool:

@@ -215,8 +215,8 @@ def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) ->
 
 
 def _orbit(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    """A screen stands before the target, and the camera goes around it at a fixed distance, as far as nothing else comes
-    between; visible share from a second render without the screen. :class:`HomeError` where there is no room for it."""
+    """A screen stands before the target, and the camera goes around it at a fixed distance, as far as nothing else
+    comes between; visible share from a second render without the screen. :class:`HomeError` where there is no room."""
     plain = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
     eye = drawn_eye(home, target, plain, camera, from_front=False)
