@@ -48,7 +48,6 @@ _RETRY_AFTER = 100  # predictions in a smaller window, before a larger one is tr
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides
 # by which a standing camera's heading and place may tremble across the middle between two windows, in coarsest strides
 _KEPT_CELLS = 0.25
-_KEPT_FLOOR_M = 0.01  # so far the floor's height may tremble with every frame: it stands in every input site
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +187,12 @@ class MapPredictor:
         self._last: _Pass | None = None
         self._last_frame: ManhattanFrame | None = None
         self._last_window: Window | None = None
-        self._last_floor_z_m = math.nan
         self._keeps = False
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within it, predictions stay with the window, the frame and the floor of the last one that did while others
-        are hardly better, for those of a robot that stands tremble with every frame; and with its results, within
+        """Within it, predictions stay with the window and the frame of the last one that did while others are hardly
+        better, for those of a robot that stands tremble with every frame; and with its results, within
         ``reuse_tolerance``."""
         self._keeps = True
         try:
@@ -214,9 +212,9 @@ class MapPredictor:
         forget_memory()
 
     def forget(self) -> None:
-        """The map is another one: window, frame and floor are chosen anew."""
+        """The map is another one: window and frame are chosen anew."""
         self._forget_pass()
-        self._last_frame, self._last_window, self._last_floor_z_m = None, None, math.nan
+        self._last_frame, self._last_window = None, None
 
     def _forget_pass(self) -> None:
         self._last = None
@@ -258,7 +256,7 @@ class MapPredictor:
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
         if self._keeps:
-            manhattan, floor_z_m = self._kept_frame(copy, manhattan, floor_z_m)
+            manhattan = self._kept_frame(copy, manhattan, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -358,18 +356,14 @@ class MapPredictor:
             window = self._kept_window(window, manhattan.from_world(center))
         return self._pass(copy, lookup, window, floor_z_m, self.reuse_tolerance if self._keeps else 0.0)
 
-    def _kept_frame(
-        self, copy: VolumeCopy, manhattan: ManhattanFrame, floor_z_m: float
-    ) -> tuple[ManhattanFrame, float]:
-        """The last frame and height of the floor while these are hardly better."""
+    def _kept_frame(self, copy: VolumeCopy, manhattan: ManhattanFrame, floor_z_m: float) -> ManhattanFrame:
+        """The last frame while this one is hardly better."""
         last = self._last_frame
         if last is not None and manhattan != last:
             coords = copy.rows.cpu().coords.numpy()
             manhattan = kept_frame(last, manhattan, coords, copy.voxel_size_m, floor_z_m)
-        if abs(floor_z_m - self._last_floor_z_m) <= _KEPT_FLOOR_M:
-            floor_z_m = self._last_floor_z_m
-        self._last_frame, self._last_floor_z_m = manhattan, floor_z_m
-        return manhattan, floor_z_m
+        self._last_frame = manhattan
+        return manhattan
 
     def _kept_window(self, wanted: Window, center_m: NDArray[np.float64]) -> Window:
         """The last window while its middle is hardly further from the centre than that of the wanted one."""
