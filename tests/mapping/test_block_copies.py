@@ -15,7 +15,9 @@ from support.volume_frames import posed, random_walk
 from embodied_perceptron.config import GridConfig, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wall_heights
+from embodied_perceptron.mapping import block_copies
 from embodied_perceptron.mapping.block_copies import BlockCopier, BlockRows, blocks_of
+from embodied_perceptron.mapping.blocks import block_coords, split_coords
 from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites, to_snapshot
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -263,3 +265,18 @@ def test_blocks_of_a_snapshot_by_hand() -> None:
         np.testing.assert_array_equal(getattr(own, name), getattr(made, name))
     for a, b in zip(own.ranges, made.ranges, strict=True):
         np.testing.assert_array_equal(own.arena.points_m[a[0] : a[1]], made.arena.points_m[b[0] : b[1]])
+
+
+@pytest.mark.parametrize("most_cells", [0, block_copies._MAX_CELLS])
+def test_order_by_blocks(most_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where voxels lie so far apart that no grid holds their blocks, and where there are none."""
+    monkeypatch.setattr(block_copies, "_MAX_CELLS", most_cells)
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 5000):
+        voxels = np.unique(rng.integers(-60, 60, (n, 3)), axis=0).astype(np.int32)
+        coords, counts, order = block_copies._block_order(voxels)
+        keys, _ = split_coords(voxels)
+        distinct, numbers = np.unique(keys, return_counts=True)
+        np.testing.assert_array_equal(coords, block_coords(distinct))
+        np.testing.assert_array_equal(counts, numbers)
+        np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))

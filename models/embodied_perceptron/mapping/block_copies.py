@@ -13,6 +13,7 @@ anew for the others.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import weakref
 from collections import deque
@@ -25,7 +26,15 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, block_coords, row_starts, split_coords
+from embodied_perceptron.geometry.transforms import pack_keys
+from embodied_perceptron.mapping.blocks import (
+    BLOCK_BITS,
+    BLOCK_EDGE,
+    BLOCK_VOXELS,
+    block_coords,
+    row_starts,
+    split_coords,
+)
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -44,6 +53,7 @@ Index = NDArray[np.int64]
 _UNIT = 16  # rows by which room is given to blocks: a block that grows a little stays in the same size
 _SIZES = BLOCK_VOXELS // _UNIT + 1
 _ROOM = 2.0  # of a new arena, by what it must hold
+_MAX_CELLS = 1 << 22  # of a grid of blocks
 _MOMENTS = itertools.count(1)  # one for all maps of the process: no two contents share a version
 
 
@@ -229,20 +239,32 @@ def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
 
 
 def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
-    keys, _ = split_coords(snapshot.coords)
-    order = np.argsort(keys, kind="stable")
-    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    blocks, counts = keys[order][first], np.diff(first, append=len(order))
+    coords, counts, order = _block_order(snapshot.coords)
     rooms = Rooms.sizes(counts)
     starts, arena = np.cumsum(rooms) - rooms, Arena.of(int(rooms.sum()))
     rows = row_ranges(starts, counts)
     arena.coords[rows], arena.points_m[rows] = snapshot.coords[order], snapshot.mean_point_m[order]
     arena.last_seen_ns[rows] = stamps = snapshot.last_seen_ns[order]
     row_lengths(starts, counts, arena.coords, arena.lengths)
-    newest_ns = np.maximum.reduceat(stamps, first) if len(first) else stamps
-    versions = np.full(len(first), next(_MOMENTS))
-    coords = block_coords(blocks).astype(np.int32)
-    return BlockView(snapshot.voxel_size_m, blocks, coords, starts, counts, newest_ns, versions, arena)
+    newest_ns = np.maximum.reduceat(stamps, np.cumsum(counts) - counts) if len(counts) else stamps
+    versions = np.full(len(counts), next(_MOMENTS))
+    keys = pack_keys(torch.from_numpy(coords)).numpy()
+    return BlockView(snapshot.voxel_size_m, keys, coords.astype(np.int32), starts, counts, newest_ns, versions, arena)
+
+
+def _block_order(coords: NDArray[np.int32]) -> tuple[Index, Index, Index]:
+    """(N, 3) voxels -> (B, 3) coordinates of their blocks, ascending by key, (B,) voxels in each, and (N,) voxels block
+    by block, in the order in which they came."""
+    blocks = coords >> BLOCK_BITS
+    low, high = (blocks.min(axis=0), blocks.max(axis=0)) if len(blocks) else (np.zeros(3, np.int32),) * 2
+    dims = (high - low + 1).astype(np.int64)
+    if math.prod(dims.tolist()) > _MAX_CELLS:  # voxels far apart
+        keys, _ = split_coords(coords)
+        distinct, counts = np.unique(keys, return_counts=True)
+        return block_coords(distinct), counts, np.argsort(keys, kind="stable")
+    counts, order = order_by_block(blocks, low, dims)
+    filled = np.flatnonzero(counts)
+    return np.stack(np.unravel_index(filled, dims), axis=1) + low, counts[filled], order
 
 
 _BLOCKS: weakref.WeakKeyDictionary[VoxelSnapshot, BlockView] = weakref.WeakKeyDictionary()
@@ -391,6 +413,23 @@ def row_ranges(starts: Array, counts: Array) -> Array:
             rows[n] = i
             n += 1
     return rows
+
+
+@njit(cache=True, nogil=True)
+def order_by_block(blocks: Array, low: Array, dims: Array) -> tuple[Array, Array]:
+    """How many voxels lie in each cell of a grid of blocks, flat, x slowest; and their rows, cell by cell."""
+    counts = np.zeros(dims[0] * dims[1] * dims[2], np.int64)
+    cells = np.empty(blocks.shape[0], np.int64)
+    for i in range(blocks.shape[0]):
+        x, y, z = blocks[i, 0] - low[0], blocks[i, 1] - low[1], blocks[i, 2] - low[2]
+        cells[i] = (x * dims[1] + y) * dims[2] + z
+        counts[cells[i]] += 1
+    ends = np.cumsum(counts) - counts
+    order = np.empty(blocks.shape[0], np.int64)
+    for i in range(blocks.shape[0]):
+        order[ends[cells[i]]] = i
+        ends[cells[i]] += 1
+    return counts, order
 
 
 @njit(cache=True, nogil=True)
