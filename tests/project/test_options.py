@@ -18,7 +18,7 @@ OWN_DEFAULTS = {
     ("--version", "generate"): "networks are trained on the later homes; what is shown is what the shipped ones know",
     ("--views", "evaluate robustness"): "each view is of one target, and rendered anew for every factor",
     ("--frames", "label"): "frames to look through, not a drive",
-    ("--out", "detector install"): "a file, not a folder",
+    ("--perceive-every", "evaluate calibrate-witnesses"): "looks that follow each other at once say the same",
     ("--port", "label"): "it is open beside a viewer",
     ("--port", "mcp"): "so is this one",
     ("--timeout", "mcp"): "an agent asks again sooner than a person",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.textured_rooms import K, camera_pose, random_room
 
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.relocalisation import features as module
 from embodied_perceptron.relocalisation.features import MAX_FEATURES, FeatureError, OrbExtractor, extractor, features_of
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -56,6 +57,15 @@ def test_a_plain_picture_has_no_features() -> None:
     pixels, descriptors = OrbExtractor().detect(np.full((60, 80), 9, np.uint8))
     assert pixels.shape == (0, 2)
     assert descriptors.shape == (0, 32)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4000), (4000, 2), (39, 60)])
+def test_a_tiny_picture_has_no_features(shape: tuple[int, int]) -> None:
+    color = np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8)
+    k = Intrinsics(50.0, 50.0, shape[1] / 2, shape[0] / 2, shape[1], shape[0])
+    found = features_of(RgbdFrame(0, "camera", color, np.ones(shape, np.float32), k), OrbExtractor())
+    assert found.points_m.shape == (0, 3)
+    assert found.descriptors.shape == (0, OrbExtractor.width)
 
 
 def test_no_feature_without_depth() -> None:

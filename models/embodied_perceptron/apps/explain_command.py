@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def explain(
-    source: Annotated[Path, typer.Argument(metavar="MAP_OR_RECORDING", help="A saved map, or a recording.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="MAP_OR_RECORDING", help="A saved map, or a recording: TUM folder or bag.")
+    ],
     thing: Annotated[int | None, typer.Option("--object", help="Id of an object of the map.")] = None,
     at: Annotated[str | None, typer.Option(metavar="X,Y,Z", help="A place in the map, metres.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,

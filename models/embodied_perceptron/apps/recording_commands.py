@@ -127,7 +127,7 @@ def replay_command(
     ] = True,
     config: ConfigOption = None,
     saved_map: Annotated[
-        Path | None, typer.Option("--map", help="Go on with this saved map, once the place in it is found.")
+        Path | None, typer.Option("--map", help="A map: the robot goes on in it, once its place there is found.")
     ] = None,
     max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
     world_frame: WorldFrame = None,

@@ -32,6 +32,7 @@ from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sparse import incremental
 
 if TYPE_CHECKING:
     from embodied_perceptron.inference.predictor import Predictor
@@ -139,7 +140,9 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
             yield perceptron.perceive
     yield partial(perceptron.perceive, window_m=math.inf)  # a small window may hold nothing of the room
     yield partial(perceptron.ground, "the chair next to the table")
-    # what only some scenes need: blocks that are stored away, boxes that overlap or hold cells, colours of objects
+    # what only some scenes need: a pass that changes little, blocks that are stored away, boxes that overlap or hold
+    # cells, colours of objects
+    yield incremental.compile_kernels
     yield warm_up_volume
     boxes = np.array([[1.5, 0.0, 0.3, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0], [1.6, 0.0, 0.3, 0.5, 0.5, 0.5, 0.1, 0.0, 0.0]])
     yield partial(nms, torch.from_numpy(boxes), torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64), 0.5)

@@ -22,7 +22,7 @@ Confusions alone move probability between names, and none to or from nothing (:f
 
 So nothing but silence in full view, or another name, speaks against what one witness has found, and no more than was
 measured. Weights and confusions are fitted to simulated homes with the disturbances of photographs
-(``evaluate fit-witnesses``) and stand in ``witnesses.json``.
+(``evaluate calibrate-witnesses``) and stand in ``witnesses.json``.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ ORB, XFEAT = "orb", "xfeat"
 KINDS = (ORB, XFEAT)
 MAX_FEATURES = 300  # of a picture
 _WIDTH = 400  # pixels; larger pictures are made smaller before features are looked for
+_LEAST_PX = 40  # of a picture's shorter side: a feature looks 15 pixels around it
 _CELLS = 8  # features are spread over a grid of so many columns and rows
 _MIN_DEPTH_M, _MAX_DEPTH_M = 0.2, 8.0
 
@@ -185,9 +186,11 @@ def extractor(kind: str) -> FeatureExtractor:
 
 
 def features_of(frame: RgbdFrame, of: FeatureExtractor) -> Features:
-    """Features of a frame that have depth; a corner at an edge belongs to what is nearer."""
-    gray = cv2.cvtColor(frame.color, cv2.COLOR_RGB2GRAY)
+    """Features of a frame that have depth; a corner at an edge belongs to what is nearer. None of a tiny picture."""
     k, scale = frame.intrinsics, min(1.0, _WIDTH / frame.intrinsics.width)
+    if scale * min(k.width, k.height) < _LEAST_PX:
+        return Features(np.zeros((0, 3), np.float32), np.zeros((0, of.width), np.uint8))
+    gray = cv2.cvtColor(frame.color, cv2.COLOR_RGB2GRAY)
     if scale < 1:
         gray = cv2.resize(gray, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     pixels, descriptors = of.detect(np.asarray(gray, np.uint8))

@@ -181,6 +181,13 @@ def changed_rows(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | Non
     return changed
 
 
+def compile_kernels() -> None:
+    """What a pass may need that changes little since the one before."""
+    changed_rows(torch.zeros(1, 1), torch.zeros(1, 1), None)
+    key = np.zeros(1, np.int64)
+    _mark_reached(key, key, key, np.zeros(1, np.bool_))
+
+
 def _sample_has_changed(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | None) -> bool:
     """Whether most of a few of the rows have changed: others need not be asked then."""
     some = torch.arange(0, len(new), 1 + len(new) // _SAMPLE)

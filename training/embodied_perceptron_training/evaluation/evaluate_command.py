@@ -152,11 +152,13 @@ def calibrate_witnesses(
         list[Path],
         typer.Argument(exists=True, file_okay=False, help="Simulated recordings: render-recording --version 2."),
     ],
-    detector: Annotated[list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file; repeatable.")],
+    detector: Annotated[
+        list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector; repeatable.")
+    ],
     detector_layout: Annotated[list[str], typer.Option(help="Layout of its outputs, for each of them.")],
-    write: Annotated[Path, typer.Option(dir_okay=False, help="File to write: witnesses.json.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: witnesses.json.")],
     perceive_every: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between the perceptions that are read.")
+        float, typer.Option(min=0.1, help="Look for objects every so many seconds: those looks are read.")
     ] = 4.0,
 ) -> None:
     """What 2-D detectors are worth beside the shipped network: their confusions, and the weights of the posterior."""
@@ -182,8 +184,8 @@ def calibrate_witnesses(
         "reliability": [[round(value, 3) for value in row] for row in report.curve],
     }
     flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
-    source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --write witnesses.json"
-    write_atomically(write, witnesses_json(model, source, measured).encode())
+    source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --out witnesses.json"
+    write_atomically(out, witnesses_json(model, source, measured).encode())
     typer.echo(json.dumps(measured, indent=1))
 
 
