@@ -280,9 +280,12 @@ def test_figures_sum_up_are_monotone_and_blind_to_order(seed: int) -> None:
     figures = openlex3d_metrics([(scene, found)], prompts, queries)
     for n in TOP_N:
         assert sum(figures[f"top{n}/{tier}"] for tier in TIERS) == pytest.approx(100)
-    assert figures["top1/synonyms"] <= figures["top5/synonyms"] <= figures["top10/synonyms"]
-    assert figures["top1/incorrect"] >= figures["top5/incorrect"] >= figures["top10/incorrect"]
-    assert figures["AP"] <= figures["AP50"] <= figures["AP25"]
+    rising = (
+        [figures[f"top{n}/synonyms"] for n in (1, 5, 10)],
+        [-figures[f"top{n}/incorrect"] for n in (1, 5, 10)],
+        [figures[name] for name in ("AP", "AP50", "AP25")],
+    )
+    assert all(np.diff(values).min() >= -1e-9 for values in rising)  # sums of many floats differ in the last bit
     assert all(-1e-9 <= value <= 100 + 1e-9 for value in figures.values())
     a, b, c = rng.permutation(len(scene.points_m)), rng.permutation(len(found.points_m)), rng.permutation(24)
     names = rng.permutation(len(found.instance_features))
