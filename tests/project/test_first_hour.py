@@ -51,7 +51,7 @@ POINTS: dict[int, tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
     5: (
         "the Rerun viewer ends the node beside NumPy 1",
-        {"project/test_packaging.py": ("test_beside_ros_the_viewer_gets_a_pyarrow_that_takes_numpy_1",)},
+        {"project/test_docker.py": ("test_python_and_numpy_fit_a_distribution",)},
     ),
     6: (
         "an interrupt during configuration is not obeyed",

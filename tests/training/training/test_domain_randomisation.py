@@ -212,7 +212,7 @@ def test_outputs_alone_leave_everything_else_as_it_is(
         ("prefix_share", "1.5", r"prefix_share must lie in \[0, 1\], got 1.5"),
         ("site_noise", "-1", r"site_noise must lie in \[0, 1\], got -1"),
         ("pictures", "-1", r"pictures must be >= 0, got -1"),
-        ("classes", "some", r"classes must be one of data, all, weights, got 'some'"),
+        ("classes", "some", r"classes must be one of data, all, frequent20, weights, got 'some'"),
     ],
 )
 def test_options_that_make_no_sense(homes: Path, option: str, value: str, message: str) -> None:
