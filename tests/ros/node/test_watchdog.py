@@ -213,7 +213,7 @@ def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monk
         return SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
 
     worker = PerceptionWorker(
-        SimpleNamespace(perceive=perceive, device_faults=()),
+        SimpleNamespace(perceive=perceive, device_faults=(), place_estimate=None),
         health,
         ThrottledLog(logging.getLogger("test")),
         watchdog,
@@ -239,7 +239,7 @@ def test_a_service_that_never_ends_is_answered_and_so_is_the_next(monkeypatch, w
     node = SimpleNamespace(
         create_service=lambda *_, **__: object(), destroy_service=lambda _: None, get_logger=lambda: None
     )
-    map_services = MapServices(node, None, None, "odom", lambda: None, None, watchdog)
+    map_services = MapServices(node, None, None, "odom", lambda: None, None, watchdog, find_place=lambda: False)
     try:
         futures: list[Future[str]] = [Future(), Future()]
         map_services._submit("describe", lambda: stuck(8.0), futures[0])
