@@ -42,7 +42,7 @@ def explain(
     with TaskProgress(f"reading {source}") as progress:
         import numpy as np
 
-        from embodied_perceptron.apps.explanation import PlaceRecorder, Spot
+        from embodied_perceptron.apps.explanation import PlaceRecorder, Spot, ToldPerceptron
         from embodied_perceptron.apps.explanation import explain as explain_spot
 
         settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, None)
@@ -55,10 +55,9 @@ def explain(
 
             result = replay(
                 open_source(source),
-                settings,
+                ToldPerceptron.telling(settings, recorder.listen),
                 perceive_every_s=perceive_every,
                 on_progress=lambda p: progress.update(p.frames, p.total, f"fused {p.fused}"),
-                on_perception=recorder.listen,
             )
             perceptron, perception = result.perceptron, result.perception
         if point is not None:

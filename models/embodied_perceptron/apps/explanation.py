@@ -7,13 +7,14 @@ object map made of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
 from embodied_perceptron.detection2d.fusion import Place, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
@@ -74,6 +75,30 @@ class PlaceRecorder:
         """One perception more."""
         objects = (*perception.objects, *perception.tentative, *perception.stale)
         self.looks.append((perception.stamp_ns, perceptron.trace, objects))
+
+
+class ToldPerceptron(Perceptron):
+    """Tells of every perception.
+
+    Attributes:
+        listen: called with itself and the perception.
+    """
+
+    listen: Callable[[Perceptron, Perception], None]
+
+    def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
+        """See :meth:`Perceptron.perceive`."""
+        seen = super().perceive(now_ns, window_m)
+        self.listen(self, seen)
+        return seen
+
+    @staticmethod
+    def telling(config: PerceptronConfig, listen: Callable[[Perceptron, Perception], None]) -> Perceptron:
+        """With the network that the configuration names. Raises as :meth:`Perceptron.from_config`."""
+        told = ToldPerceptron.from_config(config)
+        assert isinstance(told, ToldPerceptron)
+        told.listen = listen
+        return told
 
 
 def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecorder, spot: Spot) -> list[str]:

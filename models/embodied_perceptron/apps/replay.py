@@ -110,7 +110,6 @@ def replay(
     on_progress: Callable[[ReplayProgress], None] | None = None,
     on_drop: Callable[[Drop], None] | None = None,
     on_refused: Callable[[TransformSample, str], None] | None = None,
-    on_perception: Callable[[Perceptron, Perception], None] | None = None,
 ) -> ReplayResult:
     """Play a recording into a new map, or on into one that there is, once its place there is found.
 
@@ -123,7 +122,6 @@ def replay(
         on_progress: called after every frame.
         on_drop: called for every frame that was dropped.
         on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
-        on_perception: called after every perception.
 
     Raises:
         RecordingError: what cannot be read.
@@ -146,12 +144,6 @@ def replay(
     jumps = unplaced = 0
     first_drops: dict[str, Drop] = {}
     unmapped_m: list[float] = []  # median depths of frames that gave no point
-
-    def perceive() -> Perception:
-        seen = _timed(perceive_ms, perceptron.perceive)
-        if on_perception:
-            on_perception(perceptron, seen)
-        return seen
 
     def note(drop: Drop) -> None:
         first_drops.setdefault(drop.reason, drop)
@@ -193,14 +185,14 @@ def replay(
             unmapped_m.append(float(np.median(known)) if len(known) else 0.0)
         if due_ns is None or stamp_ns >= due_ns:
             due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
-            perceive()
+            _timed(perceive_ms, perceptron.perceive)
         report_progress()
         if progress.fused == max_frames:
             break
     report_progress()
     if estimate := perceptron.place_estimate:
         raise PlaceNotFoundError(f"{recording.source} has no sure place in the map: {estimate.reason}")
-    perception = perceive()
+    perception = _timed(perceive_ms, perceptron.perceive)
     empty = len(perception.voxels) == 0
     return ReplayResult(
         perceptron=perceptron,

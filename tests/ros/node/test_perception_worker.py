@@ -35,7 +35,7 @@ class Stand:
         self.watchdog = Watchdog(health, log)
         perception = SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
         perceptron: Any = SimpleNamespace(
-            perceive=lambda: self.done.append("perceived") or perception, device_faults=()
+            perceive=lambda: self.done.append("perceived") or perception, device_faults=(), place_estimate=None
         )
         self.worker = PerceptionWorker(
             perceptron,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from embodied_perceptron.apps.explanation import ToldPerceptron
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import fully_visible
@@ -133,9 +134,8 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
 
     replay(
         open_recording(folder),
-        replace(settings, lift=lift_settings),
+        ToldPerceptron.telling(replace(settings, lift=lift_settings), listen),
         perceive_every_s=perceive_every_s,
-        on_perception=listen,
     )
     places = [HeardPlace(p, true_state(p, truth), 1.0 / len(heard)) for look in heard for p in look]
     return HomeRecord(places, count_detectors(*last[0], truth))

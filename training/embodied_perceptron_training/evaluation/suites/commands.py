@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
 
 SCREEN_LINES = 40
+DetectorLayout = Annotated[
+    str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, centernet, yolov8, yolo11, yolox or rtdetr.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -90,9 +93,7 @@ def arkitscenerefer(
     detector: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: lifted and scored.")
     ] = None,
-    detector_layout: Annotated[
-        str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
-    ] = "",
+    detector_layout: DetectorLayout = "",
     cluster_m: Annotated[
         float, typer.Option(min=1e-3, help="Hits so close are of one thing; 0.02 as published.")
     ] = 0.02,
@@ -145,9 +146,7 @@ def robustness(
     detector: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector: scored too.")
     ] = None,
-    detector_layout: Annotated[
-        str, typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr.")
-    ] = "",
+    detector_layout: DetectorLayout = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch, orbit)."""
     with TaskProgress("loading the library"):
