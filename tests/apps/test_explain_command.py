@@ -40,6 +40,7 @@ def some_object(out):
     return json.loads((out / "objects.json").read_text())[0]
 
 
+@pytest.mark.slow  # replays a recording
 def test_an_object_of_a_recording_is_explained(room, replayed):
     thing = some_object(replayed)
     done = run("explain", room[0], "--config", room[1], "--object", thing["id"])
@@ -51,6 +52,7 @@ def test_an_object_of_a_recording_is_explained(room, replayed):
     assert "2-D detector" not in done.output
 
 
+@pytest.mark.slow  # replays a recording
 def test_a_map_is_looked_at_once_more(room, replayed):
     thing = some_object(replayed)
     point = ",".join(str(round(v, 3)) for v in thing["box"][:3])
@@ -65,6 +67,7 @@ def test_empty_space_has_no_surface(room):
     assert "no object: the map has no surface there" in done.output
 
 
+@pytest.mark.slow  # replays a recording
 def test_every_view_of_a_detector_is_told(room, replayed, tmp_path):
     pytest.importorskip("onnxruntime")
     table = np.zeros((84, 315), np.float32)

@@ -119,7 +119,7 @@ class Life:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_copies_are_those_of_the_whole_map(name: str, seed: int, tmp_path: Path) -> None:
     life = Life(CONFIGS[name], seed, tmp_path)
     counter, cells, floor_z_m = ColumnCounter(), None, 0.0

@@ -225,6 +225,7 @@ def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
             build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
 
 
+@pytest.mark.slow  # the published size
 def test_the_image_encoder_starts_from_a_plain_resnet_and_learns_on(homes: Path, tmp_path: Path) -> None:
     """As torchvision names it; it fits the usual width of the occupancy network, not the detector's."""
     file, empty = tmp_path / "resnet50.safetensors", tmp_path / "empty.safetensors"

@@ -63,7 +63,10 @@ def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
     assert line["loss"] == line["norm"] == 0.0
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task",
+    [task if task in ("grounding", "occupancy") else pytest.param(task, marks=pytest.mark.slow) for task in TASKS],
+)
 def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, task: str) -> None:
     options = {"text": "minilm"} if task in ("grounding", "multi") else {}
     values: dict[str, Any] = {"preset": "paper", "task": task, "data": homes, "val": homes, "batch": 2, "views": 2}
