@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from support.textured_rooms import TexturedRoom, corridor_of_doors, level_pose, random_room
 
-from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.geometry.transforms import invert_transform, yaw_of
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.relocalisation import features as features_module
-from embodied_perceptron.relocalisation.alignment import yaw_of
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
 from embodied_perceptron.relocalisation.places import Place, place_of
 from embodied_perceptron.relocalisation.search import PlaceSearch

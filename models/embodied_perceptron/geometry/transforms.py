@@ -118,6 +118,17 @@ def make_transform(R: FloatArray, translation_m: FloatArray) -> NDArray[np.float
     return T
 
 
+def level_transform(yaw_rad: float, translation_m: FloatArray) -> NDArray[np.float64]:
+    """A turn about the vertical, then a (3,) shift -> (4, 4) transform."""
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    return make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), translation_m)
+
+
+def yaw_of(T: FloatArray) -> float:
+    """Turn about the vertical of a (4, 4) pose that is level, radians in (-pi, pi]."""
+    return float(np.arctan2(T[1, 0], T[0, 0]))
+
+
 def transform_from_pose(translation_m: FloatArray, quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
     """ROS pose (translation, quaternion xyzw) -> (4, 4) transform. Raises like :func:`quaternion_to_rotation`."""
     t = np.asarray(translation_m, dtype=np.float64)

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import level_transform, transform_points, yaw_of
 
 F64 = NDArray[np.float64]
 _NORMAL_NEIGHBOURS = 10
 _FLAT = 0.15  # thickness against width, squared, of what counts as a plane
 _LEAST_PAIRS = 60
+_APART_M, _APART_RAD = 0.5, 0.35  # of two places
 _STAY = 1e-4  # against the mean of squared normals, which is about 1/3 in a room
 
 
@@ -50,15 +51,16 @@ class Motions:
         return moved
 
 
-def level_transform(yaw_rad: float, shift_m: F64) -> F64:
-    """(4, 4) turn about the vertical, then shift."""
-    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
-    return make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), np.asarray(shift_m, np.float64))
+def difference(A: F64, B: F64, at_m: F64) -> tuple[float, float]:
+    """How far two (4, 4) poses bring a camera at (3,) ``at_m`` apart, metres, and how much they turn it, radians."""
+    shift = np.linalg.norm(transform_points(A, at_m[None])[0] - transform_points(B, at_m[None])[0])
+    return float(shift), abs((yaw_of(A) - yaw_of(B) + np.pi) % (2 * np.pi) - np.pi)
 
 
-def yaw_of(T: F64) -> float:
-    """Turn about the vertical of a (4, 4) pose."""
-    return float(np.arctan2(T[1, 0], T[0, 0]))
+def are_apart(A: F64, B: F64, at_m: F64) -> bool:
+    """Whether two poses bring a camera at (3,) ``at_m`` to two places."""
+    shift, turn = difference(A, B, at_m)
+    return shift > _APART_M or turn > _APART_RAD
 
 
 def motions_of_pairs(from_m: F64, to_m: F64, first: NDArray[np.integer], second: NDArray[np.integer]) -> Motions:

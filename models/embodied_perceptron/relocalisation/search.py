@@ -19,10 +19,11 @@ from embodied_perceptron.geometry.transforms import invert_transform, transform_
 from embodied_perceptron.relocalisation.alignment import (
     Motions,
     Surface,
+    are_apart,
     best_motion,
+    difference,
     motions_of_pairs,
     refine,
-    yaw_of,
 )
 from embodied_perceptron.relocalisation.features import (
     FeatureError,
@@ -50,7 +51,6 @@ _LIKES = 5  # features of the map that look most like one of today
 _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
-_APART_M, _APART_RAD = 0.5, 0.35  # of two places
 _VIEWS_THROUGH = 4  # frames that are asked what they see through
 
 
@@ -221,7 +221,7 @@ class PlaceSearch:
             return PlaceEstimate(False, None, None, "there is next to no depth within 6 m", self._frames)
         best = hypotheses[0]
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
-        other = next((h for h in hypotheses if _are_apart(h.T_map_world, best.T_map_world, at_m)), None)
+        other = next((h for h in hypotheses if are_apart(h.T_map_world, best.T_map_world, at_m)), None)
         return PlaceEstimate(not (reason := self._doubt(best, other)), best, other, reason, self._frames)
 
     def _doubt(self, best: Hypothesis, other: Hypothesis | None) -> str:
@@ -264,7 +264,7 @@ class PlaceSearch:
 
     def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
-        is_given = not _are_apart(T, self._given, at_m)
+        is_given = not are_apart(T, self._given, at_m)
         return Hypothesis(T, self._on_surface(T, some_m), self._seen_through(T), *self._recognised(T), is_given)
 
     def _screened(self, poses: list[F64], few_m: F64) -> list[F64]:
@@ -301,7 +301,7 @@ class PlaceSearch:
         while len(order) and len(poses) < _BY_FEATURES:
             T = _polished(motions.matrix(int(order[0])), world_m, map_m, tolerance_m)
             poses.append(T)
-            order = order[1:][[_are_apart(motions.matrix(int(k)), T, at_m) for k in order[1:]]]
+            order = order[1:][[are_apart(motions.matrix(int(k)), T, at_m) for k in order[1:]]]
         return poses
 
     def _seen_through(self, T_map_world: F64) -> float:
@@ -470,17 +470,6 @@ def _thinned(points_m: F64, cell_m: float) -> F64:
     return kept
 
 
-def _are_apart(A: F64, B: F64, at_m: F64) -> bool:
-    """Whether two poses bring a camera at (3,) ``at_m`` to two places."""
-    shift, turn = _difference(A, B, at_m)
-    return shift > _APART_M or turn > _APART_RAD
-
-
 def _is_same(A: F64, B: F64, at_m: F64) -> bool:
-    shift, turn = _difference(A, B, at_m)
+    shift, turn = difference(A, B, at_m)
     return shift < 0.08 and turn < 0.05
-
-
-def _difference(A: F64, B: F64, at_m: F64) -> tuple[float, float]:
-    shift = np.linalg.norm(transform_points(A, at_m[None])[0] - transform_points(B, at_m[None])[0])
-    return float(shift), abs((yaw_of(A) - yaw_of(B) + np.pi) % (2 * np.pi) - np.pi)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft, ndimage
 
-from embodied_perceptron.relocalisation.alignment import Motions
+from embodied_perceptron.geometry.transforms import level_transform
+from embodied_perceptron.relocalisation.alignment import Motions, are_apart
 
 F64 = NDArray[np.float64]
 _CELL_M = 0.12
 _LAYER_M = 0.35
 _MAX_CELLS = 256  # along an edge of the map; larger maps have larger cells
 _TURNS = 72
-_APART_M, _APART_RAD = 0.5, 0.35  # of two candidates
 
 
 class SurfaceLayers:
@@ -76,10 +76,13 @@ class SurfaceLayers:
                 found.append((float(score.flat[flat]), float(yaw), np.array([*shift, shift_z])))
         found.sort(key=lambda entry: -entry[0])
         kept: list[tuple[float, float, F64]] = []
+        poses: list[F64] = []
         at_m = np.append(middle, 0.0)
         for entry in found:
-            if all(_are_apart(entry, other, at_m) for other in kept):
+            pose = level_transform(*entry[1:])
+            if all(are_apart(pose, other, at_m) for other in poses):
                 kept.append(entry)
+                poses.append(pose)
             if len(kept) == count:
                 break
         motions = Motions(np.array([e[1] for e in kept]), np.array([e[2] for e in kept]))
@@ -89,12 +92,3 @@ class SurfaceLayers:
         if size not in self._spectra:
             self._spectra = {size: fft.rfft2(self._grid, size)}
         return self._spectra[size]
-
-
-def _are_apart(a: tuple[float, float, F64], b: tuple[float, float, F64], at_m: F64) -> bool:
-    turn = abs((a[1] - b[1] + np.pi) % (2 * np.pi) - np.pi)
-    if turn > _APART_RAD:
-        return True
-    motions = Motions(np.array([a[1], b[1]]), np.stack([a[2], b[2]]))
-    places = motions.apply(at_m[None])[:, 0]
-    return float(np.linalg.norm(places[0] - places[1])) > _APART_M

@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import check_transform, invert_transform, make_transform, transform_points
+from embodied_perceptron.geometry.transforms import (
+    check_transform,
+    invert_transform,
+    level_transform,
+    make_transform,
+    transform_points,
+    yaw_of,
+)
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -167,10 +174,7 @@ class MapFrame:
         Raises ``ValueError`` for what is no rigid motion, not level (a map knows where down is), or too far away.
         """
         T = _level(check_transform(T_world_saved, "place of the map"))
-        yaw = float(np.arctan2(T[1, 0], T[0, 0]))
-        c, s = np.cos(yaw), np.sin(yaw)
-        level = make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), T[:3, 3])
-        self.T_world_map = _near(level @ self.T_world_map)
+        self.T_world_map = _near(level_transform(yaw_of(T), T[:3, 3]) @ self.T_world_map)
 
     def place(self, T_map_world: NDArray[np.float64]) -> None:
         """The world of now lies at (4, 4) ``T_map_world`` of the map. Raises as :meth:`put`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import transform_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import level_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
@@ -115,9 +115,8 @@ def turn_of(name: str, seed: int | None) -> F64:
         return np.eye(4)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     yaw = rng.uniform(-np.pi, np.pi)
-    c, s = np.cos(yaw), np.sin(yaw)
     move = rng.uniform(-1.0, 1.0, 3) * (_MOVE_M, _MOVE_M, _LIFT_M)
-    return make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), move)
+    return level_transform(yaw, move)
 
 
 def load_scene(
