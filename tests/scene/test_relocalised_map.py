@@ -13,6 +13,7 @@ from embodied_perceptron.config import ConfigError, PerceptronConfig, Relocalisa
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.mapping.storage import read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.scene import live_map
 from embodied_perceptron.scene.live_map import LOOKING_FOR_PLACE
 
 ALL_ROUND = np.arange(0, 2 * np.pi, 0.4)
@@ -93,6 +94,32 @@ def test_another_building_is_never_fused_and_a_reset_begins_anew(saved: Path) ->
     it.reset()
     assert it.place_estimate is None
     assert it.integrate(frames[-1]).fused
+
+
+def test_the_map_is_free_while_features_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes of it in the meantime counts: a corrected pose, another map."""
+    it, place_of, meantime = Perceptron(), live_map.place_of, []
+
+    def slow(keyframe, features):  # type: ignore[no-untyped-def]
+        place = place_of(keyframe, features)
+        assert not it.map._volume_lock.locked()
+        if meantime:
+            meantime.pop()(keyframe)
+        return place
+
+    monkeypatch.setattr(live_map, "place_of", slow)
+    frames = ROOM.frames((0.0, 0.0), ALL_ROUND[:3], np.eye(4))
+    it.integrate(frames[0])
+    T = level_pose(0.1, (0.3, 0.0, 0.0))
+    meantime.append(lambda _: it.correct_keyframes({name: T @ pose for name, pose in it.keyframe_poses().items()}))
+    it.integrate(frames[1])
+    assert not meantime
+    for place, keyframe in zip(it.map.places, it.volume.keyframes, strict=True):
+        np.testing.assert_allclose(place.T_map_camera, keyframe.T_world_camera, atol=1e-9)
+        np.testing.assert_allclose(place.T_map_camera, T @ frames[keyframe.id].T_world_camera, atol=1e-9)
+    meantime.append(lambda _: it.reset())
+    it.integrate(frames[2])
+    assert len(it.map.places) == 0
 
 
 def test_places_follow_a_corrected_map(saved: Path) -> None:

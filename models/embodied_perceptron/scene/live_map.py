@@ -48,7 +48,7 @@ from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, Volume
 from embodied_perceptron.mapping.voxels import HITS
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
-from embodied_perceptron.relocalisation.features import FeatureError, extractor
+from embodied_perceptron.relocalisation.features import FeatureError, FeatureExtractor, extractor
 from embodied_perceptron.relocalisation.places import PlaceMemory, place_of
 from embodied_perceptron.relocalisation.search import PlaceEstimate, PlaceSearch
 from embodied_perceptron.results import (
@@ -178,12 +178,22 @@ class LiveMap:
             if report.fused:
                 self._cameras = self._cameras.after(in_map)
             keyframe = self.volume.keyframes.newest if report.keyframe else None
-            if keyframe is not None and self._features is not None:
-                clock = StageClock(report.stage_ms)
-                if (place := place_of(keyframe, self._features)) is not None:
-                    self._places.add(place)
-                clock.lap("place")
+        if keyframe is not None and self._features is not None:
+            clock = StageClock(report.stage_ms)
+            self._remember(keyframe, self._features)
+            clock.lap("place")
         return replace(report, stamp_ns=posed.frame.stamp_ns), keyframe
+
+    def _remember(self, keyframe: Keyframe, features: FeatureExtractor) -> None:
+        """The place that a keyframe shows. Nobody waits for the map while features are looked for; what has become of
+        the keyframe in the meantime (a corrected pose, another map) counts."""
+        place = place_of(keyframe, features)
+        if place is None:
+            return
+        with self._volume_lock:
+            for now in self.volume.keyframes:
+                if now.frame is keyframe.frame:
+                    self._places.add(replace(place, T_map_camera=now.T_world_camera.copy()))
 
     def _is_placed(self, posed: PosedFrame) -> bool:
         """Whether it is known where the world lies in the map, with this frame."""
