@@ -312,6 +312,15 @@ def _table(cells: NDArray[np.int64], extent: NDArray[np.int64], kinds: NDArray[n
 
 
 @njit(cache=True, inline="always")
+def _entry(table: NDArray[np.uint8], i: int, j: int, k: int) -> int:
+    """Of a cell; 0 outside of the table."""
+    kind = 0
+    if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
+        kind = int(table[i, j, k])
+    return kind
+
+
+@njit(cache=True, inline="always")
 def _kind_at(
     points: NDArray[np.float32],
     row: int,
@@ -324,10 +333,7 @@ def _kind_at(
     i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
     j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
     k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
-    kind = 0
-    if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
-        kind = int(table[i, j, k])
-    return kind
+    return _entry(table, i, j, k)
 
 
 @njit(cache=True, nogil=True)
@@ -473,10 +479,7 @@ def _names_around(
         for i in range(first[0], last[0] + 1):
             for j in range(first[1], last[1] + 1):
                 for k in range(first[2], last[2] + 1):
-                    kind = 0
-                    if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
-                        kind = int(table[i, j, k])
-                    name = (name ^ np.uint64(kind + 1)) * np.uint64(1099511628211)
+                    name = (name ^ np.uint64(_entry(table, i, j, k) + 1)) * np.uint64(1099511628211)
         names[b] = name
     return names
 
