@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
-from embodied_perceptron.detection2d.fusion import Place, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Place, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -30,7 +30,6 @@ from embodied_perceptron.scene.object_map import distinct
 _NEAR_M = 0.1  # a point may lie so far outside of a box that is meant
 _SHOWN = 5  # names, boxes
 _LEAST = 0.02  # probability of a name that is told
-_MIN_SIZE_PX = 24.0
 
 F64 = NDArray[np.float64]
 
@@ -63,7 +62,7 @@ class Spot:
 
 @dataclass
 class PlaceRecorder:
-    """Keeps what every perception gave; ``listen`` is for :func:`~.replay.replay`.
+    """Keeps what every perception gave; ``listen`` is for :class:`ToldPerceptron`.
 
     Attributes:
         looks: of each perception (stamp, boxes by stage, objects of any state).
@@ -183,7 +182,7 @@ def _views(lift: DetectionLift, perception: Perception, spot: Spot) -> list[str]
     (surface,) = surface_in(box[None], perception.voxels)
     visible = np.zeros(len(lift.views), bool)
     if surface is not None:
-        visible = fully_visible([surface], lift.views, _MIN_SIZE_PX)[0]
+        visible = fully_visible([surface], lift.views, MIN_SIZE_PX)[0]
     lines, quiet = [], {"in full view": 0, "hidden, cut or small": 0}
     for view, full in zip(lift.views, visible, strict=True):
         said = _in_view(lift, view, box)

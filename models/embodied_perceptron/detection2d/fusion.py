@@ -21,7 +21,7 @@ from embodied_perceptron.inference.naming import NAME_SHARE
 from embodied_perceptron.inference.posterior import Evidence, WitnessModel
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
-_MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
+MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
 _PROBES = 24
 _MAX_VIEWS = 12  # of each detector that are asked for each box; evenly over time
 _THINNED = 4
@@ -253,7 +253,7 @@ def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surrou
         return {}
     found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
     surfaces = [(i, surface) for i, surface in found if surface is not None]
-    visible = fully_visible([surface for _, surface in surfaces], views, _MIN_SIZE_PX)
+    visible = fully_visible([surface for _, surface in surfaces], views, MIN_SIZE_PX)
     result: dict[int, Mapping[str, int]] = {}
     for (i, _), row in zip(surfaces, visible, strict=True):
         half = float(np.linalg.norm(boxes[i, 3:6])) / 2

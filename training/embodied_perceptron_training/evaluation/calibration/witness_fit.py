@@ -24,7 +24,7 @@ from embodied_perceptron.apps.explanation import ToldPerceptron
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import fully_visible
-from embodied_perceptron.detection2d.fusion import LiftedThing, Place, Surroundings, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, LiftedThing, Place, Surroundings, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
 from embodied_perceptron.inference.class_priors import shipped_priors
@@ -46,7 +46,6 @@ F64 = NDArray[np.float64]
 
 ON_IOU = 0.25
 _OF_SHARE = 0.5  # of what a detector saw, within a thing: it saw that thing
-_MIN_SIZE_PX = 24.0
 _RIDGE = 0.05
 _START = {"thing": 0.0, "views": 0.5, "score": 0.5, "confusion": 0.5, "silence": 0.5, "plausible": 0.5}
 _NOT_NEGATIVE = ("views", "score", "confusion", "silence", "plausible")
@@ -169,7 +168,7 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
                 said_in[lifted.source, true].add((view, lifted.lifted[i].label))
     surfaces = surface_in(truth.boxes, around.snapshot)
     rows = [k for k, surface in enumerate(surfaces) if surface is not None]
-    visible = fully_visible([s for s in surfaces if s is not None], around.views, _MIN_SIZE_PX)
+    visible = fully_visible([s for s in surfaces if s is not None], around.views, MIN_SIZE_PX)
     for k, in_view in zip(rows, visible, strict=True):
         label = truth.labels[k]
         for source, vocabulary in around.vocabularies.items():
