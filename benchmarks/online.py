@@ -48,6 +48,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
@@ -168,7 +169,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         options.window_ahead,
         options.reuse_tolerance,
     )
-    clock = _Clock()
+    walls, clock = WallFrame(), _Clock()
     rows: list[Row] = []
     last: Detections | None = None
     for n, frame in enumerate((*frames, *standing), 1):
@@ -183,7 +184,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         view_direction = ViewDirection.of(frame.T_world_camera)
         timed_lookup = _timed(StreamingLookup.__call__, clock)
         with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"), predictor.keeping():
-            ours = predictor.predict(copy, view_direction, 0.0)
+            ours = predictor.predict(copy, view_direction, 0.0, manhattan=walls.of(copy.snapshot(), 0.0))
         row = {"frames": n, "standing": n > count, "images_encoded": features.encoded - encoded, "ours": _stages(clock)}
         if n in at:
             with clock("encode"):

@@ -46,6 +46,7 @@ from embodied_perceptron.mapping.storage import (
 )
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
 from embodied_perceptron.mapping.voxels import HITS
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, FeatureExtractor, extractor
@@ -151,6 +152,7 @@ class LiveMap:
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
+        self._walls = WallFrame()
         self._columns = ColumnCounter()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
@@ -235,7 +237,7 @@ class LiveMap:
             clock.lap("snapshot")
             floor_z_m = self._floor.of(voxels)
             clock.lap("floor")
-            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation), clock
+            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation, self._walls), clock
 
     def update(
         self,
@@ -475,6 +477,7 @@ class LiveMap:
                     self._objects.move(correction.at)
                     self._semantic.move(newest)
                     self._floor.forget()
+                    self._walls.forget()
                     self._places.move(correction.at)
                     self._cameras = self._cameras.moved(newest)
                 volume = self.volume.copy() if correction.corrected else None
@@ -560,6 +563,7 @@ class LiveMap:
         self._objects = ObjectMap(self.config.objects.tracking, self._name_of)
         self._semantic.clear()
         self._floor.forget()
+        self._walls.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
         self._places.clear()
