@@ -28,7 +28,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import _report as report
@@ -364,12 +364,12 @@ def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def network(weights: str) -> tuple[Predictor, str]:
+def network(weights: str, precision: Literal["float32", "auto"]) -> tuple[Predictor, str]:
     """The named weights, else the shipped ones, else random ones."""
     if not weights and "tiny" in available():
         weights = "tiny"
     if weights:
-        return load_inference(weights), weights
+        return load_inference(weights, precision=precision), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
     return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"
@@ -391,6 +391,9 @@ def main() -> int:
     """Measure, print, write; exit code 1 when the two protocols give different boxes."""
     parser = report.parser(__doc__)
     parser.add_argument("--weights", default="", help="a shipped name or a file")
+    parser.add_argument(
+        "--precision", default=NetworkOptions.precision, choices=("float32", "auto"), help="as network.precision"
+    )
     parser.add_argument("--frames", type=int, default=50, help="of the longest prefix")
     parser.add_argument("--last", type=int, default=10, help="so many of the last prefixes make the ratios")
     parser.add_argument("--rooms", type=int, default=4, help="of a lap")
@@ -399,7 +402,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="for the rates")
     options = report.parse(parser, frames=6, last=2, rooms=1, poses=10, laps=3, seconds=2.0)
     torch.set_num_threads(1)
-    inference, name = network(options.weights)
+    inference, name = network(options.weights, options.precision)
     warm_up()
     prefixes(inference, 3, (3,))  # compiles what is left
     count, compared = options.frames, options.last
@@ -416,6 +419,7 @@ def main() -> int:
     rate = rates(inference, min(options.rooms, 2), min(options.poses, 40), options.seconds)
     results: Row = {
         "weights": name,
+        "precision": options.precision,
         "frames": options.frames,
         "encode_fuse_speedup_at_50": ratio(last, "encode", "fuse"),
         "update_speedup_at_50": ratio(last, *everything),
