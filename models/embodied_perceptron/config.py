@@ -94,6 +94,23 @@ class VolumeConfig:
 
 
 @dataclass(frozen=True)
+class SpillConfig:
+    """Places left behind, on the disk.
+
+    Attributes:
+        folder: blocks that are evicted are kept here as long as the map is, and come back when the robot does; it must
+            be there. For voxels on the CPU. "" = they are forgotten.
+        max_gib: of it; the oldest go first.
+    """
+
+    folder: str = ""
+    max_gib: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require(0 < self.max_gib <= 1e6, f"max_gib must be in (0, 1e6], got {self.max_gib}")
+
+
+@dataclass(frozen=True)
 class KeyframeConfig:
     """Which frames are kept whole.
 
@@ -542,6 +559,7 @@ class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
+    spill: SpillConfig = field(default_factory=SpillConfig)
     keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
     assembler: SynchronizerConfig = field(default_factory=SynchronizerConfig)  # its key in files: it stays
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)

@@ -30,6 +30,7 @@ from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
 from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.mapping.spill import BlockSpill
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
@@ -71,7 +72,11 @@ class Perceptron(MapOwner):
         if volume is None:
             features = None if inference is None else image_features(inference)
             where = None if inference is None else inference.device
-            volume = FeatureVolume(config.volume, config.keyframes, features=features, network_device=where)
+            left = config.spill
+            spill = BlockSpill(left.folder, round(left.max_gib * 2**30)) if left.folder else None
+            volume = FeatureVolume(
+                config.volume, config.keyframes, features=features, network_device=where, spill=spill
+            )
         name_of = None if classes is None else classes.name_of
         self.inference, self.lift, self.classes = inference, lift, classes
         self._network = None if inference is None else NetworkProposer(inference, volume, config.network)
