@@ -115,10 +115,10 @@ class _Segment:
     content: Blocks | None
     written: Future[None] | None = None
     read: Future[Blocks] | None = None
-    coords: Index = field(init=False)
+    coords: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.coords = block_coords(self.keys)
+        self.coords = block_coords(self.keys).astype(np.int32)
 
     @property
     def nbytes(self) -> int:
@@ -170,7 +170,7 @@ class BlockSpill:
     def memory_bytes(self) -> int:
         """Of the main memory: what the disk has not taken yet, and where each block is."""
         waiting = sum(s.nbytes for s in self._segments if s.content is not None)
-        return waiting + self._open_voxels * _VOXEL_BYTES + 32 * len(self)
+        return waiting + self._open_voxels * _VOXEL_BYTES + 20 * len(self)
 
     def add(self, blocks: Blocks) -> None:
         """Keep blocks that leave the map."""
@@ -207,7 +207,7 @@ class BlockSpill:
             if content is not None:
                 yield from self._part([content], center, radius)
 
-    def take(self, wanted: Callable[[Index], NDArray[np.bool_]]) -> list[Blocks]:
+    def take(self, wanted: Callable[[NDArray[np.int32]], NDArray[np.bool_]]) -> list[Blocks]:
         """All segments with a block that is ``wanted`` by its (B, 3) coordinates; waits for the disk."""
         taken, self._open, self._open_voxels = self._open, [], 0
         for segment in [s for s in self._segments if wanted(s.coords).any()]:
@@ -299,7 +299,7 @@ class BlockSpill:
         _LOG.warning("%d blocks of places left behind are lost (%s): %s", blocks, reason, why)
 
 
-def _near(coords: Index, center: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
+def _near(coords: NDArray[np.integer[Any]], center: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
     near: NDArray[np.bool_] = squared_distance(coords, center) <= radius * radius
     return near
 
@@ -365,10 +365,10 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[Index], NDArray[np.bool_]]:
+def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[NDArray[np.int32]], NDArray[np.bool_]]:
     """For :meth:`BlockSpill.take`: blocks that reach into a part of space, (3,) in block edges."""
 
-    def wanted(coords: Index) -> NDArray[np.bool_]:
+    def wanted(coords: NDArray[np.int32]) -> NDArray[np.bool_]:
         inside: NDArray[np.bool_] = np.all((coords + 1 > lower) & (coords < upper), axis=1)
         return inside
 
