@@ -15,7 +15,7 @@ take their turn again. Nothing new is seen: ours encodes no image, and where the
 the network does not run. The boxes are compared then too: what has changed since it ran moves them a little.
 
 Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
-second. Rates: one thread fuses at 30 Hz, another perceives as fast as it can.
+second. Rates: one thread fuses at 30 Hz, one encodes and one perceives as fast as it can, as in the node.
 
 One torch thread. Ratios are of CPU time, which does not see what else the machine does; rates are of wall time.
 """
@@ -45,6 +45,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
@@ -313,13 +314,14 @@ def laps(inference: Predictor, rooms: int, count: int, times: int) -> Row:
 
 
 def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
-    """One thread fuses at 30 Hz, this one perceives without pause."""
+    """One thread fuses at 30 Hz, one encodes keyframes, one perceives without pause, with the node's priorities."""
     frames = frames_of(rooms, count)
     it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
     for i, frame in enumerate(frames[:10]):
         it.integrate(again(frame, i + 1))
     it.perceive()
     stop, fused, late, stages = threading.Event(), [], [], defaultdict(list)
+    arrived: list[float] = []
 
     def fuse() -> None:
         began, i = time.perf_counter(), 0
@@ -329,30 +331,48 @@ def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
                 time.sleep(wait)
             # ten frames per pose of the tour: the camera drives slowly
             start = time.perf_counter()
-            report = it.integrate(again(frames[(10 + i // 10) % count], 10**9 + i * 33_000_000))
+            report = it.integrate(again(frames[(10 + i // 10) % count], 10**9 + i * 33_000_000), encode=False)
             fused.append((time.perf_counter() - start) * 1e3)
+            arrived.append((time.perf_counter() - due) * 1e3)
             late.append(start - due)
             for name, ms in report.stage_ms.items():
                 stages[f"integrate: {name}"].append(ms)
             i += 1
 
-    thread = threading.Thread(target=fuse)
-    began, looks, cpu = time.perf_counter(), [], []
-    thread.start()
-    while time.perf_counter() - began < seconds:
-        start, spent = time.perf_counter(), time.thread_time()
-        seen = it.perceive()
-        looks.append((time.perf_counter() - start) * 1e3)
-        cpu.append((time.thread_time() - spent) * 1e3)
-        for name, ms in seen.stage_ms.items():
-            stages[f"perceive: {name}"].append(ms)
+    def encode() -> None:
+        yield_to_fusion()
+        while not stop.wait(0.005):
+            it.encode_keyframes()
+
+    def perceive() -> None:
+        yield_to_fusion()
+        while not stop.is_set():
+            start, spent = time.perf_counter(), time.thread_time()
+            seen = it.perceive()
+            looks.append((time.perf_counter() - start) * 1e3)
+            cpu.append((time.thread_time() - spent) * 1e3)
+            for name, ms in seen.stage_ms.items():
+                stages[f"perceive: {name}"].append(ms)
+
+    looks: list[float] = []
+    cpu: list[float] = []
+    threads = [threading.Thread(target=work) for work in (fuse, encode, perceive)]
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)  # as the node
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
     elapsed = time.perf_counter() - began
     stop.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(before_s)
     return {
         "perception_hz": len(looks) / elapsed,
         "fusion_hz": len(fused) / elapsed,
         "integrate_ms": {"p50": float(np.percentile(fused, 50)), "p99": float(np.percentile(fused, 99))},
+        "image_to_fused_ms": {"p50": float(np.percentile(arrived, 50)), "p99": float(np.percentile(arrived, 99))},
         "perceive_ms": {"p50": float(np.percentile(looks, 50)), "p99": float(np.percentile(looks, 99))},
         "perceive_cpu_ms": float(np.median(cpu)),
         "load": os.getloadavg()[0],
