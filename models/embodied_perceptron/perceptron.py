@@ -108,30 +108,34 @@ class Perceptron(MapOwner):
     def integrate(self, posed: PosedFrame, encode: bool = True) -> FusionReport:
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
-        With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume;
-        without ``encode`` it is left to :meth:`encode_keyframes`, so that the next frame need not wait for it.
+        The image of a new keyframe is looked at here, once, while nobody has to wait for the volume: for the network,
+        and for the place that it shows. Without ``encode`` that is left to :meth:`encode_keyframes`, so that the next
+        frame need not wait for it.
         Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
         camera too far from the map's origin; nothing has changed then.
         """
         report, keyframe = self.map.integrate(posed)
-        if self._network is not None and keyframe is not None:
+        if keyframe is not None:
             self._to_encode.append(keyframe)
             if encode:
                 report.stage_ms.update(self.encode_keyframes())
         return report
 
     def encode_keyframes(self) -> dict[str, float]:
-        """Encode the images of keyframes that :meth:`integrate` has left; from any thread.
+        """Look at the images of keyframes that :meth:`integrate` has left; from any thread.
 
-        What a perception needs before, it encodes itself. Returns the milliseconds that it took, as ``stage_ms``.
+        What a perception needs before, it encodes itself; a map that is saved before has no place for them. Returns the
+        milliseconds that it took, as ``stage_ms``.
         """
         clock = StageClock()
-        while self._network is not None:
+        while True:
             try:
                 keyframe = self._to_encode.popleft()
             except IndexError:  # that was all
                 break
-            self._network.encode(keyframe, clock)
+            if self._network is not None:
+                self._network.encode(keyframe, clock)
+            self.map.remember(keyframe, clock)
         return clock.stage_ms
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
