@@ -116,13 +116,23 @@ class _Segment:
     written: Future[None] | None = None
     read: Future[Blocks] | None = None
     coords: NDArray[np.int32] = field(init=False)
+    middle: list[float] = field(init=False)  # of a sphere around the centres of its blocks
+    reach: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.coords = block_coords(self.keys).astype(np.int32)
+        middle = 0.5 * (self.coords.min(axis=0) + self.coords.max(axis=0) + 1.0)
+        self.middle = middle.tolist()
+        self.reach = float(np.sqrt(squared_distance(self.coords, middle).max()))
 
     @property
     def nbytes(self) -> int:
         return self.voxels * _VOXEL_BYTES
+
+    def may_be_near(self, center: list[float], radius: float) -> bool:
+        """Whether one of its blocks may be, without asking for any: there are thousands of segments."""
+        x, y, z = self.middle[0] - center[0], self.middle[1] - center[1], self.middle[2] - center[2]
+        return x * x + y * y + z * z <= (radius + self.reach) ** 2
 
 
 class BlockSpill:
@@ -153,6 +163,8 @@ class BlockSpill:
         self._open: list[Blocks] = []  # the next segment
         self._open_voxels = 0
         self._segments: list[_Segment] = []  # oldest first
+        self._waiting: list[_Segment] = []  # of these, what the disk has not taken yet,
+        self._returning: list[_Segment] = []  # and what is on its way back
         self._number = 0
         self._asked: NDArray[np.float64] | None = None  # where the camera was when it was last asked what is near
         self._closed = weakref.finalize(self, _close, self._disk, self._folder)
@@ -169,7 +181,7 @@ class BlockSpill:
     @property
     def memory_bytes(self) -> int:
         """Of the main memory: what the disk has not taken yet, and where each block is."""
-        waiting = sum(s.nbytes for s in self._segments if s.content is not None)
+        waiting = sum(s.nbytes for s in self._waiting)
         return waiting + self._open_voxels * _VOXEL_BYTES + 20 * len(self)
 
     def add(self, blocks: Blocks) -> None:
@@ -190,19 +202,21 @@ class BlockSpill:
         """What has come back of the blocks whose centres lie within ``radius`` of ``center``, (3,) in block edges; what
         lies near and is not here yet is fetched for a later call. Blocks are given once, and are the caller's."""
         self._settle()
-        ready = [s for s in self._segments if s.read is not None and s.read.done()]
+        ready = [s for s in self._returning if s.read is not None and s.read.done()]
         moved = self._asked is None or float(np.abs(self._asked - center).max()) >= _MOVED
         if not ready and not moved:
             return
         if moved:
             self._asked = center.copy()
+            at: list[float] = center.tolist()
             for segment in self._segments:
-                if segment.read is None and _near(segment.coords, center, radius).any():
-                    segment.read = self._disk.submit(_read_segment, segment)
+                if segment.read is not None or not segment.may_be_near(at, radius):
+                    continue
+                if _near(segment.coords, center, radius).any():
+                    self._fetch(segment)
             still_open, self._open, self._open_voxels = self._open, [], 0
             yield from self._part(still_open, center, radius)
         for segment in ready:
-            self._segments.remove(segment)
             content = self._taken(segment)
             if content is not None:
                 yield from self._part([content], center, radius)
@@ -211,9 +225,8 @@ class BlockSpill:
         """All segments with a block that is ``wanted`` by its (B, 3) coordinates; waits for the disk."""
         taken, self._open, self._open_voxels = self._open, [], 0
         for segment in [s for s in self._segments if wanted(s.coords).any()]:
-            self._segments.remove(segment)
             if segment.read is None:
-                segment.read = self._disk.submit(_read_segment, segment)
+                self._fetch(segment)
             content = self._taken(segment)
             if content is not None:
                 taken.append(content)
@@ -223,7 +236,8 @@ class BlockSpill:
         """Forget everything; the counts of what was lost too."""
         for segment in self._segments:
             self._disk.submit(_unlink, segment.path)
-        self._segments.clear()
+        for segments in (self._segments, self._waiting, self._returning):
+            segments.clear()
         self._open, self._open_voxels, self._asked = [], 0, None
         self.dropped.clear()
 
@@ -249,9 +263,9 @@ class BlockSpill:
                 yield content.where(near)
 
     def _write(self, blocks: Blocks) -> None:
-        if sum(s.content is not None for s in self._segments) >= _MOST_WAITING:
+        if len(self._waiting) >= _MOST_WAITING:
             self._settle()
-            if sum(s.content is not None for s in self._segments) >= _MOST_WAITING:
+            if len(self._waiting) >= _MOST_WAITING:
                 self._drop("slow", len(blocks.keys), f"{_MOST_WAITING} segments wait for {self._folder}")
                 return
         path = self._folder / f"segment-{self._number:08d}.safetensors"
@@ -259,33 +273,45 @@ class BlockSpill:
         segment = _Segment(path, blocks.keys, len(blocks.local), blocks)
         segment.written = self._disk.submit(_write_segment, path, blocks)
         self._segments.append(segment)
+        self._waiting.append(segment)
         while self.nbytes > self.max_bytes:
             oldest = next((s for s in self._segments if s.read is None), None)
             if oldest is None:
                 break
-            self._segments.remove(oldest)
+            self._forget(oldest)
             self._disk.submit(_unlink, oldest.path)
             self._drop("full", len(oldest.keys), f"it holds {self.max_bytes} bytes, the oldest go")
 
     def _settle(self) -> None:
         """Let go what the disk has; drop what it could not take."""
-        for segment in list(self._segments):
-            if segment.content is None or segment.written is None or not segment.written.done():
+        for segment in list(self._waiting):
+            if segment.written is None or not segment.written.done():
                 continue
             error = segment.written.exception()
             if error is None:
                 segment.content = None
+                self._waiting.remove(segment)
             elif segment.read is not None:
                 continue  # it comes back from memory
             elif isinstance(error, OSError):
-                self._segments.remove(segment)
+                self._forget(segment)
                 self._drop("disk", len(segment.keys), str(error))
             else:
                 raise error
 
+    def _fetch(self, segment: _Segment) -> None:
+        segment.read = self._disk.submit(_read_segment, segment)
+        self._returning.append(segment)
+
+    def _forget(self, segment: _Segment) -> None:
+        for segments in (self._segments, self._waiting, self._returning):
+            if segment in segments:
+                segments.remove(segment)
+
     def _taken(self, segment: _Segment) -> Blocks | None:
         """What was read of a segment, whose file goes; None where it is lost."""
         assert segment.read is not None
+        self._forget(segment)
         try:
             content = segment.read.result()
         except (OSError, MapFileError) as error:
