@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -200,13 +199,19 @@ def test_reset_and_the_end_clear_the_folder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_leftovers_of_ended_processes_go(tmp_path):
-    old, own, foreign = (tmp_path / name for name in ("map-999999999-0123abcd", f"map-{os.getpid()}-0123abcd", "maps"))
-    for folder in (old, own, foreign):
+def test_leftovers_of_ended_processes_go_and_nothing_else(tmp_path):
+    first = BlockSpill(tmp_path, 2**20)
+    killed, foreign = tmp_path / "map-0123456789abcdef", tmp_path / "maps"
+    for folder in (killed, foreign):
         folder.mkdir()
-    spill = BlockSpill(tmp_path, 2**20)
-    assert [folder.exists() for folder in (old, own, foreign)] == [False, True, True]
-    spill.close()
+    (killed / spill_module._LOCK).touch()
+    (killed / "segment-00000000.safetensors").touch()
+    second = BlockSpill(tmp_path, 2**20)
+    assert first._folder != second._folder
+    assert sorted(tmp_path.iterdir()) == sorted([first._folder, second._folder, foreign])
+    first.close()
+    second.close()
+    assert list(tmp_path.iterdir()) == [foreign]
 
 
 def test_what_is_left_behind_moves_with_a_correction(tmp_path):

@@ -13,6 +13,7 @@ slow, the folder has its size, a file was cut) is dropped by whole segments, cou
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -38,7 +39,8 @@ from embodied_perceptron.mapping.voxels import RECORD, VoxelRows
 _SEGMENT_VOXELS = 1 << 15
 _MOST_WAITING = 16  # segments that the disk has not taken yet
 _VOXEL_BYTES = 2 + 4 * RECORD + 8
-_FOLDER = re.compile(r"map-(\d{1,10})-[0-9a-f]{8}")
+_FOLDER = re.compile(r"map-[0-9a-f]{16}")
+_LOCK = "in_use"  # in such a folder, locked by the process that it belongs to
 _MOVED = 2.0  # block edges that the camera moves before it is asked again what is near
 _LOG = logging.getLogger(__name__)
 Index = NDArray[np.int64]
@@ -155,8 +157,12 @@ class BlockSpill:
         parent = Path(folder)
         try:
             _remove_leftovers(parent)
-            self._folder = parent / f"map-{os.getpid()}-{secrets.token_hex(4)}"
-            self._folder.mkdir()
+            name = secrets.token_hex(8)
+            begun = parent / f"new-{name}"  # not taken for a leftover before it is locked
+            begun.mkdir()
+            lock = os.open(begun / _LOCK, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._folder = begun.rename(parent / f"map-{name}")
         except OSError as error:
             raise ConfigError(f"spill.folder {str(folder)!r} cannot be used: {error}") from error
         self._disk = ThreadPoolExecutor(1, "spill")
@@ -167,7 +173,7 @@ class BlockSpill:
         self._returning: list[_Segment] = []  # and what is on its way back
         self._number = 0
         self._asked: NDArray[np.float64] | None = None  # where the camera was when it was last asked what is near
-        self._closed = weakref.finalize(self, _close, self._disk, self._folder)
+        self._closed = weakref.finalize(self, _close, self._disk, self._folder, lock)
 
     def __len__(self) -> int:
         """Blocks that are left behind."""
@@ -368,27 +374,34 @@ def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _close(disk: ThreadPoolExecutor, folder: Path) -> None:
+def _close(disk: ThreadPoolExecutor, folder: Path, lock: int) -> None:
     disk.shutdown(wait=True, cancel_futures=True)
     shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Folders of processes that have ended."""
+    """Folders of processes that have ended: nobody holds their lock. A process id would not tell, every container has
+    the same."""
     for entry in os.scandir(parent):
-        match = _FOLDER.fullmatch(entry.name)
-        if match is not None and not _runs(int(match[1])):
+        if _FOLDER.fullmatch(entry.name) is not None and not _is_in_use(Path(entry.path)):
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _runs(pid: int) -> bool:
+def _is_in_use(folder: Path) -> bool:
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
+        lock = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
         return False
-    return True
+    except OSError:  # another user's
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[NDArray[np.int32]], NDArray[np.bool_]]:
