@@ -94,6 +94,23 @@ class VolumeConfig:
 
 
 @dataclass(frozen=True)
+class SpillConfig:
+    """Places left behind, on the disk.
+
+    Attributes:
+        folder: blocks that are evicted are kept here as long as the map is, and come back when the robot does; it must
+            be there. For voxels on the CPU. "" = they are forgotten.
+        max_gib: of it; the oldest go first.
+    """
+
+    folder: str = ""
+    max_gib: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require(0 < self.max_gib <= 1e6, f"max_gib must be in (0, 1e6], got {self.max_gib}")
+
+
+@dataclass(frozen=True)
 class KeyframeConfig:
     """Which frames are kept whole.
 
@@ -404,6 +421,8 @@ class NetworkOptions:
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
             answer, from :attr:`ScorePolicy.decode` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
+        precision: of the dense layers (occupancy, refinement) on the CPU: "auto" multiplies bfloat16 where the
+            processor has instructions for it, in half of the time; answers then differ in the third digit.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
@@ -418,6 +437,7 @@ class NetworkOptions:
     classes: tuple[str, ...] = ()
     all_boxes: bool = False
     features: Literal["float16", "float32"] = "float16"
+    precision: Literal["float32", "auto"] = "float32"
     image_backend: Literal["torch", "onnx"] = "torch"
     text_backend: Literal["torch", "onnx"] = "torch"
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
@@ -539,6 +559,7 @@ class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
+    spill: SpillConfig = field(default_factory=SpillConfig)
     keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
     assembler: SynchronizerConfig = field(default_factory=SynchronizerConfig)  # its key in files: it stays
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)

@@ -143,6 +143,9 @@ DECLARATIONS: dict[str, _Declaration] = {
         "Names that are published, what belongs to none of them is 'object': a file with one a line, or several "
         "separated by commas; empty = as in the configuration (all)",
     ),
+    "spill_folder": _D(
+        "", "Folder for places left behind, which come back on return; empty = as in config_file (none: forgotten)"
+    ),
     "sentence_reader": _D(
         "", "What reads sentences; empty = as in the configuration (both)", choices=("", "both", "learned", "rules")
     ),
@@ -190,6 +193,7 @@ _GRID_OVERRIDES = {
 }
 _LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
 _LANGUAGE_OVERRIDES = {"sentence_reader": "reader"}
+_SPILL_OVERRIDES = {"spill_folder": "folder"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -346,7 +350,8 @@ def read_parameters(node: Node) -> NodeParameters:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
     names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
-    overrides = {name: values.pop(name) for name in (*names, *_LANGUAGE_OVERRIDES, "weights", "classes")}
+    names = (*names, *_LANGUAGE_OVERRIDES, *_SPILL_OVERRIDES)
+    overrides = {name: values.pop(name) for name in (*names, "weights", "classes")}
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
@@ -382,6 +387,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
     lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
     language = {field: overrides[k] for k, field in _LANGUAGE_OVERRIDES.items() if overrides[k]}
+    spill = {field: overrides[k] for k, field in _SPILL_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
@@ -398,6 +404,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         network=dataclasses.replace(config.network, **network),
         grid=dataclasses.replace(config.grid, **grid),
         lift=dataclasses.replace(config.lift, **lift),
+        spill=dataclasses.replace(config.spill, **spill),
         language=dataclasses.replace(config.language, **language),
     )
 
@@ -412,6 +419,7 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
     values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
     values |= {name: getattr(config.language, field) for name, field in _LANGUAGE_OVERRIDES.items()}
+    values |= {name: getattr(config.spill, field) for name, field in _SPILL_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
     values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:
