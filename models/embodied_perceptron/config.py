@@ -460,7 +460,17 @@ class LiftOptions:
 
     detector: str = ""
     layout: Literal[
-        "", "nanodet", "nanodet-plus", "centernet", "yolov8", "yolo11", "yolox", "rtdetr", "transformers"
+        "",
+        "nanodet",
+        "nanodet-plus",
+        "centernet",
+        "coco-ssd",
+        "open-images-ssd",
+        "yolov8",
+        "yolo11",
+        "yolox",
+        "rtdetr",
+        "transformers",
     ] = ""
     also: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
