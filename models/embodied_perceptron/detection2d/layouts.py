@@ -5,9 +5,10 @@ here are left, top, right, bottom counted from the corner of the network's input
 brings them to the library's pixels.
 
 Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), the graph of the CenterNet that
-`detector install` converts, the Single Shot Detectors of TensorFlow's Object Detection API (`ssd_mobilenet_v2` and its
-`MultipleGridAnchorGenerator`), Ultralytics YOLOv8 / YOLO11, YOLOX (Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; Ultralytics and transformers export it in forms of their
-own, which are told apart by the names and shapes of their outputs).
+`detector install` converts, the Single Shot Detectors of TensorFlow's Object Detection API (`ssd_mobilenet_v2` and
+its `MultipleGridAnchorGenerator`), Ultralytics YOLOv8 / YOLO11, YOLOX (Megvii-BaseDetection/YOLOX) and RT-DETR
+(lyuwenyu/RT-DETR; Ultralytics and transformers export it in forms of their own, which are told apart by the names and
+shapes of their outputs).
 """
 
 from __future__ import annotations
@@ -368,7 +369,7 @@ def ssd_anchors(size: Size) -> NDArray[np.float64]:
 
 
 def _decode_ssd(layout: str, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, A, 4) offsets (y, x, height, width) from the anchors and (1, A, 1 + classes) logits, the background's first."""
+    """(1, A, 4) offsets (y, x, height, width) from the anchors; (1, A, 1 + classes) logits, first the background's."""
     anchors = ssd_anchors(size)
     expected = f"(1, {len(anchors)}, 4) and (1, {len(anchors)}, {1 + classes}) for an input of {size[0]} x {size[1]}"
     tables = {value.shape[-1]: value for value in outputs.values() if value.shape[:-1] == (1, len(anchors))}

@@ -10,6 +10,7 @@ from pathlib import Path
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
+from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
@@ -88,15 +89,22 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         return OnnxDetector(file, layout, classes, limits, options.input_px, options.providers, options.threads)
 
     makers: dict[str, Callable[[], Detector]] = {}
+    quick: list[Callable[[], Detector]] = []  # frames can wait for them
     if options.detector:
         makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
+        quick += [] if options.layout == "transformers" else [makers[options.layout]]
     for entry in options.also:
         layout, _, file = entry.partition(":")
         source = layout if layout not in makers else f"{layout} {len(makers) + 1}"
         makers[source] = partial(make, layout, file, ())
+        quick += [] if layout == "transformers" else [makers[source]]
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
-    return DetectionLift(makers or None, settings, encoder=encoder, names=words)
+    persons = None
+    if options.persons == "masked":
+        mask = PersonMask(quick)
+        persons = mask if mask.knows_persons else None
+    return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
 
 
 def _lfs_pointer(path: Path) -> Path | None:

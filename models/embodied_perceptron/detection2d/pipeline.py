@@ -34,6 +34,7 @@ from embodied_perceptron.detection2d.fusion import (
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
+from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.rays import VoxelIndex
 from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
@@ -43,7 +44,7 @@ from embodied_perceptron.inference.posterior import ANY_DETECTOR, WitnessModel, 
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.map_copy import MapCopy
-from embodied_perceptron.sensors.frame import RgbdFrame
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
@@ -88,6 +89,7 @@ class LiftStatistics:
         failures: of the detector, ever; ``last_error`` in words.
         detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
             the views, shapes of the map, fusing with the network), summed up.
+        persons: kept out of the map; None = they are mapped.
     """
 
     pictures: int = 0
@@ -100,6 +102,7 @@ class LiftStatistics:
     detector_ms: float = 0.0
     lift_ms: float = 0.0
     join_ms: float = 0.0
+    persons: PersonStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class DetectionLift:
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
+        persons: keeps people out of the map; None = they are mapped.
 
     Attributes:
         priors: of names.
@@ -193,7 +197,9 @@ class DetectionLift:
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
         names: Sequence[str] = (),
+        persons: PersonMask | None = None,
     ) -> None:
+        self.persons = persons
         self.settings = settings if settings is not None else LiftSettings()
         self.priors = priors if priors is not None else shipped_priors()
         self.encoder = encoder
@@ -289,8 +295,14 @@ class DetectionLift:
                     slot.tell(self._words)
         return True
 
+    def without_persons(self, posed: PosedFrame) -> PosedFrame:
+        """The frame as it should be fused; belongs to the thread that fuses."""
+        return posed if self.persons is None else self.persons.applied(posed)
+
     def start(self) -> None:
         """Run detectors and encoder in a thread of their own from now on; :meth:`detect` then never waits."""
+        if self.persons is not None:
+            self.persons.live = True
         if not self._slots and self.encoder is None:
             return
         self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
@@ -311,6 +323,8 @@ class DetectionLift:
             self._pending, self._unembedded = [], []
             self._cameras.clear()
             self._embedded.clear()
+        if self.persons is not None:
+            self.persons.forget()
         if self.looks is not None:
             self.looks.clear()
         self._lifted.clear()
@@ -346,7 +360,8 @@ class DetectionLift:
         """A copy."""
         with self._lock:
             s = self._statistics
-            return LiftStatistics(**{**vars(s), "dropped": Counter(s.dropped)})
+            persons = None if self.persons is None else self.persons.statistics()
+            return replace(s, dropped=Counter(s.dropped), persons=persons)
 
     @property
     def busy_s(self) -> float:
