@@ -82,7 +82,7 @@ def _round(frames: Sequence[PosedFrame], detector: _Remembering, every: int) -> 
         copy = volume.copy()
         snapshot = copy.snapshot()
         floor_z_m = float(np.percentile(snapshot.mean_point_m[:, 2], 2))
-        scene = MapCopy(copy, LatestCameraPoses(), snapshot, floor_z_m, PerceptronConfig().objects)
+        scene = MapCopy(copy, LatestCameraPoses(), snapshot, floor_z_m, PerceptronConfig().objects.segmentation)
         began = time.thread_time()
         lift.with_evidence(nothing, scene)
         cpu_s += time.thread_time() - began

@@ -56,7 +56,7 @@ _MAX_WANTED = 32  # words that were asked for
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
-_SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.4  # keyframes, or share of the voxels, after which shapes are cut anew
+_SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # keyframes, or share of the voxels, after which shapes are cut anew
 _SAME_VOXELS = 0.02
 _FITTING = -1.0  # log-plausibility of a box that has all of a thing
 
@@ -434,7 +434,8 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
-        self.things = tuple(self._complete(c, floor_z_m, [found for *_, found in known]) for c in candidates)
+        found, vocabularies = [found for *_, found in known], self._vocabularies()
+        self.things = tuple(self._complete(c, floor_z_m, found, vocabularies) for c in candidates)
         self.objects = _joined(self.things, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
@@ -598,21 +599,28 @@ class DetectionLift:
         self._renewed = (pictures, voxels)
         return True
 
-    def _complete(self, candidate: Candidate, floor_z_m: float, found: Sequence[Detections2d]) -> LiftedObject:
-        said = evidence_of([candidate], self._vocabularies())
+    def _complete(
+        self,
+        candidate: Candidate,
+        floor_z_m: float,
+        found: Sequence[Detections2d],
+        vocabularies: Mapping[str, frozenset[str]],
+    ) -> LiftedObject:
+        said = evidence_of([candidate], vocabularies)
 
         def judged(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
             names = self.witnesses.posterior(None, said, plausibility)
             return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
-        label, _ = judged(candidate.box)
+        label, probability = judged(candidate.box)
         done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
-        _, probability = judged(done.box)
+        if done.box is not candidate.box:
+            _, probability = judged(done.box)
         embedding = self._embedding(candidate, found)
         return LiftedObject(candidate, done.box, trusted, label, probability, done.by_shape, embedding)
 
