@@ -454,6 +454,7 @@ class LiftOptions:
         max_rate_hz: pictures a second; newest keyframes first.
         persons: ``masked``: what an ONNX detector here takes for a person is left out of the map, for which it looks at
             five frames a second before they are fused; ``mapped``: people are mapped like anything else.
+        witnesses: file of `evaluate calibrate-witnesses`: what the detectors are worth; "" = as the project measured.
         stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
         device: of ``transformers`` models, as for the network.
@@ -483,6 +484,7 @@ class LiftOptions:
     input_px: int = 0
     max_rate_hz: float = 2.0
     persons: Literal["masked", "mapped"] = "masked"
+    witnesses: str = ""
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
     device: str = "auto"

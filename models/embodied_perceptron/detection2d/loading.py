@@ -14,6 +14,7 @@ from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
+from embodied_perceptron.inference.posterior import WitnessModel, read_witnesses
 from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ DEFAULT_WORDS = (
 
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
-    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector cannot be
-    used, ``FileNotFoundError`` without its file: at the start, by name.
+    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector or its
+    witnesses cannot be used, ``FileNotFoundError`` without their file: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -69,6 +70,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
         schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
+        witnesses=_witnesses(options.witnesses) if options.witnesses else None,
     )
 
     limits = limits_from_options(options)
@@ -105,6 +107,13 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         mask = PersonMask(quick)
         persons = mask if mask.knows_persons else None
     return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
+
+
+def _witnesses(file: str) -> WitnessModel:
+    try:
+        return read_witnesses(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:  # of text that is none, too
+        raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error
 
 
 def _lfs_pointer(path: Path) -> Path | None:
