@@ -235,6 +235,8 @@ class DetectionLift:
         self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
         self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
+        self._completed: dict[_Known, LiftedObject] = {}  # of the last call
+        self._completed_with: Mapping[str, frozenset[str]] = {}
         self.things: tuple[LiftedObject, ...] = ()
         self.places: list[Place] = []
         self.can_name = True
@@ -329,6 +331,7 @@ class DetectionLift:
             self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
+        self._completed = {}
         self.views, self.things, self.objects, self.places = (), (), (), []
 
     @property
@@ -434,8 +437,9 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
+            self._completed = {}
         found, vocabularies = [found for *_, found in known], self._vocabularies()
-        self.things = tuple(self._complete(c, floor_z_m, found, vocabularies) for c in candidates)
+        self.things = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
         self.objects = _joined(self.things, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
@@ -599,6 +603,28 @@ class DetectionLift:
         self._renewed = (pictures, voxels)
         return True
 
+    def _complete_all(
+        self,
+        candidates: Sequence[Candidate],
+        floor_z_m: float,
+        found: Sequence[Detections2d],
+        vocabularies: Mapping[str, frozenset[str]],
+    ) -> tuple[LiftedObject, ...]:
+        """Most things are as they were: of these only the numbers of their views are new."""
+        if vocabularies != self._completed_with:
+            self._completed, self._completed_with = {}, vocabularies
+        done: dict[_Known, LiftedObject] = {}
+        things = []
+        for candidate in candidates:
+            key = _known(candidate, floor_z_m)
+            known = None if self.encoder is not None else self._completed.get(key)
+            if known is None:
+                known = self._complete(candidate, floor_z_m, found, vocabularies)
+            things.append(replace(known, candidate=candidate))
+            done[key] = things[-1]
+        self._completed = done
+        return tuple(things)
+
     def _complete(
         self,
         candidate: Candidate,
@@ -634,6 +660,17 @@ class DetectionLift:
                 vectors.append(embeddings[row])
                 weights.append(found[v].scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+_Known = tuple[object, ...]
+
+
+def _known(candidate: Candidate, floor_z_m: float) -> _Known:
+    """What completing a candidate depends on, beside shapes and vocabularies. Its arrays are told by identity: what is
+    kept holds them."""
+    said = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.said.items()))
+    silent = tuple(sorted(candidate.silent.items()))
+    return id(candidate.points_m), id(candidate.box), said, silent, candidate.whole, floor_z_m
 
 
 def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
