@@ -114,6 +114,8 @@ class Perceptron(MapOwner):
         Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
         camera too far from the map's origin; nothing has changed then.
         """
+        if self.lift is not None:
+            posed = self.lift.without_persons(posed)
         report, keyframe = self.map.integrate(posed)
         if keyframe is not None:
             self._to_encode.append(keyframe)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.perceptron import Perceptron
@@ -302,6 +303,7 @@ def _lift_numbers(lift: DetectionLift) -> dict[str, Any]:
         "failures": s.failures,
         "detector_ms": round(s.detector_ms / pictures, 3),
         "lift_ms": round((s.lift_ms + s.join_ms) / pictures, 3),
+        **({} if s.persons is None else {"persons": person_numbers(s.persons)}),
     }
 
 

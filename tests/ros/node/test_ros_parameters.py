@@ -112,6 +112,8 @@ def test_a_topic_of_detections_turns_the_lift_on(make, tmp_path):
     parameters = read_parameters(make(camera__detections_topic="/yolo/detections", detections_tolerance_s=0.02))
     assert parameters.config.lift.from_topics
     assert parameters.config.lift.stamp_tolerance_s == 0.02
+    assert parameters.config.lift.persons == "masked"
+    assert read_parameters(make(persons="mapped")).config.lift.persons == "mapped"
     assert parameters.cameras[0].detections_topic == "/yolo/detections"
     config = tmp_path / "config.yaml"
     config.write_text("lift: {from_topics: true}")

@@ -160,6 +160,11 @@ DECLARATIONS: dict[str, _Declaration] = {
     "detections_tolerance_s": _D(
         0.0, "Stamps of 2-D detections and images may differ by this; 0 = as in the configuration", 0.0, 1.0
     ),
+    "persons": _D(
+        "",
+        "People whom a 2-D detector of the node sees: 'masked' out of the map, or 'mapped'; empty = as configured",
+        choices=("", "masked", "mapped"),
+    ),
     "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
     "min_obstacle_height_m": _D(
         0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
@@ -191,7 +196,7 @@ _GRID_OVERRIDES = {
     "min_obstacle_height_m": "min_obstacle_height_m",
     "max_obstacle_height_m": "max_obstacle_height_m",
 }
-_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
+_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s", "persons": "persons"}
 _LANGUAGE_OVERRIDES = {"sentence_reader": "reader"}
 _SPILL_OVERRIDES = {"spill_folder": "folder"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
