@@ -22,8 +22,8 @@ from embodied_perceptron.recordings.exports import (
 )
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import DepthSample, PosedFrameStream, RecordingError
-from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.recordings.tum import read_tum_camera
+from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
@@ -170,7 +170,7 @@ def test_twins_are_told_apart_by_a_pose(twin, tmp_path):
 
 def test_depth_takes_the_nearest_pixel_on_the_ray():
     color = Intrinsics(100.0, 100.0, 49.5, 39.5, 100, 80)
-    small = resized(color, 25, 20)
+    small = color.resized(25, 20)
     assert (small.fx, small.cx, small.width) == (25.0, 12.0, 25)
     depth = np.arange(1, 501, dtype=np.float32).reshape(20, 25)
     found = register_depth(depth, small, color)
@@ -202,7 +202,7 @@ def test_large_colour_is_made_smaller():
 
 def test_a_smaller_depth_image_becomes_the_map_of_its_registered_twin(twin, tmp_path):
     folder = scannet(tmp_path / "export", twin)
-    small = resized(INTRINSICS, 80, 60)
+    small = INTRINSICS.resized(80, 60)
     for path in (folder / "depth").iterdir():
         raw = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[::2, ::2]
         cv2.imwrite(str(path), raw)
@@ -239,7 +239,7 @@ def test_a_depth_camera_that_is_none_is_named(twin, tmp_path, given, words):
 
 def test_depth_of_another_size_than_its_camera_is_named(twin, tmp_path):
     folder = shutil.copytree(twin, tmp_path / "tum")
-    edit_camera(folder, depth_camera=vars(resized(INTRINSICS, 80, 60)))
+    edit_camera(folder, depth_camera=vars(INTRINSICS.resized(80, 60)))
     with pytest.raises(RecordingError, match="depth is 160x120, its calibration 80x60"):
         list(open_recording(folder))
 

@@ -47,9 +47,9 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S
+from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 MAX_COLOR_PIXELS = 640  # longer side of what is fused
@@ -95,11 +95,11 @@ def matched(
             f"colour is {color.shape[1]}x{color.shape[0]}, its calibration {color_camera.width}x{color_camera.height}"
         )
     if depth_camera is None:
-        depth_camera = resized(color_camera, depth.shape[1], depth.shape[0])
+        depth_camera = color_camera.resized(depth.shape[1], depth.shape[0])
     shrink = MAX_COLOR_PIXELS / max(color.shape[:2])
     if shrink < 1:
         width, height = round(color.shape[1] * shrink), round(color.shape[0] * shrink)
-        color_camera = resized(color_camera, width, height)
+        color_camera = color_camera.resized(width, height)
         color = np.asarray(cv2.resize(color, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     return color, register_depth(depth, depth_camera, color_camera), color_camera
 
