@@ -107,8 +107,6 @@ class TopicSummary:
         if self.type == IMAGE:
             return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
-            if "rvl" in self.encoding.lower():
-                return False  # not supported
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
 

@@ -124,7 +124,8 @@ def test_frames_are_fused(rig):
 @pytest.mark.parametrize(
     ("spoil", "reason", "match"),
     [
-        ({"color": {"encoding": "yuv422"}}, "bad_frame", "'yuv422'"),
+        ({"color": {"encoding": "p010"}}, "bad_frame", "'p010'"),
+        ({"color": {"encoding": "nv12"}}, "bad_frame", "step"),
         ({"depth_changes": {"encoding": "8UC3"}}, "bad_frame", "'8UC3'"),
         ({"color": {"data": array.array("B", [1, 2, 3])}}, "bad_frame", "cut short"),
         ({"depth_changes": {"data": array.array("B")}}, "bad_frame", "cut short"),
@@ -362,7 +363,7 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
     """rclpy raises when one call line logs with another severity than before: the handler of the error died of it."""
     rig = Rig(logger=get_logger("fusion_worker_test"))
     try:
-        rig.frame(color={"encoding": "yuv422"})  # a drop: a warning
+        rig.frame(color={"encoding": "p010"})  # a drop: a warning
         rig.wait(fused=0, bad_frame=1)
         whole = rig.perceptron.integrate
 
