@@ -180,9 +180,6 @@ def test_labels_are_what_coco_has(labelled):
         assert all(len(polygon) % 2 == 0 and len(polygon) >= 6 for polygon in label["segmentation"])
         of = next(o for o in live.objects if o.id == label["attributes"]["object_id"])
         assert categories[label["category_id"]] == of.label
-    pycocotools = pytest.importorskip("pycocotools.coco", reason="pycocotools is absent")
-    coco = pycocotools.COCO(str(path))
-    assert len(coco.getAnnIds()) == len(said["annotations"])
 
 
 def test_a_label_is_where_its_object_is_seen(labelled):

@@ -74,7 +74,8 @@ def _write(out: Path, scene: Perception) -> str:
 
     if out.suffix == ".npz":
         write_occupancy_npz(out, scene.semantic)
-        return f"{len(scene.semantic.labels)} cells of {scene.semantic.cell_size_m:g} m, {len(scene.semantic.classes)} classes"
+        cells = scene.semantic
+        return f"{len(cells.labels)} cells of {cells.cell_size_m:g} m, {len(cells.classes)} classes"
     if out.suffix == ".bt":
         try:
             write_octomap(out, scene.voxels.coords, scene.voxels.voxel_size_m)

@@ -1,7 +1,7 @@
 """Objects of a map in the frames of a recording, as the JSON of COCO that labelling tools read.
 
-Of each object that a frame shows: the box around the pixels whose depth lies in the object's 3-D box, so that what hides
-it is left out, and their outline. Format: https://cocodataset.org/#format-data.
+Of each object that a frame shows: the box around the pixels whose depth lies in the object's 3-D box, so that what
+hides it is left out, and their outline. Format: https://cocodataset.org/#format-data.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ def visible_objects(
         if np.isnan(seen).all():
             continue
         # with corners behind the camera the box may be anywhere in the image
-        low, high = (
-            (seen.min(0), seen.max(0)) if np.isfinite(seen).all() else (np.zeros(2), np.array([k.width, k.height]))
-        )
-        left, top = np.clip(np.floor(low).astype(int) - 2, 0, (k.width, k.height))
-        right, bottom = np.clip(np.ceil(high).astype(int) + 3, 0, (k.width, k.height))
+        size = np.array([k.width, k.height])
+        low, high = (seen.min(0), seen.max(0)) if np.isfinite(seen).all() else (np.zeros(2), size)
+        left, top = np.clip(np.floor(low) - 2, 0, size).astype(int)
+        right, bottom = np.clip(np.ceil(high) + 3, 0, size).astype(int)
         part = np.s_[top:bottom, left:right]
         R = euler_to_matrix(box[0, 6:9]).numpy()
         inside = np.abs((transform_points(T_map_camera, local[part]) - thing.box[:3]) @ R) <= (

@@ -22,14 +22,12 @@ _OCCUPIED, _INNER = 0b10, 0b11  # the lower bit is the first of the two
 
 
 def write_octomap(path: str | Path, coords: NDArray[np.int32], voxel_size_m: float) -> None:
-    """Write (N, 3) voxel coordinates. Raises ``OSError``, and ``ValueError`` for a map larger than an OctoMap may be."""
+    """Write (N, 3) voxel coordinates. Raises ``OSError``, and ``ValueError`` for a map beyond an OctoMap's size."""
     middle = 1 << (_DEPTH - 1)
     keys = np.asarray(coords, np.int64).reshape(-1, 3) + middle
     if keys.size and (keys.min() < 0 or keys.max() >= 2 * middle):
-        reach_m = middle * voxel_size_m
-        raise ValueError(
-            f"an OctoMap of {voxel_size_m:g} m voxels reaches {reach_m:g} m from the origin, the map further"
-        )
+        reach = f"reaches {middle * voxel_size_m:g} m from the origin"
+        raise ValueError(f"an OctoMap of {voxel_size_m:g} m voxels {reach}, the map further")
     codes = np.zeros(len(keys), np.int64)
     for axis in range(3):
         for bit in range(_DEPTH):
