@@ -14,6 +14,7 @@ from embodied_perceptron.apps.findings import Severity
 from embodied_perceptron.config import SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.recordings.bag import CameraTopics
 from embodied_perceptron.recordings.image_codec import encode_depth_file
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError, TransformSample
@@ -266,6 +267,8 @@ def test_a_bag_becomes_the_map_of_the_folder(folder, tmp_path):
     recording = open_recording(bag(tmp_path / "bag"))
     assert recording.camera_topics("cam").depth_info == "/cam/depth/camera_info"
     assert mapped(recording) == (there, 5)
+    topics = CameraTopics("own", "/cam/color/image_raw", "/cam/depth/image_raw", "/cam/color/camera_info")
+    assert mapped(open_recording(tmp_path / "bag", cameras=[topics])) == (there, 5)
     static_tf = recording_transform()
     assert mapped(open_recording(bag(tmp_path / "bare", linked=False), static_tf=[static_tf])) == (there, 5)
     findings = examine_recording(recording, SynchronizerConfig())

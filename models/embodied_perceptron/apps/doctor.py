@@ -329,6 +329,7 @@ _OPTIONAL_PACKAGES = {
     "rerun": ("recordings for the Rerun viewer", "pip install 'embodied-perceptron[viewer]'"),
     "viser": ("the viewer in the browser", "pip install 'embodied-perceptron[web]'"),
     "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
+    "liblzfse": ("depth of Record3D's .r3d files", "pip install 'embodied-perceptron[record3d]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
     "transformers": ("language grounding", "pip install 'embodied-perceptron[language]'"),
     "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),

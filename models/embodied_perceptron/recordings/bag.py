@@ -199,6 +199,7 @@ class BagRecording:
                 if calibrated:
                     chosen = tuple(replace(camera, camera_info="") for camera in chosen)
                 self._check_topics(chosen)
+                chosen = tuple(_with_depth_info(camera, self._topics) for camera in chosen)
                 chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
                 raise RecordingError(f"{self._path}: {error.fault}", error.remedy) from error
@@ -725,13 +726,7 @@ def detect_cameras(topics: Sequence[TopicSummary], calibrated: bool = False) -> 
             pairs.append((color, depth))
     names = _camera_names([color for color, _ in pairs])
     return tuple(
-        CameraTopics(
-            name,
-            color.name,
-            depth.name,
-            "" if calibrated else _camera_info_of(color, topics),
-            "" if calibrated else _depth_info_of(color, depth, topics),
-        )
+        CameraTopics(name, color.name, depth.name, "" if calibrated else _camera_info_of(color, topics))
         for name, (color, depth) in zip(names, pairs, strict=True)
     )
 
@@ -820,16 +815,18 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
     )
 
 
-def _depth_info_of(color: TopicSummary, depth: TopicSummary, topics: Sequence[TopicSummary]) -> str:
-    """Calibration of depth that is in another frame than colour or of another size; empty where it is registered, or
-    has none."""
+def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> CameraTopics:
+    """With the calibration of depth that is in another frame than colour or of another size, where it has one; depth of
+    which nobody says where it is taken from counts as registered."""
+    by_name = {topic.name: topic for topic in topics}
+    color, depth = by_name[camera.color], by_name[camera.depth]
     infos = [t for t in topics if t.type == CAMERA_INFO]
-    of_color = [t.size for t in infos if t.name == f"{color.namespace}/camera_info"]
+    sizes = {color.size, *(t.size for t in infos if t.name == (camera.camera_info or f"{color.namespace}/camera_info"))}
     found = [t for t in infos if t.name == f"{depth.namespace}/camera_info" and t.frame_id == depth.frame_id]
-    if not found or depth.namespace == color.namespace:
-        return ""
-    differs = depth.frame_id != color.frame_id or found[0].size not in of_color
-    return found[0].name if differs else ""
+    if camera.depth_info or not found or found[0].name == camera.camera_info or depth.namespace == color.namespace:
+        return camera
+    differs = depth.frame_id != color.frame_id or found[0].size not in sizes
+    return replace(camera, depth_info=found[0].name) if differs else camera
 
 
 def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:

@@ -3,7 +3,7 @@
     NAME.r3d (a ZIP)   metadata  rgbd/0.jpg  rgbd/0.depth  rgbd/0.conf
     EXR + RGB export   metadata.json  rgb/0.jpg (or .png)  depth/0.exr
 
-Depth is float32 metres; in .r3d it is compressed by LZFSE, which the package pyliblzfse reads, and where it is plain or
+Depth is float32 metres; in .r3d it is compressed by LZFSE, which the extra record3d reads, and where it is plain or
 of zlib nothing is needed. The metadata is JSON: size (w, h; dw, dh of depth), the intrinsics column by column (K) and
 of each frame (perFrameIntrinsicCoeffs), poses (qx qy qz qw x y z, in ARKit's axes), frameTimestamps or fps.
 """
@@ -208,7 +208,8 @@ def _lzfse(data: bytes) -> bytes:
         liblzfse: Any = importlib.import_module("liblzfse")
     except ImportError as error:
         raise RecordingError(
-            "depth of .r3d files is compressed by LZFSE", "pip install pyliblzfse, or export EXR and RGB from the app"
+            "depth of .r3d files is compressed by LZFSE",
+            "pip install 'embodied-perceptron[record3d]', or export EXR and RGB from the app",
         ) from error
     try:
         return bytes(liblzfse.decompress(data))

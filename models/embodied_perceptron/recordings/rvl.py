@@ -44,7 +44,8 @@ def _number(data: NDArray[np.uint8], at: int):  # type: ignore[no-untyped-def]
         index = (at >> 3) * 4 + 3 - ((at & 7) >> 1)  # nibbles of a little-endian word, uppermost first
         if index >= data.size:
             return -1, at
-        nibble = (data[index] >> 4) if at % 2 == 0 else (data[index] & 15)
+        byte = np.int64(data[index])  # with bytes as they are numba computes in floating point
+        nibble = byte >> 4 if at % 2 == 0 else byte & 15
         at += 1
         value |= (nibble & 7) << bits
         bits += 3
