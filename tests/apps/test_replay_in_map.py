@@ -44,7 +44,7 @@ def yesterday(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_today_goes_on_in_the_map_of_yesterday(yesterday: Path, tmp_path: Path) -> None:
     today = record(tmp_path / "today", ROOM, (0.2, 0.1), np.arange(0.1, 3.0, 0.4), T_TODAY_ROOM)
-    result = replay(today, "--map", yesterday / "map.safetensors", "--out", tmp_path / "map")
+    result = replay(today, "--map", yesterday, "--out", tmp_path / "map")  # the folder will do
     assert result.exit_code == 0, result.output
     assert (tmp_path / "map" / "map.safetensors").exists()
     before = {o.id: o.box for o in read_objects_json(yesterday / "objects.json")}

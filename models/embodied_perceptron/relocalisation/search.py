@@ -53,6 +53,7 @@ _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
 _SLIDES_M = (-0.3, -0.2, -0.1, 0.1, 0.2, 0.3)  # as far as a first match may be off
+_CLEARLY = 0.05  # evidence of two alignments of one place that differ by less says nothing
 _VIEWS_THROUGH = 4  # frames that are asked what they see through
 
 
@@ -266,15 +267,16 @@ class PlaceSearch:
         return [self._slid(judged[0], some_m), *judged[1:]]
 
     def _slid(self, best: Hypothesis, some_m: F64) -> Hypothesis:
-        """The best of a hypothesis and those some way off along the direction that surfaces hold least: alignment stays
-        there where it began, and what is at the walls, and features, tell how far along it is."""
+        """A hypothesis, or one that is clearly better some way off along the direction that surfaces hold least: alignment
+        stays there where it began, and what is at the walls, and features, tell how far along it is."""
         along = np.eye(4)
         direction = least_held(some_m, self._surface, best.T_map_world, _HIT_M)
-        found = [best]
+        found = []
         for shift_m in _SLIDES_M:
             along[:3, 3] = shift_m * direction
             found.append(self._hypothesis(refine(some_m, self._surface, along @ best.T_map_world, _FINE_M), some_m))
-        return max(found, key=lambda h: h.evidence)
+        other = max(found, key=lambda h: h.evidence)
+        return other if other.evidence > best.evidence + _CLEARLY else best
 
     def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
