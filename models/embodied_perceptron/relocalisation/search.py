@@ -267,8 +267,8 @@ class PlaceSearch:
         return [self._slid(judged[0], some_m), *judged[1:]]
 
     def _slid(self, best: Hypothesis, some_m: F64) -> Hypothesis:
-        """A hypothesis, or one that is clearly better some way off along the direction that surfaces hold least: alignment
-        stays there where it began, and what is at the walls, and features, tell how far along it is."""
+        """A hypothesis, or one that is clearly better some way off along the direction that surfaces hold least:
+        alignment stays there where it began; what is at the walls, and features, tell how far along it is."""
         along = np.eye(4)
         direction = least_held(some_m, self._surface, best.T_map_world, _HIT_M)
         found = []
