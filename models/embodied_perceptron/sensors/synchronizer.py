@@ -608,17 +608,14 @@ class _CameraQueue:
         assert isinstance(color, np.ndarray)
         assert isinstance(depth_m, (np.ndarray, UnregisteredDepth))
         own = depth_m.camera if isinstance(depth_m, UnregisteredDepth) else calibration
-        sizes = [
-            ("colour", color.shape[:2], calibration, "camera_info"),
-            ("depth", depth_m.shape[:2], own, "camera_info" if own is calibration else "its camera_info"),
-        ]
-        wrong = [
-            f"{what} {size[1]}x{size[0]}, {said} {camera.intrinsics.width}x{camera.intrinsics.height}"
-            for what, size, camera, said in sizes
-            if size != (camera.intrinsics.height, camera.intrinsics.width)
-        ]
-        if wrong:
-            return self._because(pending, DropReason.SIZE_MISMATCH, f"{'; '.join(wrong)}: {_SIZE_REMEDY}")
+        cameras = {"camera_info": calibration, **({} if own is calibration else {"its camera_info": own})}
+        pixels = {name: (model.intrinsics.height, model.intrinsics.width) for name, model in cameras.items()}
+        if color.shape[:2] != pixels["camera_info"] or depth_m.shape[:2] != pixels.get(
+            "its camera_info", color.shape[:2]
+        ):
+            said = {"colour": color.shape[:2], "depth": depth_m.shape[:2], **pixels}
+            sizes = ", ".join(f"{what} {size[1]}x{size[0]}" for what, size in said.items())
+            return self._because(pending, DropReason.SIZE_MISMATCH, f"{sizes}: {_SIZE_REMEDY}")
         try:
             if isinstance(depth_m, UnregisteredDepth):
                 images = calibration.rectify_color(color), depth_m.registered(calibration.intrinsics)
