@@ -190,7 +190,7 @@ def test_the_synchronizer_registers_where_it_knows_the_calibration():
     assert synchronizer.poll(2 * S) == []
     (drop,) = synchronizer.take_drops()
     assert drop.reason == "size_mismatch"
-    assert "depth 10x10, its camera_info 128x96" in drop.detail
+    assert "depth 10x10, camera_info 160x120, depth's camera_info 128x96" in drop.detail
 
 
 def views(count=5):

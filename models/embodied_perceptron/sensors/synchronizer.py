@@ -608,10 +608,10 @@ class _CameraQueue:
         assert isinstance(color, np.ndarray)
         assert isinstance(depth_m, (np.ndarray, UnregisteredDepth))
         own = depth_m.camera if isinstance(depth_m, UnregisteredDepth) else calibration
-        cameras = {"camera_info": calibration, **({} if own is calibration else {"its camera_info": own})}
+        cameras = {"camera_info": calibration, **({} if own is calibration else {"depth's camera_info": own})}
         pixels = {name: (model.intrinsics.height, model.intrinsics.width) for name, model in cameras.items()}
         if color.shape[:2] != pixels["camera_info"] or depth_m.shape[:2] != pixels.get(
-            "its camera_info", color.shape[:2]
+            "depth's camera_info", color.shape[:2]
         ):
             said = {"colour": color.shape[:2], "depth": depth_m.shape[:2], **pixels}
             sizes = ", ".join(f"{what} {size[1]}x{size[0]}" for what, size in said.items())
