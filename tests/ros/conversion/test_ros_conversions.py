@@ -159,7 +159,7 @@ def test_compressed_images():
     np.testing.assert_array_equal(conv.depth_from_message(packed), canonical_depth(depth, "16UC1"))
 
 
-@pytest.mark.parametrize("encoding", ["yuv422", "16UC1", "", "RGB8"])
+@pytest.mark.parametrize("encoding", ["p010", "16UC1", "", "RGB8"])
 def test_unusable_color_encodings_are_named(encoding):
     message = Image(width=1, height=1, step=2, encoding=encoding, data=array.array("B", [0, 0]))
     with pytest.raises(ValueError, match=repr(encoding)):

@@ -190,7 +190,7 @@ def dropped(peer: Peer, reason: str) -> int:
 @pytest.mark.parametrize(
     ("spoil", "reason", "words"),
     [
-        ({"color_changes": {"encoding": "yuv422"}}, "bad_frame", "yuv422"),
+        ({"color_changes": {"encoding": "p010"}}, "bad_frame", "p010"),
         ({"depth_changes": {"encoding": "64FC1"}}, "bad_frame", "64FC1"),
         ({"info_changes": {"k": [0.0] * 9}}, "bad_frame", "not calibrated"),
         ({"info_changes": {"k": [float("nan")] * 9}}, "bad_frame", "finite"),

@@ -28,7 +28,8 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from embodied_perceptron.config import PerceptronConfig, load_config
 from embodied_perceptron_ros.node.map_folder import MapFolder
 
-Kind = Literal["color", "depth", "info"]
+Kind = Literal["color", "depth", "info", "depth_info"]
+CALIBRATIONS: tuple[Kind, ...] = ("info", "depth_info")
 TIME_JUMP_ACTIONS = ("keep", "reset")
 INF_MEANINGS = ("free", "unknown")
 _DEVICE = re.compile(r"cpu|auto|cuda(:\d+)?")
@@ -175,8 +176,13 @@ DECLARATIONS: dict[str, _Declaration] = {
 }
 CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "color_topic": _D("", "Colour images"),
-    "depth_topic": _D("", "Depth images, registered to colour"),
+    "depth_topic": _D("", "Depth images, registered to colour or in a frame of their own"),
     "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
+    "depth_info_topic": _D(
+        "",
+        "sensor_msgs/CameraInfo of depth, which registers it where it is in another frame or of another size; "
+        "empty = camera_info beside the depth images",
+    ),
     "color_transport": _D("raw", "How colour comes", choices=("raw", "compressed")),
     "depth_transport": _D("raw", "How depth comes", choices=("raw", "compressed", "compressedDepth")),
     "inf_depth": _D(
@@ -215,6 +221,14 @@ class CameraParameters:
     inf_depth: str
     rectified: bool
     detections_topic: str = ""
+    depth_info_topic: str = ""
+
+    @property
+    def depth_info(self) -> str:
+        """Topic of the calibration of depth; empty where that is colour's."""
+        above, _, _ = self.depth_topic.rpartition("/")
+        topic = self.depth_info_topic or (f"{above}/camera_info" if above else "")
+        return "" if topic == self.info_topic else topic
 
     @property
     def subscriptions(self) -> dict[Kind, tuple[type, str]]:
