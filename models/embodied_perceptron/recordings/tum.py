@@ -1,7 +1,7 @@
 """Folders in TUM RGB-D layout: reader and writer.
 
     rgb.txt           # timestamp filename            (PNG or JPEG)
-    depth.txt         # timestamp filename            (16-bit PNG, registered to colour)
+    depth.txt         # timestamp filename            (16-bit PNG; of a camera of its own by camera.json)
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
