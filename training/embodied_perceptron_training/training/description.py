@@ -105,7 +105,7 @@ def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | 
 
 
 def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:
-    """Its token features are kept with the scenes: it stays as it is."""
+    """The release gives it a learning rate of zero; here its token features are kept with the scenes."""
     if config.grounding is None:
         return None
-    return {"name": config.grounding.text_encoder, "trainable": False}
+    return {"name": config.grounding.text_encoder, "trainable": False, "learning_rate_factor": 0.0}
