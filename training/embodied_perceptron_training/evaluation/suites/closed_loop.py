@@ -31,6 +31,7 @@ from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
@@ -56,10 +57,8 @@ from embodied_perceptron_training.evaluation.suites.grounded_questions import (
     read_grounded_questions,
 )
 from embodied_perceptron_training.evaluation.suites.object_states import (
-    StateLabels,
     labels_of_record,
     matched_rows,
-    predict_states,
     renumbered,
     state_metrics,
 )
