@@ -61,6 +61,8 @@ def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
             terms["presence"] = 1.0
         if config.detection.pruning == "object":
             terms["object"] = 1.0
+        if config.detection.neck == "votes":
+            terms["votes"] = 1.0
         found |= _weighted("", terms, weight)
     if config.occupancy is not None:
         cells = OccupancyCriterion()
