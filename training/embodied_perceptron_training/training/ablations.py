@@ -129,9 +129,7 @@ _ALL_VIEWS = ("val_views", str(_VIEWS[-1]))  # are scored, however few a sample 
 ROWS: tuple[Row, ...] = (
     *_by_input("detection", "continuous-detection"),
     Row("detectors-votenet", "detectors", "votes (VoteNet)", modality="depth", variant="votenet"),
-    Row(
-        "detectors-imvoxelnet", "detectors", "images alone (ImVoxelNet)", "detection", "rgb", "imvoxelnet", "none", _IOU
-    ),
+    Row("detectors-imvoxelnet", "detectors", "images (ImVoxelNet)", "detection", "rgb", "imvoxelnet", "none", _IOU),
     Row(
         "detectors-fcaf3d-angles",
         "detectors",
