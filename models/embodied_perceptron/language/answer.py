@@ -291,7 +291,7 @@ class _Answer:
         extra = None if candidates is None else self._extra(candidates)
         trust = Trust(self.confirmed, 1.0 if low_confidence is None else _OF_THE_MAP)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra, trust=trust)
-        conditions = [c for c in meaning.constraints if c.weight >= 1.0]
+        conditions = [c for c in meaning.constraints if c.weight >= 1.0 and c.relation != "state"]
         words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
         if vocabulary is None and not self.is_long and noun in VOCABULARY:
