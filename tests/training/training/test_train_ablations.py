@@ -83,6 +83,7 @@ def test_rows_are_those_of_the_tables() -> None:
     # tasks-detection and architecture-ours are detectors-ours, matchers-ours is tasks-grounding
     assert len({r.folder() for r in trained}) == len(trained) - 3
     assert chosen_rows(["all"]) == ROWS
+    assert set(ROWS) - set(chosen_rows(["all"], "paper")) == set(chosen_rows(["matchers"]))
     with pytest.raises(ValueError, match="unknown rows soup"):
         chosen_rows(["detectors", "soup"])
     # nothing but what a row is about differs from "ours"
@@ -204,9 +205,9 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
     assert "| corner distance of the whole box |" in (out / "ablations.md").read_text()
-    # one training is the row of two tables
+    # one training is the row of three tables
     made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
-    assert made == {"loss-plain", "detectors-ours", "tasks-detection"}
+    assert made == {"loss-plain", "detectors-ours", "architecture-ours", "tasks-detection"}
 
 
 def test_rows_whose_minutes_are_over_go_on_with_the_next_command(

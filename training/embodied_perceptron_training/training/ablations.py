@@ -166,8 +166,9 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def chosen_rows(names: Sequence[str]) -> tuple[Row, ...]:
-    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one.
+def chosen_rows(names: Sequence[str], preset: str = "tiny") -> tuple[Row, ...]:
+    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one that the preset has:
+    ``paper`` chooses among voxels, and so has no matchers of objects.
 
     Raises ``ValueError`` naming what does not exist.
     """
@@ -175,7 +176,11 @@ def chosen_rows(names: Sequence[str]) -> tuple[Row, ...]:
     unknown = sorted(set(names) - known)
     if unknown:
         raise ValueError(f"unknown rows {', '.join(unknown)}; tables: {', '.join(TITLES)}; or rows by name")
-    return tuple(r for r in ROWS if {"all", r.name, r.table} & set(names))
+    wanted = set(names)
+    return tuple(
+        r for r in ROWS
+        if {r.name, r.table} & wanted or ("all" in wanted and not (preset == "paper" and r.table == "matchers"))
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -200,8 +200,8 @@ def ablate(
     rows: Annotated[
         str,
         typer.Option(
-            help="Names of tables (detection, detectors, occupancy, loss, training-views, tasks, views, occlusion) or "
-            "rows."
+            help="Names of tables (detection, detectors, architecture, occupancy, loss, training-views, tasks, "
+            "matchers, views, occlusion) or rows."
         ),
     ] = "all",
     minutes_per_row: Annotated[
@@ -255,7 +255,7 @@ def ablate(
             weights=weights and weights_file(str(weights)).resolve(),
         )
         out.mkdir(parents=True, exist_ok=True)
-        chosen = chosen_rows([name.strip() for name in rows.split(",")])
+        chosen = chosen_rows([name.strip() for name in rows.split(",")], preset)
         if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
             typer.echo("stopped; nothing is lost: the same command goes on")
             raise typer.Exit(EXIT_STOPPED)
