@@ -27,6 +27,7 @@ from embodied_perceptron.inference.map_predictor import ScenePrediction, image_f
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
 from embodied_perceptron.language.grounder import Grounder
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -186,6 +187,10 @@ class Perceptron(MapOwner):
     def objects(self) -> tuple[SceneObject, ...]:
         """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
         return self.map.published.objects
+
+    def conditioned(self) -> tuple[SceneObject, ...]:
+        """:attr:`objects`, each with its condition (open, closed, empty, ...) where the map shows it."""
+        return with_conditions(self.map.published.objects, self.map.published.voxels)
 
     @property
     def prediction(self) -> ScenePrediction | None:

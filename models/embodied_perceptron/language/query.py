@@ -14,6 +14,7 @@ from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.state_words import with_states
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
@@ -75,7 +76,7 @@ class Query:
             meaning = parse(self.text, labels)
         elif reader == "both":
             meaning = _with_second(meaning, parse(self.text, labels))
-        return replace(self, meaning=meaning)
+        return replace(self, meaning=with_states(meaning))
 
     def answer(
         self,
