@@ -226,8 +226,8 @@ class GridConv(nn.Module):
 
 
 class GridSplit(nn.Module):
-    """A transposed convolution that splits every cell of a dense 3-D grid, for inference: one product of matrices,
-    where torch's own takes five times as long on the CPU.
+    """A transposed convolution that splits every cell of a dense 3-D grid, for inference: on the CPU one product of
+    matrices, where torch's own takes five times as long.
 
     Args:
         conv: whose parameters it takes over; see :meth:`serves`.
@@ -238,8 +238,9 @@ class GridSplit(nn.Module):
         if not self.serves(conv):
             raise ValueError(f"its kernel must be its stride, without padding and groups, got {conv}")
         self.out_channels, self.edges = conv.out_channels, conv.stride
-        self.weight = nn.Parameter(conv.weight.detach().permute(0, 2, 3, 4, 1).flatten(1), requires_grad=False)
-        self.bias = conv.bias
+        self.weight, self.bias = conv.weight, conv.bias
+        self.matrix: torch.Tensor
+        self.register_buffer("matrix", conv.weight.detach().permute(0, 2, 3, 4, 1).flatten(1), persistent=False)
 
     @staticmethod
     def serves(conv: nn.ConvTranspose3d) -> bool:
@@ -249,8 +250,10 @@ class GridSplit(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, Cin, X, Y, Z) -> (B, Cout, a X, b Y, c Z) for edges a, b, c."""
+        if not takes_loops(x):
+            return functional.conv_transpose3d(x, self.weight, self.bias, self.edges)
         (a, b, c), (batch, _, *size) = self.edges, x.shape
-        parts = (x.movedim(1, -1) @ self.weight).view(batch, *size, a, b, c, self.out_channels)
+        parts = (x.movedim(1, -1) @ self.matrix).view(batch, *size, a, b, c, self.out_channels)
         cells = parts.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(batch, a * size[0], b * size[1], c * size[2], -1)
         return (cells if self.bias is None else cells + self.bias).movedim(-1, 1)
 
