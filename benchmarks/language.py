@@ -31,6 +31,7 @@ import _report as report
 import cv2
 import numpy as np
 import robot_sentences
+from embodied_perceptron.language.reader import Reading, SentenceReader
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import SentenceReading
@@ -39,7 +40,6 @@ from embodied_perceptron.language import parser
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import Lexicon
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.reader import Reading, SentenceReader
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS

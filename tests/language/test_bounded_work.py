@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from embodied_perceptron.language.parser import Meaning, ObjectPhrase, Parser
 from support.language_scenes import thing
 
 from embodied_perceptron.language import relations
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import split_words
-from embodied_perceptron.language.parser import Meaning, ObjectPhrase, Parser, parse
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 
 LABELS = ("chair", "table", "window", "lamp", "couch", "door", "box", "cabinet")
@@ -39,7 +39,7 @@ def longest(unit: str) -> str:
 
 @pytest.mark.parametrize("repetitions", [2, 14, 40])
 def test_nested_betweens_do_not_double(repetitions: int) -> None:
-    meaning = parse("the chair between " + "chair window between " * repetitions, LABELS)
+    meaning = read_meaning("the chair between " + "chair window between " * repetitions, LABELS)
     assert meaning.target is not None
     assert phrases_met(meaning) <= LIMIT
 
@@ -48,12 +48,12 @@ def test_repetitions_of_any_kind_stay_small() -> None:
     draw = random.Random(7)
     for _ in range(60):
         unit = "".join(draw.choice(PARTS) for _ in range(draw.randint(1, 4)))
-        assert phrases_met(parse(longest(unit), LABELS)) <= LIMIT, unit
+        assert phrases_met(read_meaning(longest(unit), LABELS)) <= LIMIT, unit
 
 
 def test_three_levels_are_kept() -> None:
     """What people do say: a landmark of a landmark of a landmark."""
-    meaning = parse("the chair next to the table under the lamp near the window", LABELS)
+    meaning = read_meaning("the chair next to the table under the lamp near the window", LABELS)
     nouns, level = [], [a for c in meaning.constraints for a in c.anchors]
     while level:
         nouns.append({a.noun for a in level})
@@ -68,7 +68,7 @@ def test_the_owner_of_a_colour_is_looked_for_once_per_word(unit: str, monkeypatc
     owner = Parser._owner
     monkeypatch.setattr(Parser, "_owner", lambda parser, i: looked.append(i) or owner(parser, i))
     text = longest(unit)
-    parse(text, LABELS)
+    read_meaning(text, LABELS)
     assert len(looked) <= 2 * len(split_words(text))  # of a reading by patterns, and of one by the network
 
 

@@ -19,8 +19,8 @@ from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.learned import sentence_reader
+from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
-from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron.perceptron import Perceptron
@@ -82,7 +82,7 @@ def test_without_minilm_the_rules_read_and_the_log_says_so_once(
     try:
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
-                assert Query(TEXT).parsed(("chair",), "learned").meaning == parse(TEXT, ("chair",))
+                assert Query(TEXT).parsed(("chair",), "learned").meaning == read_meaning(TEXT, ("chair",))
     finally:
         sentence_reader.sentence_reader.cache_clear()
     said = [r.getMessage() for r in caplog.records if "by the rules" in r.getMessage()]
@@ -189,7 +189,7 @@ def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_
     monkeypatch.setattr(queries, "read_meaning", lambda text, labels: meaning_of("table", 0.25))
     read = Query(TEXT).parsed(("chair",), "both").meaning
     assert read is not None
-    assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
+    assert read.second == replace(read_meaning(TEXT, ("chair",)), probability=0.25)
     part = ground_objects(Query("the handle of the table").parsed(("table",), "both"), [CHAIR, TABLE])
     assert part.status == GroundingStatus.NOT_FOUND
     assert "a part of it" in part.reason

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
 from embodied_perceptron_training.homes.prompts import FREE, PLAIN
@@ -37,7 +37,7 @@ def test_patterns_name_what_their_relation_needs(relation):
 @pytest.mark.parametrize("relation", sorted(TUNED))
 def test_tuned_patterns_are_read_of_the_target(relation):
     words = {"target": "lamp", "anchor": "couch", "anchor2": "bed"}
-    read = [parse(pattern.format(**words)).target for pattern in TUNED[relation]]
+    read = [read_meaning(pattern.format(**words)).target for pattern in TUNED[relation]]
     assert [phrase is not None and phrase.noun for phrase in read] == ["lamp"] * len(read)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from embodied_perceptron.language.learned.graph import (
     Thing,
     Told,
 )
+from embodied_perceptron.language.learned.numbers import cardinal, metres, ordinal
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, serving, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.plurals import singular
@@ -34,10 +34,11 @@ _PRONOUNS = frozenset(
      "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
 )  # fmt: skip
 _WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
-_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever"))
+_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place"))
 _REACH = 7  # words from a thing within which its use is told
 _STOPS = frozenset((".", "?", "!", ";"))
 _ONES = frozenset(("one", "ones"))
+_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
@@ -64,6 +65,9 @@ _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
 _PARTS = word_set("parts") | word_set("whole_parts")
 _PREPOSITIONS = word_set("prepositions")
+_ARTICLES = word_set("articles")
+_PLAIN_ADJECTIVES = word_set("adjectives")
+_MOST_BEFORE = 5  # words between an article and its noun
 _ROOMS = word_set("rooms")
 _ACCESSORIES = word_set("accessories")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
@@ -81,76 +85,10 @@ _COUNTING = frozenset(("counting", "counted", "starting", "from"))
 _SIDES = {"left-of-me": "left-of-all", "right-of-me": "right-of-all"}  # of whom the sentence puts somewhere
 _DEPTH = 3  # "by the table under the lamp at the window": people say no more of an anchor
 _MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of what is meant
-_LONGEST_M = 1e6
-_SMALL = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_CARDINALS = {word: float(k) for k, word in enumerate(_SMALL)} | {
-    "a": 1.0, "an": 1.0, "both": 2.0, "couple": 2.0, "pair": 2.0, "hundred": 100.0,
-} | {word: 10.0 * k for k, word in enumerate(_TENS, 2)}  # fmt: skip
-_ORDINALS = {
-    word: rank
-    for rank, words in enumerate(
-        ("first 1st", "second 2nd next", "third 3rd", "fourth 4th", "fifth 5th", "sixth 6th", "seventh 7th",
-         "eighth 8th", "ninth 9th", "tenth 10th", "eleventh 11th", "twelfth 12th"), 1,
-    )
-    for word in words.split()
-}  # fmt: skip
-_UNITS = (  # by how they begin, metres
-    ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
-    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("m", 1.0),
-)  # fmt: skip
 _AXES = (
     ("height", ("tall", "high", "height", "lower", "shorter")), ("width", ("wid", "narrow", "broad")),
     ("elevation", ("floor", "ground")),
 )  # fmt: skip
-
-
-def cardinal(tokens: Sequence[str]) -> float | None:
-    """The number that the words begin to say: "twenty five", "1.5", "a", "half"; None where they say none."""
-    total: float | None = None
-    for token in tokens:
-        if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
-            return (total or 0.0) + float(token.replace(",", "."))
-        if token in _CARDINALS:
-            total = (total or 0.0) + _CARDINALS[token] if token != "hundred" else 100.0 * (total or 1.0)
-        elif total is not None:
-            break
-    return total
-
-
-def metres(tokens: Sequence[str]) -> float | None:
-    """The length that words say, metres: "two and a half metres", "80 cm", "half a metre"; None where they say none."""
-    unit = next((i for i, t in enumerate(tokens) if any(t.startswith(name) for name, _ in _UNITS)), len(tokens))
-    scale = next((scale for name, scale in _UNITS if unit < len(tokens) and tokens[unit].startswith(name)), 1.0)
-    before = list(tokens[:unit])
-    half = 0.5 if "half" in tokens else 0.0
-    if "half" in before:  # "one and a half": the "a" belongs to the half
-        before = before[: before.index("half")]
-        while before and before[-1] in ("a", "and"):
-            before.pop()
-    number = cardinal([t for t in before if t != "and"])
-    if number is None:
-        number = 0.0 if half and "half" in tokens[:unit] else 1.0
-        if unit == len(tokens) and not half:
-            return None
-    return min((number + half) * scale, _LONGEST_M)
-
-
-def ordinal(tokens: Sequence[str]) -> int | None:
-    """The place that words say: "second", "number two", "5th"; -1 for the last."""
-    for token in tokens:
-        if token in _ORDINALS:
-            return _ORDINALS[token]
-        if token in ("last", "final"):
-            return -1
-        digits = re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", token)
-        if digits:
-            return int(digits[1])
-    number = cardinal([t for t in tokens if t not in ("a", "an")])
-    return None if number is None else int(number)
 
 
 class Decoder:
@@ -167,6 +105,8 @@ class Decoder:
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
+        self._told_of: set[int] = set()
+        self._called = ""  # what the target is called
 
     def meaning(self) -> Meaning:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
@@ -176,6 +116,8 @@ class Decoder:
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
+        self._called = "" if phrase.noun == ANYTHING else phrase.noun
+        self._told_of = {target}
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
         own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
@@ -214,6 +156,7 @@ class Decoder:
             any_of=any_of,
             is_place=HELD in numbers.values(),
             probability=graph.probability,
+            unmatched=self._unread(target),
             length=sum(t.last - t.first for t in graph.things) + sum(t.last - t.first for t in graph.told),
         )
 
@@ -258,14 +201,21 @@ class Decoder:
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
 
     def _phrase(self, number: int, depth: int) -> ObjectPhrase:
-        """The phrase of a thing, with what is told of it down to a depth."""
+        """The phrase of a thing, with what is told of it down to a depth; what is told in a circle is told once."""
         places = [t for t in self.graph.things if t.number == number]
         named = self._nouns.get(number)
         told = [t for t in self.graph.told if t.owner == number and not t.name.startswith("speaker-")]
-        nested = tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], depth - 1)) if depth > 0 else ()
+        told = [t for t in told if self._told_of.isdisjoint(t.others)][:_MOST_OF_ANCHOR]
+        nested: tuple[Constraint, ...] = ()
+        if depth > 0 and number not in self._told_of:
+            self._told_of.add(number)
+            nested = tuple(self._constraints(number, told, depth - 1))
+            self._told_of.remove(number)
         if named is None:
             tokens = [t for p in places for t in self._tokens(p)]
             span = self._span(places[0]) if places else (0, 0)
+            if self._called and not _ONE_LIKE_IT.isdisjoint(tokens):  # "the chair next to the green one"
+                return ObjectPhrase(self._called, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
             return ObjectPhrase(ANYTHING, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
         noun, span, plural, known = named
         return ObjectPhrase(noun, span, plural, known, nested)
@@ -301,6 +251,20 @@ class Decoder:
                 stop = next((k for k in range(at, len(said)) if said[k] in _STOPS), len(said))
                 return serving(said[at + 1 : stop])
         return ""
+
+    def _unread(self, number: int) -> tuple[str, ...]:
+        """Words between an article and the noun of what is meant that tell nothing that a map has: "the velvet chair"."""
+        judged = {i for t in self.graph.told if t.name != "other" for i in range(t.first, t.last)}
+        named = self._nouns.get(number)
+        first = next((k for k, w in enumerate(self.words) if named is not None and w.start == named[1][0]), 0)
+        found: list[str] = []
+        for k in range(first - 1, max(first - _MOST_BEFORE, 0) - 1, -1):
+            word = self.words[k].text
+            if word in _ARTICLES:
+                return tuple(reversed(found))
+            if k not in judged and word not in _PLAIN_ADJECTIVES:
+                found.append(word)
+        return ()
 
     def _count_before(self, number: int) -> float | None:
         """The number that stands right before a noun, "the five chairs", and says of how many one is not picked out."""
@@ -450,6 +414,8 @@ class Decoder:
             return []
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
+        if name in ("on", "near") and anchors[0].noun == "wall":
+            return [Constraint("wall", span=span, negated=t.denied)]
         if name == "between" or len(anchors) == 1:
             return [Constraint(name, anchors, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
