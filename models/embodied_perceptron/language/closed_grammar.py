@@ -45,11 +45,13 @@ _ARTICLES = word_set("articles") | {"any", "every", "each", "all"}
 _LIGHT = word_set("no_nouns") | word_set("openers") | word_set("request_words") | word_set("prepositions") | _ARTICLES
 _OF_LENGTHS = frozenset(("and", "a", "an", "half"))
 _LONGEST_LENGTH = 6  # words
+_BEFORE_SIDES = _ARTICLES | set(ORDINALS) | {"far", "of", "is", "are", "upper", "lower", "top", "bottom"}
 _MOST_WORDS = 3  # of a noun that nobody knows
 _BREAKS = frozenset((".", ",", ";", "!", "?", "and", "which", "that", "that's", "who"))
 _WHO_SPEAKS = frozenset(("me", "you", "us", "here"))
 _OF_ME = {"closest": "nearest-me", "farthest": "farthest-me", "near": "nearest-me"}
 _TO = frozenset(("to", "from"))
+_THE = frozenset(("the", "that", "those"))
 _DENYING = frozenset(("without", "no"))
 _ONE_SIDE = {"left-of-all": "leftmost", "right-of-all": "rightmost"}
 
@@ -84,19 +86,20 @@ class _Reading:
     def graph(self) -> SentenceGraph:
         """What is told of which thing."""
         intent = next((n for n, said in _INTENTS if re.match(said, " ".join(self.tokens))), "find")
-        if not self.things:
+        if not self.things and (intent != "contents" or not self.pieces):
             return SentenceGraph("none")
         self._attach()
         excluded = self._excluded()
         related = {o for p in self.pieces if p.name in RELATIONS or p.name.startswith("speaker-") for o in p.others}
         meant = sorted(set(range(len(self.things))) - excluded, key=lambda k: (k in related, k))
         target = NOBODY if intent == "contents" else meant[0]
+        number = {k: target if k and self.tokens[first] == "it" else k for k, (first, _) in enumerate(self.things)}
         things = tuple(
-            Thing(first, last, TARGET if k == target else EXCLUDED if k in excluded else LANDMARK, k)
+            Thing(first, last, TARGET if number[k] == target else EXCLUDED if k in excluded else LANDMARK, number[k])
             for k, (first, last) in enumerate(self.things)
         )
         told = (
-            Told(p.first, p.last, p.name, p.owner, p.others, p.denied)
+            Told(p.first, p.last, p.name, number.get(p.owner, NOBODY), tuple(number[o] for o in p.others), p.denied)
             for p in self.pieces
             if p.name not in RELATIONS or p.others or p.name in WITHOUT_OTHER
         )
@@ -119,10 +122,15 @@ class _Reading:
             if piece is None:
                 name = self._one_word(self.tokens[i])
                 piece = _Piece(i, i + 1, name) if name else None
-            if piece is not None:
+            if piece is not None and self._is_side(piece):
                 found.append(piece)
             i = i + 1 if piece is None else piece.last
         return found
+
+    def _is_side(self, p: _Piece) -> bool:
+        """Whether "left" and "right" alone are sides: not in "I left it there"."""
+        before = self.tokens[p.first - 1 : p.first] if p.first else ["the"]
+        return self.tokens[p.first : p.last] not in (["left"], ["right"]) or not _BEFORE_SIDES.isdisjoint(before)
 
     def _one_word(self, token: str) -> str:
         """What a word of no phrase tells."""
@@ -150,7 +158,12 @@ class _Reading:
             if told.isdisjoint(range(m.first, m.last)) and not (m.last == m.first + 1 and self._is_attribute(m.first))
         ]
         known = {i for first, last in found for i in range(first, last)}
-        found += [(i, i + 1) for i, t in enumerate(self.tokens) if t in _PRONOUNS and i not in known]
+        begins = {first for first, _ in found}
+        found += [
+            (i, i + 1)
+            for i, t in enumerate(self.tokens)
+            if t in _PRONOUNS and i not in known | told and not (t == "one" and i + 1 in begins)
+        ]
         known = {i for first, last in found for i in range(first, last)}
         for i, token in enumerate(self.tokens):
             if token not in _ARTICLES or i in told:
@@ -189,15 +202,26 @@ class _Reading:
         denial = False
         for k, p in enumerate(self.pieces):
             before, after = self._before(p.first), self._after(p.last)
+            if p.name == NEGATION and before != NOBODY and not _THE.isdisjoint(self.tokens[p.last : p.last + 1]):
+                p.name = EXCLUSION  # "not the red one"
+            led = self.pieces[k - 1] if k and self.pieces[k - 1].last == p.first else None
+            if p.name == NEGATION and led is not None and led.name in RELATIONS:
+                led.denied = True  # "that has no book"
+                continue
             if p.name == NEGATION:
                 denial = True
+                continue
+            if led is not None and led.name == "amount":
+                p.name = "near"  # "two metres from": of nothing
                 continue
             if p.name in (EXCLUSION, "amount"):
                 continue
             p.denied, denial = denial or not _DENYING.isdisjoint(self.tokens[p.first : p.last]), False
             if p.name.startswith("speaker-") or (p.name == "front" and self.tokens[p.first] == "facing"):
                 if before == NOBODY and after:
-                    p.name, p.others = p.name if p.name.startswith("speaker-") else "speaker-at", after
+                    told = self.tokens[p.last : self.things[after[0]][0]]
+                    p.others = after if _BREAKS.isdisjoint(told) else ()  # "entering the room, the chair"
+                    p.name = p.name if p.name.startswith("speaker-") else "speaker-at"
                 elif p.name.startswith("speaker-"):
                     p.name, p.others = "near", after  # "from": as "near" is, and the order that a rank counts along
                     p.owner = before
@@ -213,8 +237,6 @@ class _Reading:
         """ "A near B", "near B is A"; of A, B and C the last one before, but behind "and" the first."""
         before = self._before(p.first)
         others = self._after(p.last, 2 if p.name == "between" else 1)
-        if k > 0 and self.pieces[k - 1].name == "amount" and self.pieces[k - 1].last == p.first:
-            return  # "two metres from"
         between = self.tokens[p.last : self.things[others[0]][0]] if others else []
         if any(t in _WHO_SPEAKS for t in self.tokens[p.last : p.last + 1]):
             p.name, p.owner, p.others = _OF_ME.get(p.name, p.name), before, ()
@@ -227,6 +249,8 @@ class _Reading:
             p.others = tuple(o for o in others if away and o != p.owner)
             return
         if any(t in _BREAKS and t != "and" for t in between) or not others:
+            return
+        if self.tokens[self.things[others[0]][0]] == "it":  # "the table with a vase on it"
             return
         if before == NOBODY:  # "on the table is a lamp"
             owner = self._after(self.things[others[-1]][1])

@@ -22,7 +22,7 @@ from embodied_perceptron.language.learned.graph import (
 from embodied_perceptron.language.learned.numbers import cardinal, metres, ordinal
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, serving, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
-from embodied_perceptron.language.plurals import singular
+from embodied_perceptron.language.plurals import pluralize, singular
 
 _KINDS: dict[str, Kind] = {
     "find": "object", "count": "count", "exists": "exists", "where": "where", "contents": "contents", "none": "object",
@@ -63,11 +63,12 @@ _OF_REACH = 4  # words between "of" and those of which one is meant
 _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
 _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
-_PARTS = word_set("parts") | word_set("whole_parts")
+_WHOLE_PARTS = word_set("whole_parts")
+_PARTS = word_set("parts") | _WHOLE_PARTS
 _PREPOSITIONS = word_set("prepositions")
 _ARTICLES = word_set("articles")
 _PLAIN_ADJECTIVES = word_set("adjectives")
-_MOST_BEFORE = 5  # words between an article and its noun
+_MOST_BEFORE = 8  # words of a noun with its article
 _ROOMS = word_set("rooms")
 _ACCESSORIES = word_set("accessories")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
@@ -76,9 +77,20 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
+_PLACE_OF = {  # kinds that are named after where they stand
+    "bedside lamp": ("near", "bed"), "bedside table": ("near", "bed"), "desk lamp": ("on", "desk"),
+    "desk chair": ("near", "desk"), "dining chair": ("near", "dining table"),
+}  # fmt: skip
+_NAMED_AFTER = 0.5  # weight of that
 _THE = frozenset(("the", "this", "that"))
 _SIDES_OF_ALL = frozenset(("top", "bottom", "back", "front", "edge", "side", "inside", "middle", "end"))
+_IN_A_ROW = {
+    "left": "leftmost", "right": "rightmost", "top": "high", "bottom": "low", "middle": "middle-of-kind",
+    "higher": "high", "lower": "low",
+}  # fmt: skip
 _BACKWARDS = frozenset(("it", "them"))
+_COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
+_TO_THE_FLOOR = 4  # words behind a length up to the floor that it is measured from
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _COUNTING = frozenset(("counting", "counted", "starting", "from"))
@@ -101,11 +113,12 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
+        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(_numbered(graph, words)), words)))
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
         self._told_of: set[int] = set()
+        self._meant = {t.number for t in self.graph.things if t.kind == TARGET}
         self._called = ""  # what the target is called
 
     def meaning(self) -> Meaning:
@@ -124,6 +137,9 @@ class Decoder:
         part, whole = phrase.noun, self._whole_of(target, own)
         if not whole:
             part, whole = self._part_before(phrase), phrase.noun
+        if phrase.noun in _WHOLE_PARTS and phrase.noun not in self.labels:
+            problem = f"a {phrase.noun} is a part of something; parts have no boxes of their own"
+            return Meaning(self.text, None, problem=problem)
         if part and whole:
             problem = f"the {part} of the {whole} is a part of it; parts have no boxes of their own"
             return Meaning(self.text, None, problem=problem)
@@ -132,6 +148,8 @@ class Decoder:
             problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
             return Meaning(self.text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
+        if not constraints and self._names_several(phrase.span):
+            constraints = self._picked(phrase)
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
             return Meaning(self.text, None)
         names = {t.name for t in own if not t.denied}
@@ -139,6 +157,10 @@ class Decoder:
         number = self._count_before(target) if told_number is None else cardinal(self._tokens(told_number))
         every = "every" in names or EVERY_NUMBER in names or phrase.plural or graph.intent not in ("find",)
         any_of = "any" in names and graph.intent == "find"
+        place = _PLACE_OF.get(phrase.noun)
+        if place is not None and phrase.noun not in self.labels:  # weak: what stands elsewhere may be called so too
+            there = Constraint(place[0], (ObjectPhrase(place[1], phrase.span),), weight=_NAMED_AFTER, span=phrase.span)
+            constraints.append(there)
         if graph.intent in ("count", "contents") or every:
             constraints = [self._absolute(c) for c in constraints]
         return Meaning(
@@ -253,18 +275,25 @@ class Decoder:
         return ""
 
     def _unread(self, number: int) -> tuple[str, ...]:
-        """Words between an article and the noun of what is meant that tell nothing that a map has: "the velvet chair"."""
-        judged = {i for t in self.graph.told if t.name != "other" for i in range(t.first, t.last)}
+        """Words between an article and the noun of what is meant that a map cannot judge: "the velvet chair"."""
         named = self._nouns.get(number)
-        first = next((k for k, w in enumerate(self.words) if named is not None and w.start == named[1][0]), 0)
+        if named is None:
+            return ()
+        read = {i for t in self.graph.told if self._is_judged(t) for i in range(t.first, t.last)}
+        said = {part for word in named[0].split() for part in (word, pluralize(word))}
+        last = max((k for k, w in enumerate(self.words) if w.end <= named[1][1]), default=0)
         found: list[str] = []
-        for k in range(first - 1, max(first - _MOST_BEFORE, 0) - 1, -1):
+        for k in range(last, max(last - _MOST_BEFORE, -1), -1):
             word = self.words[k].text
             if word in _ARTICLES:
                 return tuple(reversed(found))
-            if k not in judged and word not in _PLAIN_ADJECTIVES:
+            if k not in read and word not in said and word not in _PLAIN_ADJECTIVES:
                 found.append(word)
         return ()
+
+    def _is_judged(self, t: Told) -> bool:
+        """Whether what is told is a condition: no "shiny" or "comfy"."""
+        return t.name != "other" and (t.name not in _LOOKS or bool(self._looks(t)))
 
     def _count_before(self, number: int) -> float | None:
         """The number that stands right before a noun, "the five chairs", and says of how many one is not picked out."""
@@ -284,7 +313,11 @@ class Decoder:
         if not bare & _PARTS or bare & set(self.labels):
             return ""
         of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
-        named = None if of is None else self._nouns.get(of.others[0])
+        whole = None if of is None else of.others[0]
+        last = max((p.last for p in self.graph.things if p.number == number), default=len(self.words))
+        if of is None and [w.text for w in self.words[last : last + 1]] == ["of"]:
+            whole = next((p.number for p in self.graph.things if p.first > last), None)
+        named = None if whole is None else self._nouns.get(whole)
         return "" if named is None else named[0]
 
     def _part_before(self, phrase: ObjectPhrase) -> str:
@@ -295,8 +328,22 @@ class Decoder:
         of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
         if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
             return ""
+        if self._names_several(phrase.span) and before[of - 1] in _IN_A_ROW:
+            return ""
         leads = before[of - 3] if of >= 3 else ""
         return "" if leads in _PREPOSITIONS or before[of - 1] in self.labels else before[of - 1]
+
+    def _names_several(self, span: tuple[int, int]) -> bool:
+        """Whether a noun stands in plural."""
+        return any(n is not None and n[1] == span and n[2] for n in self._nouns.values())
+
+    def _picked(self, phrase: ObjectPhrase) -> list[Constraint]:
+        """Which of several is meant by where it stands: "the middle of the pillows", "the left of the two monitors"."""
+        before = [w for w in self.words if w.end <= phrase.span[0]]
+        for k in range(len(before) - 1, max(len(before) - _OF_REACH, 1) - 1, -1):
+            if before[k].text == "of" and before[k - 1].text in _IN_A_ROW:
+                return [Constraint(_IN_A_ROW[before[k - 1].text], span=(before[k - 1].start, before[k - 1].end))]
+        return []
 
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
@@ -338,10 +385,14 @@ class Decoder:
 
     def _speaker(self) -> SpeakerViewpoint | None:
         for t in self.graph.told:
-            if t.name.startswith("speaker-") and t.others:
-                phrase = self._phrase(t.others[0], 0)
-                if phrase.noun != ANYTHING:
-                    return SpeakerViewpoint(t.name.removeprefix("speaker-"), phrase)
+            if not t.name.startswith("speaker-"):
+                continue
+            kind = t.name.removeprefix("speaker-")
+            if kind == "from" and set(t.others) <= self._meant:  # "entering the room"
+                return SpeakerViewpoint(kind, ObjectPhrase("door", self._span(t)))
+            phrase = self._phrase(t.others[0], 0) if t.others else None
+            if phrase is not None and phrase.noun != ANYTHING:
+                return SpeakerViewpoint(kind, phrase)
         return None
 
     # ----------------------------------------------------------------------------------------------------- conditions
@@ -373,8 +424,8 @@ class Decoder:
         table, span = relation_words(), self._span(t)
         tokens = [part for token in self._tokens(t) for part in (token, *token.split("-"))]
         if t.name == "material":
-            value = next((token for token in tokens if token in table.materials), tokens[-1])
-            return [Constraint("material", value=value, negated=t.denied, span=span)]
+            found = [token for token in tokens if token in table.materials][:1]
+            return [Constraint("material", value=value, negated=t.denied, span=span) for value in found]
         values = dict.fromkeys(table.colours[token] for token in tokens if token in table.colours)
         return [Constraint("colour", value=value, negated=t.denied, span=span) for value in values]
 
@@ -389,9 +440,18 @@ class Decoder:
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         said = " ".join(w for a in (t, *amounts) for w in self._tokens(a))
         after = [w.text for a in amounts for w in self.words[a.last : a.last + 1]]
+        behind = {w.text for a in amounts for w in self.words[a.last : a.last + _TO_THE_FLOOR]}
+        if name in _COMPARED and amount is not None:
+            to_floor = not behind.isdisjoint(_FLOORS)  # "more than a metre off the floor"
+            if t.others and not to_floor:  # "more than two metres from the desk"
+                name = {"larger": "beyond", "smaller": "within"}.get(name, name)
+            elif to_floor:
+                t, name = replace(t, others=()), {"beyond": "larger", "within": "smaller"}.get(name, name)
+                said += " floor"
         if name in ("within", "beyond") and not t.others and not _TALL.isdisjoint(after):
             name, said = ("smaller" if name == "within" else "larger"), f"{said} {after[0]}"  # "less than 3 feet tall"
         if name in ("larger", "smaller") and not t.others:
+            said += "".join(f" {word}" for word in after if word in _TALL)
             if amount is None:
                 return []
             axis = next((axis for axis, names in _AXES if any(n in said for n in names)), "length")
@@ -430,6 +490,16 @@ class Decoder:
         return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
 
 
+def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with "chair number five" told of the chair."""
+    told = list(graph.told)
+    for t in graph.things:
+        said = [w.text for w in words[t.last : t.last + 2]]
+        if said[:1] == ["number"] and ordinal(said[1:]) is not None and not any(r.first == t.last for r in told):
+            told.append(Told(t.last, t.last + 2, "rank", t.number))
+    return replace(graph, told=tuple(told))
+
+
 def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     """The graph, where a pronoun behind a relation stands for its owner, with the relation the other way: in "the chair
     with a trumpet on it" the trumpet is on the chair."""
@@ -437,7 +507,7 @@ def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph
     def turned(t: Told) -> Told:
         if len(t.others) != 1 or t.owner == NOBODY or t.name not in _CONVERSE or t.last >= len(words):
             return t
-        if words[t.last].text not in _BACKWARDS:
+        if words[t.last].text not in _BACKWARDS or t.name == "with":
             return t
         behind = next((p.number for p in graph.things if p.first == t.last), None)
         before = [p.number for p in graph.things if p.last <= t.first and p.number in (t.owner, t.others[0])]
@@ -476,7 +546,13 @@ def _with_denied(graph: SentenceGraph) -> SentenceGraph:
     if not words or any(t.denied for t in graph.told):
         return graph
     told = list(graph.told)
+    related = {o for t in told for o in t.others}
+    target = next((t.number for t in graph.things if t.kind == TARGET), NOBODY)
     for word in words:
+        lacks = next((t for t in graph.things if t.first == word.last and t.kind == LANDMARK), None)
+        if lacks is not None and lacks.number not in related:  # "that has no book"
+            told.append(replace(word, name="with", owner=target, others=(lacks.number,), denied=True))
+            continue
         after = [t for t in told if t.first >= word.last and (t.name in RELATIONS or t.name in _UNARY | _LOOKS)]
         if after:
             k = told.index(min(after, key=lambda t: t.first))

@@ -60,7 +60,14 @@ def _distinct(first: Meaning, others: Iterable[Meaning]) -> tuple[Meaning, ...]:
         if (
             other.target is not None
             and not other.problem
+            and not _says_less(other, first)
             and all(replace(other, probability=m.probability) != m for m in kept)
         ):
             kept.append(other)
     return tuple(kept[1:])
+
+
+def _says_less(other: Meaning, first: Meaning) -> bool:
+    """Whether a reading only leaves a landmark out: with it something is found whatever the sentence says."""
+    same = other.target == first.target and other.kind == first.kind
+    return same and len(other.constraints) < len(first.constraints) and set(other.constraints) <= set(first.constraints)
