@@ -312,7 +312,7 @@ def test_any_order_of_request_words_is_answered(words, count):
 
 
 def test_what_a_robots_user_says():
-    """The list that was written before the rules were tuned; both halves."""
+    """The first list, which the network has been fitted to; both halves."""
     import sys
 
     root = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ STRUCTURE = {"wall", "floor", "ceiling", "object"}  # classes that no text is ab
 _HARD_FROM = 4  # more than three distractors
 
 # Plain forms follow the benchmark's templates. Free forms say the same without the relation's usual words, as people
-# do; a parser with a table of relation words cannot read them, so a learned grounder has something to learn.
+# do; a table of relation words cannot read them, so a learned grounder has something to learn.
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "closest": (
