@@ -45,7 +45,7 @@ _ARTICLES = word_set("articles") | {"any", "every", "each", "all"}
 _LIGHT = word_set("no_nouns") | word_set("openers") | word_set("request_words") | word_set("prepositions") | _ARTICLES
 _OF_LENGTHS = frozenset(("and", "a", "an", "half"))
 _LONGEST_LENGTH = 6  # words
-_BEFORE_SIDES = _ARTICLES | set(ORDINALS) | {"far", "of", "is", "are", "upper", "lower", "top", "bottom"}
+_BEFORE_SIDES = _ARTICLES | set(ORDINALS) | {"far", "own", "of", "is", "are", "upper", "lower", "top", "bottom"}
 _MOST_WORDS = 3  # of a noun that nobody knows
 _BREAKS = frozenset((".", ",", ";", "!", "?", "and", "which", "that", "that's", "who"))
 _WHO_SPEAKS = frozenset(("me", "you", "us", "here"))
@@ -53,6 +53,7 @@ _OF_ME = {"closest": "nearest-me", "farthest": "farthest-me", "near": "nearest-m
 _TO = frozenset(("to", "from"))
 _THE = frozenset(("the", "that", "those"))
 _DENYING = frozenset(("without", "no"))
+_OWN = {"left-of-all": "own-left", "right-of-all": "own-right"}
 _ONE_SIDE = {"left-of-all": "leftmost", "right-of-all": "rightmost"}
 
 
@@ -129,6 +130,8 @@ class _Reading:
 
     def _is_side(self, p: _Piece) -> bool:
         """Whether "left" and "right" alone are sides: not in "I left it there"."""
+        if p.first and self.words[p.first - 1].end - self.words[p.first - 1].start > len(self.tokens[p.first - 1]):
+            return True  # "the couch's left"
         before = self.tokens[p.first - 1 : p.first] if p.first else ["the"]
         return self.tokens[p.first : p.last] not in (["left"], ["right"]) or not _BEFORE_SIDES.isdisjoint(before)
 
@@ -263,12 +266,24 @@ class _Reading:
         """Of the noun behind, where nothing but attributes stands between; else of the one before."""
         start = self.things[after[0]][0] if after else len(self.tokens)
         between = [t for i, t in enumerate(self.tokens[p.last : start], p.last) if not self._is_told(i)]
+        if before != NOBODY and p.name in _OWN and self._is_owner(before) and self._between(before, p) <= {"own"}:
+            p.name, p.others = _OWN[p.name], (before,)  # "on the couch's left"
+            p.owner = before - 1 if before else (after or (NOBODY,))[0]
+            return
         leads = bool(after) and all(t in _ARTICLES or t in ("of", "single", "very") for t in between)
         if leads and p.name.startswith(("left-of-all", "right-of-all")):
             p.name = p.name if p.last > p.first + 1 else _ONE_SIDE[p.name]
         p.owner = after[0] if leads else before if before != NOBODY else (after or (NOBODY,))[0]
         if p.name in ("nearest-me", "farthest-me") and p.last == p.first + 1 and after:
             self._nearest(p, before, after[0], leads)
+
+    def _is_owner(self, thing: int) -> bool:
+        """Whether a noun stands there as "couch's"."""
+        word = self.words[self.things[thing][1] - 1]
+        return word.end - word.start > len(word.text)
+
+    def _between(self, thing: int, p: _Piece) -> set[str]:
+        return set(self.tokens[self.things[thing][1] : p.first])
 
     def _nearest(self, p: _Piece, before: int, after: int, leads: bool) -> None:
         """ "The nearest chair to the door", "the chair nearest the door"."""

@@ -135,12 +135,14 @@ _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("dete
 
 
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
-    """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips, and are meant
-    before those of the lexicon; nor is a verb that nobody taught the lexicon: "the sink huddles by the blanket" tells
-    of no handles."""
+    """The words with slips put right, and "couch's" as "couch"; spans stay those of the sentence.
+
+    Words of ``labels`` are no slips, and are meant before those of the lexicon; nor is a verb that nobody taught the
+    lexicon: "the sink huddles by the blanket" tells of no handles."""
     own = {part for label in labels for part in label.lower().split()}
     result: list[Word] = []
-    for i, word in enumerate(words):
+    for i, said in enumerate(words):
+        word = _bare(said, own)
         meant = "" if word.text in own else _label_meant(word.text, own) or meant_by(word.text)
         if meant and word.text.endswith("s") and 0 < i < len(words) - 1:
             subject, follows = result[-1].text, words[i + 1].text
@@ -148,6 +150,13 @@ def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
                 meant = ""
         result.append(replace(word, text=meant) if meant else word)
     return result
+
+
+def _bare(word: Word, own: set[str]) -> Word:
+    """A known noun without what makes it an owner."""
+    bare = word.text.removesuffix("'s")
+    known = bare != word.text and (bare in own or (bare,) in lexicon().surfaces)
+    return replace(word, text=bare) if known else word
 
 
 def _label_meant(token: str, own: set[str]) -> str:

@@ -59,6 +59,7 @@ _UNARY = frozenset(
 )  # fmt: skip
 _LOOKS = frozenset(("colour", "material"))
 _OUTERMOST = frozenset(("top", "bottom", "topmost", "uppermost", "most", "very"))
+_FROM_IT = 3  # words behind a noun up to the landmark that a rank counts from
 _OF_REACH = 4  # words between "of" and those of which one is meant
 _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
 _ON_THE_FLOOR_M = 0.2
@@ -113,7 +114,8 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(_numbered(graph, words)), words)))
+        graph = _numbered(_own_sides(graph, words), words)
+        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
@@ -491,13 +493,33 @@ class Decoder:
 
 
 def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
-    """The graph, with "chair number five" told of the chair."""
+    """The graph, with "chair number five" told of the chair, and "the third chair from the door" of the door."""
     told = list(graph.told)
+    related = {o for t in told for o in t.others}
+    ranked = {t.owner for t in told if t.name == "rank"}
     for t in graph.things:
         said = [w.text for w in words[t.last : t.last + 2]]
         if said[:1] == ["number"] and ordinal(said[1:]) is not None and not any(r.first == t.last for r in told):
             told.append(Told(t.last, t.last + 2, "rank", t.number))
+        behind = next((a for a in graph.things if 1 <= a.first - t.last <= _FROM_IT), None)
+        if said[:1] == ["from"] and t.number in ranked and behind is not None and behind.number not in related:
+            told.append(Told(t.last, t.last + 1, "closest", t.number, (behind.number,)))
     return replace(graph, told=tuple(told))
+
+
+def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with "on the couch's left" told of the couch's own side, wherever who speaks stands."""
+    owner = next((k for k, w in enumerate(words) if w.end - w.start > len(w.text)), None)
+    behind = [] if owner is None else [w.text for w in words[owner + 1 : owner + 3]]
+    side = next((name for name in behind[: 1 + (behind[:1] == ["own"])] if name in ("left", "right")), "")
+    target = next((t.number for t in graph.things if t.kind == TARGET and not t.first <= (owner or 0) < t.last), None)
+    if owner is None or not side or target is None:
+        return graph
+    things = [t for t in graph.things if not t.first <= owner < t.last]
+    number = 1 + max(t.number for t in graph.things)
+    told = [t for t in graph.told if not t.first <= owner + behind.index(side) + 1 < t.last and t.last != owner - 1]
+    told.append(Told(owner + 1, owner + 1 + len(behind), f"own-{side}", target, (number,)))
+    return replace(graph, things=(*things, Thing(owner, owner + 1, LANDMARK, number)), told=tuple(told))
 
 
 def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
