@@ -513,8 +513,13 @@ def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     behind = [] if owner is None else [w.text for w in words[owner + 1 : owner + 3]]
     side = next((name for name in behind[: 1 + (behind[:1] == ["own"])] if name in ("left", "right")), "")
     target = next((t.number for t in graph.things if t.kind == TARGET and not t.first <= (owner or 0) < t.last), None)
-    if owner is None or not side or target is None:
-        return graph
+    if (
+        owner is None
+        or not side
+        or target is None
+        or not _PARTS.isdisjoint(w.text for w in words[owner + 2 : owner + 4])
+    ):
+        return graph  # "the table's left leg" is no side
     things = [t for t in graph.things if not t.first <= owner < t.last]
     number = 1 + max(t.number for t in graph.things)
     told = [t for t in graph.told if not t.first <= owner + behind.index(side) + 1 < t.last and t.last != owner - 1]
