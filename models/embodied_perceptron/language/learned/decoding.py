@@ -159,6 +159,9 @@ class Decoder:
         number = self._count_before(target) if told_number is None else cardinal(self._tokens(told_number))
         every = "every" in names or EVERY_NUMBER in names or phrase.plural or graph.intent not in ("find",)
         any_of = "any" in names and graph.intent == "find"
+        speaker = self._speaker()
+        if speaker is not None and speaker.kind == "before":
+            constraints = [_seen_from(c, speaker) for c in constraints]
         place = _PLACE_OF.get(phrase.noun)
         if place is not None and phrase.noun not in self.labels:  # weak: what stands elsewhere may be called so too
             there = Constraint(place[0], (ObjectPhrase(place[1], phrase.span),), weight=_NAMED_AFTER, span=phrase.span)
@@ -169,7 +172,7 @@ class Decoder:
             self.text,
             phrase,
             tuple(constraints),
-            self._speaker(),
+            speaker,
             tuple(
                 self._phrase(n, 0) for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]
             ),
@@ -392,6 +395,8 @@ class Decoder:
             kind = t.name.removeprefix("speaker-")
             if kind == "from" and set(t.others) <= self._meant:  # "entering the room"
                 return SpeakerViewpoint(kind, ObjectPhrase("door", self._span(t)))
+            if kind == "at" and t.first == 0:  # "facing the couch, ..."
+                kind = "before"
             phrase = self._phrase(t.others[0], 0) if t.others else None
             if phrase is not None and phrase.noun != ANYTHING:
                 return SpeakerViewpoint(kind, phrase)
@@ -490,6 +495,13 @@ class Decoder:
         if c.relation != "low" or not self.text[slice(*c.span)].lower().endswith(("floor", "ground")):
             return c
         return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
+
+
+def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
+    """ "Facing the couch, the lamp on the left": left of the couch for who faces it."""
+    if c.relation not in ("left-of-all", "right-of-all"):
+        return c
+    return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
 
 
 def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
