@@ -7,6 +7,8 @@ QUICK ?=
 OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
+# What stands still in C, where no time-out of Python reaches it, ends with the lines at which it stood.
+HANG = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
 
@@ -30,7 +32,7 @@ demo: setup
 	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) $(if $(QUERY),--query '$(QUERY)') --out $(OUT)/demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(HANG) $(PYTEST_ARGS)
 
 test-all: setup
 	$(BIN)/python -m pip install --quiet "ray>=2.9"

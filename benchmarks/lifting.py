@@ -28,6 +28,7 @@ from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import Detections
@@ -74,6 +75,7 @@ def _round(frames: Sequence[PosedFrame], detector: _Remembering, every: int) -> 
     volume = FeatureVolume(PerceptronConfig().volume)
     lift = DetectionLift(lambda: detector)
     nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
+    shapes, walls = PerceptronConfig().objects.segmentation, WallFrame()
     cpu_s, looked_s, calls = 0.0, detector.cpu_s, 0
     for number, posed in enumerate(frames, 1):
         volume.integrate(posed)
@@ -82,7 +84,7 @@ def _round(frames: Sequence[PosedFrame], detector: _Remembering, every: int) -> 
         copy = volume.copy()
         snapshot = copy.snapshot()
         floor_z_m = float(np.percentile(snapshot.mean_point_m[:, 2], 2))
-        scene = MapCopy(copy, LatestCameraPoses(), snapshot, floor_z_m, PerceptronConfig().objects)
+        scene = MapCopy(copy, LatestCameraPoses(), snapshot, floor_z_m, shapes, walls)
         began = time.thread_time()
         lift.with_evidence(nothing, scene)
         cpu_s += time.thread_time() - began

@@ -15,7 +15,7 @@ take their turn again. Nothing new is seen: ours encodes no image, and where the
 the network does not run. The boxes are compared then too: what has changed since it ran moves them a little.
 
 Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
-second. Rates: one thread fuses at 30 Hz, another perceives as fast as it can.
+second. Rates: one thread fuses at 30 Hz, one encodes and one perceives as fast as it can, as in the node.
 
 One torch thread. Ratios are of CPU time, which does not see what else the machine does; rates are of wall time.
 """
@@ -28,7 +28,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import _report as report
@@ -45,9 +45,11 @@ from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
@@ -168,7 +170,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         options.window_ahead,
         options.reuse_tolerance,
     )
-    clock = _Clock()
+    walls, clock = WallFrame(), _Clock()
     rows: list[Row] = []
     last: Detections | None = None
     for n, frame in enumerate((*frames, *standing), 1):
@@ -183,7 +185,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         view_direction = ViewDirection.of(frame.T_world_camera)
         timed_lookup = _timed(StreamingLookup.__call__, clock)
         with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"), predictor.keeping():
-            ours = predictor.predict(copy, view_direction, 0.0)
+            ours = predictor.predict(copy, view_direction, 0.0, manhattan=walls.of(copy.snapshot(), 0.0))
         row = {"frames": n, "standing": n > count, "images_encoded": features.encoded - encoded, "ours": _stages(clock)}
         if n in at:
             with clock("encode"):
@@ -312,13 +314,14 @@ def laps(inference: Predictor, rooms: int, count: int, times: int) -> Row:
 
 
 def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
-    """One thread fuses at 30 Hz, this one perceives without pause."""
+    """One thread fuses at 30 Hz, one encodes keyframes, one perceives without pause, with the node's priorities."""
     frames = frames_of(rooms, count)
     it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
     for i, frame in enumerate(frames[:10]):
         it.integrate(again(frame, i + 1))
     it.perceive()
     stop, fused, late, stages = threading.Event(), [], [], defaultdict(list)
+    arrived: list[float] = []
 
     def fuse() -> None:
         began, i = time.perf_counter(), 0
@@ -328,30 +331,48 @@ def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
                 time.sleep(wait)
             # ten frames per pose of the tour: the camera drives slowly
             start = time.perf_counter()
-            report = it.integrate(again(frames[(10 + i // 10) % count], 10**9 + i * 33_000_000))
+            report = it.integrate(again(frames[(10 + i // 10) % count], 10**9 + i * 33_000_000), encode=False)
             fused.append((time.perf_counter() - start) * 1e3)
+            arrived.append((time.perf_counter() - due) * 1e3)
             late.append(start - due)
             for name, ms in report.stage_ms.items():
                 stages[f"integrate: {name}"].append(ms)
             i += 1
 
-    thread = threading.Thread(target=fuse)
-    began, looks, cpu = time.perf_counter(), [], []
-    thread.start()
-    while time.perf_counter() - began < seconds:
-        start, spent = time.perf_counter(), time.thread_time()
-        seen = it.perceive()
-        looks.append((time.perf_counter() - start) * 1e3)
-        cpu.append((time.thread_time() - spent) * 1e3)
-        for name, ms in seen.stage_ms.items():
-            stages[f"perceive: {name}"].append(ms)
+    def encode() -> None:
+        yield_to_fusion()
+        while not stop.wait(0.005):
+            it.encode_keyframes()
+
+    def perceive() -> None:
+        yield_to_fusion()
+        while not stop.is_set():
+            start, spent = time.perf_counter(), time.thread_time()
+            seen = it.perceive()
+            looks.append((time.perf_counter() - start) * 1e3)
+            cpu.append((time.thread_time() - spent) * 1e3)
+            for name, ms in seen.stage_ms.items():
+                stages[f"perceive: {name}"].append(ms)
+
+    looks: list[float] = []
+    cpu: list[float] = []
+    threads = [threading.Thread(target=work) for work in (fuse, encode, perceive)]
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)  # as the node
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
     elapsed = time.perf_counter() - began
     stop.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(before_s)
     return {
         "perception_hz": len(looks) / elapsed,
         "fusion_hz": len(fused) / elapsed,
         "integrate_ms": {"p50": float(np.percentile(fused, 50)), "p99": float(np.percentile(fused, 99))},
+        "image_to_fused_ms": {"p50": float(np.percentile(arrived, 50)), "p99": float(np.percentile(arrived, 99))},
         "perceive_ms": {"p50": float(np.percentile(looks, 50)), "p99": float(np.percentile(looks, 99))},
         "perceive_cpu_ms": float(np.median(cpu)),
         "load": os.getloadavg()[0],
@@ -363,12 +384,12 @@ def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def network(weights: str) -> tuple[Predictor, str]:
+def network(weights: str, precision: Literal["float32", "auto"]) -> tuple[Predictor, str]:
     """The named weights, else the shipped ones, else random ones."""
     if not weights and "tiny" in available():
         weights = "tiny"
     if weights:
-        return load_inference(weights), weights
+        return load_inference(weights, precision=precision), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
     return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"
@@ -390,6 +411,9 @@ def main() -> int:
     """Measure, print, write; exit code 1 when the two protocols give different boxes."""
     parser = report.parser(__doc__)
     parser.add_argument("--weights", default="", help="a shipped name or a file")
+    parser.add_argument(
+        "--precision", default=NetworkOptions.precision, choices=("float32", "auto"), help="as network.precision"
+    )
     parser.add_argument("--frames", type=int, default=50, help="of the longest prefix")
     parser.add_argument("--last", type=int, default=10, help="so many of the last prefixes make the ratios")
     parser.add_argument("--rooms", type=int, default=4, help="of a lap")
@@ -398,7 +422,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="for the rates")
     options = report.parse(parser, frames=6, last=2, rooms=1, poses=10, laps=3, seconds=2.0)
     torch.set_num_threads(1)
-    inference, name = network(options.weights)
+    inference, name = network(options.weights, options.precision)
     warm_up()
     prefixes(inference, 3, (3,))  # compiles what is left
     count, compared = options.frames, options.last
@@ -415,6 +439,7 @@ def main() -> int:
     rate = rates(inference, min(options.rooms, 2), min(options.poses, 40), options.seconds)
     results: Row = {
         "weights": name,
+        "precision": options.precision,
         "frames": options.frames,
         "encode_fuse_speedup_at_50": ratio(last, "encode", "fuse"),
         "update_speedup_at_50": ratio(last, *everything),

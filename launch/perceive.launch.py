@@ -61,7 +61,7 @@ ARGUMENTS = (
     ("cameras", "", "names of the cameras, comma-separated; empty = as in config"),
     ("camera", "", "topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum; empty = as in config"),
     ("color_topic", "", "colour images of the one camera; empty = as in config"),
-    ("depth_topic", "", "its depth images, registered to colour; empty = as in config"),
+    ("depth_topic", "", "its depth images, best registered to colour; empty = as in config"),
     ("camera_info_topic", "", "its calibration; empty = as in config"),
     ("detections_topic", "", "2-D detections of another program; {camera} = each camera's name; empty = as in config"),
     ("fusion_frame", "", "frame in which the map is built; empty = as in config (odom)"),

@@ -94,6 +94,23 @@ class VolumeConfig:
 
 
 @dataclass(frozen=True)
+class SpillConfig:
+    """Places left behind, on the disk.
+
+    Attributes:
+        folder: blocks that are evicted are kept here as long as the map is, and come back when the robot does; it must
+            be there. For voxels on the CPU. "" = they are forgotten.
+        max_gib: of it; the oldest go first.
+    """
+
+    folder: str = ""
+    max_gib: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require(0 < self.max_gib <= 1e6, f"max_gib must be in (0, 1e6], got {self.max_gib}")
+
+
+@dataclass(frozen=True)
 class KeyframeConfig:
     """Which frames are kept whole.
 
@@ -404,6 +421,8 @@ class NetworkOptions:
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
             answer, from :attr:`ScorePolicy.decode` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
+        precision: of the dense layers (occupancy, refinement) on the CPU: "auto" multiplies bfloat16 where the
+            processor has instructions for it, in half of the time; answers then differ in the third digit.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
@@ -418,6 +437,7 @@ class NetworkOptions:
     classes: tuple[str, ...] = ()
     all_boxes: bool = False
     features: Literal["float16", "float32"] = "float16"
+    precision: Literal["float32", "auto"] = "float32"
     image_backend: Literal["torch", "onnx"] = "torch"
     text_backend: Literal["torch", "onnx"] = "torch"
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
@@ -452,6 +472,9 @@ class LiftOptions:
         min_probability: things below it do not reach the object map.
         input_px: long side of the network's input where the file leaves it free; 0 = as usual for the layout.
         max_rate_hz: pictures a second; newest keyframes first.
+        persons: ``masked``: what an ONNX detector here takes for a person is left out of the map, for which it looks at
+            five frames a second before they are fused; ``mapped``: people are mapped like anything else.
+        witnesses: file of `evaluate calibrate-witnesses`: what the detectors are worth; "" = as the project measured.
         stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
         device: of ``transformers`` models, as for the network.
@@ -460,7 +483,17 @@ class LiftOptions:
 
     detector: str = ""
     layout: Literal[
-        "", "nanodet", "nanodet-plus", "centernet", "yolov8", "yolo11", "yolox", "rtdetr", "transformers"
+        "",
+        "nanodet",
+        "nanodet-plus",
+        "centernet",
+        "coco-ssd",
+        "open-images-ssd",
+        "yolov8",
+        "yolo11",
+        "yolox",
+        "rtdetr",
+        "transformers",
     ] = ""
     also: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -470,6 +503,8 @@ class LiftOptions:
     min_probability: float = 0.4
     input_px: int = 0
     max_rate_hz: float = 2.0
+    persons: Literal["masked", "mapped"] = "masked"
+    witnesses: str = ""
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
     device: str = "auto"
@@ -491,6 +526,7 @@ class LiftOptions:
             f"input_px must be 0 or in [32, 4096], got {self.input_px}",
         )
         _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
+        _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
         _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
         _require(len(self.providers) > 0, "providers must name at least one")
         _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
@@ -539,6 +575,7 @@ class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
+    spill: SpillConfig = field(default_factory=SpillConfig)
     keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
     assembler: SynchronizerConfig = field(default_factory=SynchronizerConfig)  # its key in files: it stays
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)

@@ -27,9 +27,11 @@ from embodied_perceptron.inference.map_predictor import ScenePrediction, image_f
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
 from embodied_perceptron.language.grounder import Grounder
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
 from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.mapping.spill import BlockSpill
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
@@ -71,7 +73,11 @@ class Perceptron(MapOwner):
         if volume is None:
             features = None if inference is None else image_features(inference)
             where = None if inference is None else inference.device
-            volume = FeatureVolume(config.volume, config.keyframes, features=features, network_device=where)
+            left = config.spill
+            spill = BlockSpill(left.folder, round(left.max_gib * 2**30)) if left.folder else None
+            volume = FeatureVolume(
+                config.volume, config.keyframes, features=features, network_device=where, spill=spill
+            )
         name_of = None if classes is None else classes.name_of
         self.inference, self.lift, self.classes = inference, lift, classes
         self._network = None if inference is None else NetworkProposer(inference, volume, config.network)
@@ -103,30 +109,36 @@ class Perceptron(MapOwner):
     def integrate(self, posed: PosedFrame, encode: bool = True) -> FusionReport:
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
-        With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume;
-        without ``encode`` it is left to :meth:`encode_keyframes`, so that the next frame need not wait for it.
+        The image of a new keyframe is looked at here, once, while nobody has to wait for the volume: for the network,
+        and for the place that it shows. Without ``encode`` that is left to :meth:`encode_keyframes`, so that the next
+        frame need not wait for it.
         Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
         camera too far from the map's origin; nothing has changed then.
         """
+        if self.lift is not None:
+            posed = self.lift.without_persons(posed)
         report, keyframe = self.map.integrate(posed)
-        if self._network is not None and keyframe is not None:
+        if keyframe is not None:
             self._to_encode.append(keyframe)
             if encode:
                 report.stage_ms.update(self.encode_keyframes())
         return report
 
     def encode_keyframes(self) -> dict[str, float]:
-        """Encode the images of keyframes that :meth:`integrate` has left; from any thread.
+        """Look at the images of keyframes that :meth:`integrate` has left; from any thread.
 
-        What a perception needs before, it encodes itself. Returns the milliseconds that it took, as ``stage_ms``.
+        What a perception needs before, it encodes itself; a map that is saved before has no place for them. Returns the
+        milliseconds that it took, as ``stage_ms``.
         """
         clock = StageClock()
-        while self._network is not None:
+        while True:
             try:
                 keyframe = self._to_encode.popleft()
             except IndexError:  # that was all
                 break
-            self._network.encode(keyframe, clock)
+            if self._network is not None:
+                self._network.encode(keyframe, clock)
+            self.map.remember(keyframe, clock)
         return clock.stage_ms
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
@@ -175,6 +187,10 @@ class Perceptron(MapOwner):
     def objects(self) -> tuple[SceneObject, ...]:
         """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
         return self.map.published.objects
+
+    def conditioned(self) -> tuple[SceneObject, ...]:
+        """:attr:`objects`, each with its condition (open, closed, empty, ...) where the map shows it."""
+        return with_conditions(self.map.published.objects, self.map.published.voxels)
 
     @property
     def prediction(self) -> ScenePrediction | None:

@@ -280,6 +280,8 @@ class SceneObject:
         user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
         category: its likeliest name among all that are known, where a list of classes publishes another; empty = the
             label. Not part of messages and files.
+        condition: ``open``, ``closed``, ``filled``, ``empty``, ``folded`` or ``unfolded``, where that was looked for
+            and the map shows it (:func:`~.language.object_states.with_conditions`); empty = not known.
         names: at most three names, best first, each with the probability that it is there and is called so; of what has
             a name, that one is the first. Empty where nothing is known.
     """
@@ -293,6 +295,7 @@ class SceneObject:
     user_name: str = ""
     category: str = ""
     names: tuple[tuple[str, float], ...] = ()
+    condition: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -303,6 +306,7 @@ class SceneObject:
             "state": self.state,
             "box": [round(float(v), 6) for v in self.box],
             **({"user_name": self.user_name} if self.user_name else {}),
+            **({"condition": self.condition} if self.condition else {}),
             **({"names": [{"label": n, "score": round(float(p), 6)} for n, p in self.names]} if self.names else {}),
         }
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps import detector_commands
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.tfjs import ConversionError, graph_to_onnx
+from embodied_perceptron.apps.onnx_graph import ConversionError
+from embodied_perceptron.apps.tfjs import graph_to_onnx
 
 pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -184,6 +185,74 @@ def test_mobile_networks_are_cut_before_what_only_their_runtime_knows():
         graph_to_onnx(text, data, {"wh": (1,)})
 
 
+def letters(text):
+    """An attribute as older files write it."""
+    return {"s": list(text.encode())}
+
+
+def head_model():
+    """Pictures of any size, resized in a way that only the runtime knows -> the (1, N, 2) head of a detector."""
+    rng = np.random.default_rng(4)
+    arrays = {
+        "kernel": rng.normal(size=(1, 1, 3, 4)).astype(np.float32),
+        "gamma": rng.normal(size=4).astype(np.float32),
+        "beta": rng.normal(size=4).astype(np.float32),
+        "mean": rng.normal(size=4).astype(np.float32),
+        "variance": np.abs(rng.normal(size=4)).astype(np.float32),
+        "zero": np.array([0], np.int32),
+        "one": np.array([1], np.int32),
+        "rest": np.array(-1, np.int32),
+        "single": np.array(1, np.int32),
+        "two": np.array(2, np.int32),
+    }
+    valid = {"strides": ints(1, 1, 1, 1), "padding": letters("VALID"), "data_format": letters("NHWC")}
+    norm = {"epsilon": {"f": 0.001}, "data_format": letters("NHWC"), "is_training": {"b": False}}
+    any_size = {"shape": {"shape": {"dim": [{"size": s} for s in ("-1", "-1", "-1", "3")]}}}
+    steps = [
+        ("x", "Placeholder", [], any_size),
+        *((name, "Const", [], {}) for name in arrays),
+        ("resized", "TensorArrayV3", ["x"], {}),
+        ("conv", "Conv2D", ["resized", "kernel"], valid),
+        ("norm", "FusedBatchNorm", ["conv", "gamma", "beta", "mean", "variance"], norm),
+        ("twice", "AddN", ["norm", "norm"], {"N": {"i": "2"}}),
+        ("size", "Shape", ["twice"], {}),
+        ("batch", "StridedSlice", ["size", "zero", "one", "one"], {"shrink_axis_mask": {"i": "1"}}),
+        ("wanted", "Pack", ["batch", "rest", "single", "two"], {"axis": {"i": "0"}, "N": {"i": "4"}}),
+        ("table", "Reshape", ["twice", "wanted"], {}),
+        ("head", "Squeeze", ["table"], {"squeeze_dims": ints(2)}),
+        ("two_sizes", "StridedSlice", ["size", "zero", "two", "one"], {"shrink_axis_mask": {"i": "0"}}),
+    ]
+    nodes = [{"name": n, "op": op, "input": i, "attr": a} for n, op, i, a in steps]
+    weights = [{"name": n, "shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()]
+    model = {"modelTopology": {"node": nodes}, "weightsManifest": [{"weights": weights}]}
+    return json.dumps(model), b"".join(a.tobytes() for a in arrays.values()), arrays
+
+
+def test_heads_are_fed_behind_what_only_their_runtime_knows_and_take_their_names_along():
+    text, data, arrays = head_model()
+    converted = graph_to_onnx(text, data, {"head": (1, 30, 2)}, {"resized": (1, 5, 3, 3)}, ("cup", "", "chair"))
+    session = ort.InferenceSession(converted, providers=["CPUExecutionProvider"])
+    assert session.get_modelmeta().custom_metadata_map["names"] == "{0: 'cup', 1: '', 2: 'chair'}"
+    x = np.random.default_rng(5).normal(size=(1, 5, 3, 3)).astype(np.float32)
+    (value,) = session.run(None, {session.get_inputs()[0].name: x.transpose(0, 3, 1, 2)})
+    conv = x[0] @ arrays["kernel"][0, 0]
+    norm = (conv - arrays["mean"]) / np.sqrt(arrays["variance"] + 0.001) * arrays["gamma"] + arrays["beta"]
+    np.testing.assert_allclose(value, 2 * norm.reshape(1, 30, 2), atol=1e-4)
+    with pytest.raises(ConversionError, match="TensorArrayV3"):
+        graph_to_onnx(text, data, {"head": (1, 30, 2)})
+    with pytest.raises(ConversionError, match="'two_sizes' slices more than one number"):
+        graph_to_onnx(text, data, {"two_sizes": (2,)}, {"resized": (1, 5, 3, 3)})
+    with pytest.raises(ConversionError, match="no node elsewhere"):
+        graph_to_onnx(text, data, {"head": (1, 30, 2)}, {"elsewhere": (1, 5, 3, 3)})
+
+
+def test_names_of_coco_stand_at_their_numbers():
+    names = detector_commands.DETECTORS["coco-ssd"].names
+    assert len(names) == 90
+    assert (names[0], names[61], names[66], names[89]) == ("person", "chair", "dining table", "toothbrush")
+    assert names.count("") == 10
+
+
 @pytest.fixture
 def archive(tmp_path):
     text, data, _ = small_model()
@@ -200,7 +269,7 @@ def archive(tmp_path):
 def small(archive, monkeypatch):
     digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     known = detector_commands.InstallableDetector(
-        "models", "1.0.0", digest, "package/models/small.json", "package/models/small.bin", "nanodet", "MIT"
+        "models", "1.0.0", digest, "package/models/small.json", ("package/models/small.bin",), "nanodet", "MIT"
     )
     monkeypatch.setitem(detector_commands.DETECTORS, "small", known)
     return known

@@ -153,6 +153,26 @@ def test_what_was_taken_away_is_not_detected_any_more(seen):
     assert "table" in {o.label for o in lift.objects}
 
 
+def test_things_that_are_kept_are_as_if_completed_now(seen, monkeypatch):
+    frames, shown = seen
+    detector = KnowingDetector(dict(shown))
+    lift = DetectionLift(lambda: detector, QUICK)
+    perceptron, completed, kept = Perceptron(config(), lift=lift), [], 0
+    complete = lift._complete
+    monkeypatch.setattr(lift, "_complete", lambda *given: completed.append(1) or complete(*given))
+    for posed in frames:
+        perceptron.integrate(posed)
+        completed.clear()
+        perceptron.perceive()
+        kept += len(lift.things) - len(completed)
+        for thing in lift.things:
+            now = complete(thing.candidate, lift.floor_z_m, list(map(lift.found_in, lift.views)), lift._vocabularies())
+            assert (thing.label, thing.probability, thing.trusted) == (now.label, now.probability, now.trusted)
+            np.testing.assert_array_equal(thing.box, now.box)
+            assert all(view < len(lift.views) for view, _ in thing.candidate.members)
+    assert kept > 0
+
+
 def test_corrected_poses_move_what_was_lifted(seen):
     frames, shown = seen
     perceptron, _ = perceive(KnowingDetector(shown), frames)

@@ -16,7 +16,6 @@ from embodied_perceptron.geometry.manhattan import (
     WORLD,
     ManhattanFrame,
     Region,
-    kept_frame,
     wall_aligned_frame,
 )
 from embodied_perceptron.geometry.transforms import make_transform
@@ -179,7 +178,7 @@ def test_a_turned_world_is_seen_alike():
 def test_a_frame_stays_while_another_is_hardly_better():
     def kept(yaw_deg: float, last: ManhattanFrame) -> ManhattanFrame:
         coords = np.floor(room(math.radians(yaw_deg), np.random.default_rng(0)) / VOXEL_M).astype(np.int32)
-        return kept_frame(last, wall_aligned_frame(coords, VOXEL_M, 0.0), coords, VOXEL_M, 0.0)
+        return wall_aligned_frame(coords, VOXEL_M, 0.0, last)
 
     first, second, far = (ManhattanFrame(math.radians(k * STEP_DEG)) for k in (1, 2, 6))
     between = [1.5 * STEP_DEG - 0.1, 1.5 * STEP_DEG + 0.1]  # walls that tremble about the middle of two steps
@@ -192,4 +191,4 @@ def test_a_frame_stays_while_another_is_hardly_better():
 
 def test_without_much_to_see_no_frame_stays():
     nothing = np.zeros((0, 3), np.int32)
-    assert kept_frame(ManhattanFrame(math.radians(STEP_DEG)), WORLD, nothing, VOXEL_M, 0.0) == WORLD
+    assert wall_aligned_frame(nothing, VOXEL_M, 0.0, ManhattanFrame(math.radians(STEP_DEG))) == WORLD

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.inference.loading import GridConv, QuickElu, fold_batch_norms
+from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, fold_batch_norms, grid_products
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
@@ -77,3 +77,46 @@ def test_quick_elu_is_elu() -> None:
     torch.testing.assert_close(quick(x), torch.nn.functional.elu(x), atol=1e-7, rtol=0, equal_nan=True)
     kept = fold_batch_norms(torch.nn.Sequential(torch.nn.ELU(alpha=0.5)))[0]
     assert isinstance(kept, torch.nn.ELU)
+
+
+@pytest.mark.parametrize(("edges", "bias"), [((2, 2, 2), True), ((2, 2, 2), False), ((1, 2, 3), True)])
+def test_splitting_cells_is_torchs_own_transposed_convolution(edges: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.ConvTranspose3d(6, 5, edges, edges, bias=bias)
+    quick = fold_batch_norms(torch.nn.Sequential(conv))[0]
+    assert isinstance(quick, GridSplit)
+    for x in (torch.randn(1, 6, 4, 3, 2), torch.randn(2, 4, 3, 2, 6).permute(0, 4, 1, 2, 3)):
+        with torch.inference_mode():
+            close(quick(x), conv(x))
+
+
+@pytest.mark.parametrize("other", [{"padding": 1}, {"stride": 1}, {"groups": 2}, {"output_padding": 1}])
+def test_transposed_convolutions_of_several_inputs_stay(other: dict[str, int]) -> None:
+    conv = torch.nn.ConvTranspose3d(4, 4, 2, **{"stride": 2, **other})
+    with pytest.raises(ValueError, match="its kernel must be its stride"):
+        GridSplit(conv)
+    assert type(fold_batch_norms(torch.nn.Sequential(conv))[0]) is torch.nn.ConvTranspose3d
+
+
+def test_short_products_of_grids_are_right_to_the_third_digit() -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv3d(16, 24, 3, padding=1)
+    x = torch.randn(1, 16, 8, 8, 4)
+    exact, short = (GridConv(conv, dtype) for dtype in (torch.float32, torch.bfloat16))
+    with torch.inference_mode():
+        close(exact(x), conv(x))
+        found = short(x)
+        assert found.dtype == torch.float32
+        error = (found - conv(x)).abs().max() / conv(x).abs().max()
+    assert 1e-5 < error < 1e-2  # it is another product, and a good one
+    point = torch.nn.Conv3d(16, 24, 1)
+    with torch.inference_mode():
+        close(GridConv(point, torch.bfloat16)(x), point(x))  # what classifies is exact
+
+
+def test_short_products_only_where_they_are_asked_for_and_multiplied(monkeypatch) -> None:
+    for name, there in (("avx512_bf16", False), ("amx_tile", True)):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda there=there: there, raising=False)
+    assert (grid_products("float32"), grid_products("auto")) == (torch.float32, torch.bfloat16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    assert grid_products("auto") == torch.float32

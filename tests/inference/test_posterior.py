@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
@@ -15,6 +16,7 @@ from embodied_perceptron.inference.posterior import (
     DetectorConfusions,
     Evidence,
     WitnessModel,
+    log_weights,
     read_witnesses,
     shipped_witnesses,
     witnesses_json,
@@ -128,3 +130,20 @@ def test_files_come_back_and_others_are_refused():
         model(thing=math.nan)
     with pytest.raises(ValueError, match="called 'any'"):
         WitnessModel(dict.fromkeys(FEATURES, 0.0), {})
+
+
+def test_log_weights_are_as_by_hand_also_of_states_that_do_not_exist():
+    rng = np.random.default_rng(3)
+    table, weights = rng.normal(size=(4, 5, len(FEATURES))), rng.normal(size=len(FEATURES))
+    offset = rng.normal(size=(4, 5))
+    offset[2, 3:] = -np.inf
+    column = FEATURES.index("confusion")
+    rest = [k for k in range(len(FEATURES)) if k != column]
+    plain = offset + table[..., rest] @ weights[rest]
+    found = log_weights(table, offset, weights)
+    np.testing.assert_allclose(found[:, 0], plain[:, 0])
+    confused = plain[:, 1:] + table[:, 1:, column] * weights[column]
+    shift = logsumexp(plain[:, 1:], axis=1) - logsumexp(confused, axis=1)
+    np.testing.assert_allclose(found[:, 1:], confused + shift[:, None])
+    # what is there at all is what the other features say
+    np.testing.assert_allclose(logsumexp(found[:, 1:], axis=1), logsumexp(plain[:, 1:], axis=1))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +28,7 @@ from embodied_perceptron.config import (
 )
 from embodied_perceptron.mapping import device_map, devices, volume, voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
-from embodied_perceptron.mapping.devices import is_device_fault, resolve_device
+from embodied_perceptron.mapping.devices import is_device_fault, resolve_device, yield_to_fusion
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
@@ -341,3 +344,25 @@ def test_a_network_goes_on_on_the_cpu(error: RuntimeError, monkeypatch: pytest.M
     assert not here.device_faults
     again = there.perceive()  # and it stays so
     assert fault in again.diagnostics
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_what_may_take_its_time_gives_way_and_so_do_its_threads() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    found: list[int] = []
+
+    def work() -> None:
+        yield_to_fusion()
+        found.append(priority())
+        child = threading.Thread(target=lambda: found.append(priority()))
+        child.start()
+        child.join()
+
+    before = priority()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [min(before + 5, 19)] * 2
+    assert priority() == before  # fusing goes on as it was

@@ -384,6 +384,7 @@ def test_kill_9_during_save_leaves_a_whole_map(tmp_path: Path) -> None:
     assert len(FeatureVolume.from_file(path)) == expected
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("stage", ["write", "flush", "replace"])
 def test_death_at_any_stage_of_a_save_leaves_the_old_map(
     volume: FeatureVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str

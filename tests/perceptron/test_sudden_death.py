@@ -25,6 +25,8 @@ from embodied_perceptron.recordings.recording import DepthSample
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron.scene.live_map import labels_path
 
+pytestmark = pytest.mark.forks
+
 MOST_MOMENTS = 64
 OLD, NEW = "Anna's desk", "Bert's desk"
 

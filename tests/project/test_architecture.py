@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -308,12 +309,14 @@ def test_what_is_imported_of_our_own_is_there() -> None:
     assert absent == []
 
 
+@cache
 def _file_of(module: str) -> Path | None:
     """A module's file, or the folder of a package; None where there is neither."""
     base = SOURCES[module.split(".")[0]].parent.joinpath(*module.split("."))
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py", base) if p.exists()), None)
 
 
+@cache
 def _names_in(module: str) -> set[str]:
     """Every name that a module binds anywhere."""
     path = _file_of(module)

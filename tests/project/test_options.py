@@ -17,7 +17,7 @@ from embodied_perceptron.apps.cli import build_app
 OWN_DEFAULTS = {
     ("--version", "generate"): "networks are trained on the later homes; what is shown is what the shipped ones know",
     ("--views", "evaluate robustness"): "each view is of one target, and rendered anew for every factor",
-    ("--frames", "label"): "frames to look through, not a drive",
+    **{("--frames", command): "frames to look through, not a drive" for command in ("label", "export-map")},
     ("--perceive-every", "evaluate calibrate-witnesses"): "looks that follow each other at once say the same",
     ("--port", "label"): "it is open beside a viewer",
     ("--port", "mcp"): "so is this one",

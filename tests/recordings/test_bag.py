@@ -286,11 +286,11 @@ def test_undecodable_images_are_named_or_counted(tmp_path: Path, changes: dict[s
 
 def test_an_encoding_that_changes_to_an_unknown_one(tmp_path: Path) -> None:
     out = [
-        (topic, t, image(t, OPTICAL, pixels(2)[0], encoding="yuv422") if topic == TOPICS["color"] and t > T0 else m)
+        (topic, t, image(t, OPTICAL, pixels(2)[0], encoding="p010") if topic == TOPICS["color"] and t > T0 else m)
         for topic, t, m in messages()
     ]
     path = write_bag(tmp_path / "bag", out)
-    with pytest.raises(RecordingError, match="image encoding 'yuv422' is not supported"):
+    with pytest.raises(RecordingError, match="image encoding 'p010' is not supported"):
         list(PosedFrameStream(BagRecording(path), SynchronizerConfig()))
 
 
@@ -571,8 +571,8 @@ def test_depth_of_another_scale(tmp_path: Path) -> None:
 
 
 def test_unsupported_encodings_are_named(tmp_path: Path) -> None:
-    out = messages(encoding="bayer_rggb8", step=3 * W)
-    with pytest.raises(RecordingError, match=r"no colour images.*bayer_rggb8 cannot be read: colour may be rgb8"):
+    out = messages(encoding="p010", step=3 * W)
+    with pytest.raises(RecordingError, match=r"no colour images.*p010 cannot be read: colour may be rgb8"):
         open_recording(write_bag(tmp_path / "bag", out))
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
+import zipfile
+import zlib
 
 import cv2
 import numpy as np
@@ -22,12 +26,13 @@ from embodied_perceptron.recordings.exports import (
 )
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import DepthSample, PosedFrameStream, RecordingError
-from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.recordings.tum import read_tum_camera
+from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
 FRAMES = 5
+WIDTH, HEIGHT = INTRINSICS.width, INTRINSICS.height
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +134,45 @@ def arkitscenes(folder, twin):
     return folder
 
 
-MAKERS = dict(zip(EXPORT_FORMATS, (scannet, stray, polycam, arkitscenes), strict=True))
+def record3d(folder, twin):
+    """The EXR export; depth is what the millimetres of the twin mean."""
+    for name in ("rgb", "depth"):
+        (folder / name).mkdir(parents=True)
+    os.environ["OPENCV_IO_ENABLE_OPENEXR"] = "1"
+    for i, color, depth, _ in contents(twin):
+        shutil.copy(color, folder / "rgb" / f"{i}.png")
+        cv2.imwrite(str(folder / "depth" / f"{i}.exr"), metres(depth))
+    (folder / "metadata.json").write_text(json.dumps(record3d_metadata(twin)))
+    return folder
+
+
+def metres(depth):
+    return cv2.imread(str(depth), cv2.IMREAD_UNCHANGED).astype(np.float32) / np.float32(1000)
+
+
+def record3d_metadata(twin):
+    poses = []
+    for _, _, _, T in contents(twin):
+        P = arkit(T)
+        poses.append([*map(float, rotation_to_quaternion(P[:3, :3])), *map(float, P[:3, 3])])
+    k = INTRINSICS
+    K = [k.fx, 0, 0, 0, k.fy, 0, k.cx, k.cy, 1]
+    return {"w": k.width, "h": k.height, "dw": k.width, "dh": k.height, "K": K, "fps": 10, "poses": poses}
+
+
+def r3d(path, twin, pack, **changes):
+    """An .r3d file, depth packed by ``pack``."""
+    said = record3d_metadata(twin) | changes
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("metadata", json.dumps({k: v for k, v in said.items() if v is not None}))
+        for i, color, depth, _ in contents(twin):
+            file.writestr(f"rgbd/{i}.jpg", color.read_bytes())
+            file.writestr(f"rgbd/{i}.depth", pack(metres(depth).tobytes()))
+            file.writestr(f"rgbd/{i}.conf", pack(np.full(WIDTH * HEIGHT, 2, np.uint8).tobytes()))
+    return path
+
+
+MAKERS = dict(zip(EXPORT_FORMATS, (scannet, stray, polycam, arkitscenes, record3d), strict=True))
 
 
 def mapped(recording):
@@ -150,7 +193,7 @@ def test_a_folder_becomes_the_map_of_its_twin(name, twin, tmp_path):
     assert count == FRAMES
     assert (here.coords == there.coords).all()
     assert (here.hits == there.hits).all()
-    lossless = name in ("ScanNet's exporter", "ARKitScenes")
+    lossless = name in ("ScanNet's exporter", "ARKitScenes", "Record3D")
     apart = np.abs(here.mean_color.astype(int) - there.mean_color)
     assert apart.max() == 0 if lossless else apart.mean() < 12
 
@@ -170,7 +213,7 @@ def test_twins_are_told_apart_by_a_pose(twin, tmp_path):
 
 def test_depth_takes_the_nearest_pixel_on_the_ray():
     color = Intrinsics(100.0, 100.0, 49.5, 39.5, 100, 80)
-    small = resized(color, 25, 20)
+    small = color.resized(25, 20)
     assert (small.fx, small.cx, small.width) == (25.0, 12.0, 25)
     depth = np.arange(1, 501, dtype=np.float32).reshape(20, 25)
     found = register_depth(depth, small, color)
@@ -202,7 +245,7 @@ def test_large_colour_is_made_smaller():
 
 def test_a_smaller_depth_image_becomes_the_map_of_its_registered_twin(twin, tmp_path):
     folder = scannet(tmp_path / "export", twin)
-    small = resized(INTRINSICS, 80, 60)
+    small = INTRINSICS.resized(80, 60)
     for path in (folder / "depth").iterdir():
         raw = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)[::2, ::2]
         cv2.imwrite(str(path), raw)
@@ -239,13 +282,16 @@ def test_a_depth_camera_that_is_none_is_named(twin, tmp_path, given, words):
 
 def test_depth_of_another_size_than_its_camera_is_named(twin, tmp_path):
     folder = shutil.copytree(twin, tmp_path / "tum")
-    edit_camera(folder, depth_camera=vars(resized(INTRINSICS, 80, 60)))
+    edit_camera(folder, depth_camera=vars(INTRINSICS.resized(80, 60)))
     with pytest.raises(RecordingError, match="depth is 160x120, its calibration 80x60"):
         list(open_recording(folder))
 
 
 def edit_camera(folder, **changes):
-    path = folder / "camera.json"
+    edit_json(folder / "camera.json", **changes)
+
+
+def edit_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
@@ -288,6 +334,12 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
         ("Stray Scanner", lambda f: (f / "rgb.mp4").write_bytes(b"nothing"), "rgb.mp4 ends before frame 0"),
         ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("{}"), "KeyError.*t_00"),
         ("Polycam", lambda f: (f / "keyframes/cameras/1000000.json").write_text("["), "1000000.json: .*JSON"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("{}"), "metadata.json: KeyError.*'w'"),
+        ("Record3D", lambda f: (f / "metadata.json").write_text("[]"), "metadata.json: TypeError"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", K=[1, 2]), "K must have 9 numbers"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", K=[0] * 9), "frame 0: .*fx must be positive"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", poses=[]), "holds no frames"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", dw=10**6, dh=10**6), "depth of 1000000x1000000"),
         ("ARKitScenes", lambda f: (f / "lowres_wide.traj").write_text("1 2\n"), "holds no poses"),
         ("ARKitScenes", lambda f: [p.unlink() for p in (f / "lowres_wide").iterdir()], "no images in lowres_wide"),
     ],
@@ -302,7 +354,7 @@ def test_what_is_wrong_is_named(name, break_it, words, twin, tmp_path):
 @pytest.mark.parametrize("name", EXPORT_FORMATS)
 def test_an_export_that_was_cut_short_loses_only_what_is_missing(name, twin, tmp_path):
     folder = MAKERS[name](tmp_path / "export", twin)
-    depths = sorted(p for p in folder.rglob("*.png") if "depth" in p.parent.name)
+    depths = sorted(p for p in folder.rglob("*.*") if "depth" in p.parent.name)
     depths[-1].write_bytes(depths[-1].read_bytes()[:100])
     with pytest.raises(RecordingError, match=depths[-1].name):
         list(open_export(folder))
@@ -310,6 +362,56 @@ def test_an_export_that_was_cut_short_loses_only_what_is_missing(name, twin, tmp
     bad = [s for s in samples if isinstance(s, DepthSample) and isinstance(s.depth_m, BadImage)]
     assert len(bad) == 1
     assert mapped(open_export(folder, tolerate_damage=True))[1] == FRAMES - 1
+
+
+def lzfse(data):
+    return pytest.importorskip("liblzfse").compress(data)
+
+
+@pytest.mark.parametrize("pack", [bytes, zlib.compress, lzfse], ids=["plain", "zlib", "lzfse"])
+def test_an_r3d_file_becomes_the_map_of_its_twin(pack, twin, tmp_path):
+    there, _ = mapped(open_recording(twin))
+    path = r3d(tmp_path / "a.r3d", twin, pack, dw=None if pack is zlib.compress else WIDTH)
+    assert export_format(path) == "Record3D"
+    (here, count) = mapped(open_recording(path))
+    assert count == FRAMES
+    assert (here.coords == there.coords).all()
+    with zipfile.ZipFile(path) as file:
+        file.extractall(tmp_path / "folder")
+    assert (mapped(open_recording(tmp_path / "folder"))[0].coords == there.coords).all()
+
+
+def test_lzfse_without_its_package_says_what_to_install(twin, tmp_path, monkeypatch):
+    path = r3d(tmp_path / "a.r3d", twin, lambda data: b"bvx2" + data[:100])
+    monkeypatch.setitem(sys.modules, "liblzfse", None)
+    with pytest.raises(RecordingError, match=r"pip install .*record3d"):
+        list(open_recording(path))
+
+
+def test_r3d_files_that_are_damaged_are_named(twin, tmp_path):
+    (tmp_path / "text.r3d").write_text("nothing")
+    with pytest.raises(RecordingError, match=r"no \.r3d file, or was cut short"):
+        open_recording(tmp_path / "text.r3d")
+    whole = r3d(tmp_path / "a.r3d", twin, bytes).read_bytes()
+    (tmp_path / "cut.r3d").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RecordingError, match="cut short"):
+        open_recording(tmp_path / "cut.r3d")
+    for pack, words in (
+        (lambda data: data[:1000], "depth has 250 pixels|pixels, which are no image"),
+        (lambda data: b"\x78nonsense", "damaged"),
+        (lambda data: data * 3, "more than 76800 can be packed into"),
+    ):
+        with pytest.raises(RecordingError, match=words):
+            list(open_recording(r3d(tmp_path / "b.r3d", twin, pack)))
+
+
+def test_lost_and_uncertain_of_record3d(twin, tmp_path):
+    path = r3d(tmp_path / "a.r3d", twin, lambda data: data if len(data) != WIDTH * HEIGHT else bytes(len(data)))
+    assert all((s.depth_m == 0).all() for s in open_recording(path) if isinstance(s, DepthSample))
+    poses = record3d_metadata(twin)["poses"]
+    recording = open_recording(r3d(tmp_path / "b.r3d", twin, bytes, poses=[[0] * 7, *poses[1:]]))
+    assert mapped(recording)[1] == FRAMES - 1
+    assert sum(recording.left_out.counts.values()) == 1
 
 
 def test_other_folders_are_none(tmp_path):

@@ -28,6 +28,7 @@ from embodied_perceptron.recordings.tum import (
     read_tum_camera,
     write_camera_list,
 )
+from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
@@ -486,7 +487,24 @@ def test_pairs_that_cannot_be_read_are_named(tmp_path: Path, text: str, words: s
 def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
     write(tmp_path / "r")
     edit_json(k1=0.1)(tmp_path / "r")
-    with pytest.raises(RecordingError, match="distorted images are not supported in a folder"):
+    with pytest.raises(RecordingError, match="distortion is written as distortion_model and d"):
+        open_recording(tmp_path / "r")
+
+
+def test_distorted_images_are_rectified_as_those_of_a_camera_are(tmp_path: Path) -> None:
+    write(tmp_path / "r")
+    raw = read_tum_camera(tmp_path / "r")
+    d = [0.2, -0.1, 0.001, 0.002, 0.0]
+    edit_json(distortion_model="radtan", d=d)(tmp_path / "r")
+    camera = read_tum_camera(tmp_path / "r")
+    model = CameraModel(raw.intrinsics, "plumb_bob", tuple(d))
+    (_, color), (_, depth) = camera.color_files[0], camera.depth_files[0]
+    expected = model.rectify(raw.read_color(color), raw.read_depth(depth))
+    assert (camera.read_color(color) == expected[0]).all()
+    assert (camera.read_depth(depth) == expected[1]).all()
+    assert (expected[0] != raw.read_color(color)).any()
+    edit_json(distortion_model="magic")(tmp_path / "r")
+    with pytest.raises(RecordingError, match=r"camera\.json: distortion model 'magic'"):
         open_recording(tmp_path / "r")
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.textured_rooms import level_pose
 
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points, yaw_of
-from embodied_perceptron.relocalisation.alignment import Surface, best_motion, motions_of_pairs, refine
+from embodied_perceptron.relocalisation.alignment import Surface, best_motion, least_held, motions_of_pairs, refine
 from embodied_perceptron.relocalisation.surfaces import SurfaceLayers
 
 REACHES_M = (0.3, 0.25, 0.2, 0.15, 0.1, 0.08)
@@ -94,3 +94,14 @@ def test_too_few_points_fit_nowhere() -> None:
     layers = SurfaceLayers(room_points(np.random.default_rng(0)), 0.0)
     motions, share = layers.candidates(np.tile([0.0, 0.0, 1.0], (10, 1)), 0.0, 5)
     assert len(motions) == len(share) == 0
+
+
+@pytest.mark.parametrize("yaw", [0.0, 0.7])
+def test_a_corridor_holds_nothing_along_itself(yaw: float) -> None:
+    rng = np.random.default_rng(3)
+    x, z = rng.uniform(-5, 5, 8000), rng.uniform(0, 2.5, 8000)
+    turn = level_pose(yaw, (0.0, 0.0, 0.0))
+    corridor = transform_points(turn, np.column_stack([x, rng.choice([-1.0, 1.0], 8000), z]))
+    along = least_held(corridor[:500], Surface.of(corridor), np.eye(4), 0.1)
+    assert abs(along @ turn[:3, 0]) > 0.999
+    assert along[2] == 0

@@ -140,3 +140,17 @@ def test_where_places_are_alike_the_given_one_is_taken_if_it_fits() -> None:
     assert best is not None
     assert best.is_given
     assert np.allclose(best.T_map_world, np.eye(4), atol=0.06)
+
+
+@pytest.mark.parametrize("off_m", [0.25, -0.2])
+def test_along_a_corridor_features_tell_the_place(monkeypatch: pytest.MonkeyPatch, off_m: float) -> None:
+    """Its walls hold nothing along themselves: a first guess that is off along it would stay so."""
+    room = TexturedRoom(np.array([-9.0, -1.0, 0.0]), np.array([9.0, 1.0, 2.4]), np.zeros((0, 2, 3)), 5)
+    places, surface_m = mapped(room, [(-0.8, 0.0), (0.0, 0.0), (0.8, 0.0)])
+    search = PlaceSearch(places, surface_m, estimate_floor_z, level_pose(0.0, (off_m, 0.0, 0.0)))
+    monkeypatch.setattr(search, "_by_features", list)  # what is left is where it was said to be, and surfaces
+    monkeypatch.setattr(search, "_by_surfaces", lambda depth_m: [])
+    for posed in room.frames((0.1, 0.1), np.array([1.3, 1.5, 1.7, 1.9]), np.eye(4)):
+        best = search.look(posed).best
+    assert best is not None
+    assert np.abs(best.T_map_world[:3, 3]).max() < 0.05

@@ -122,6 +122,19 @@ def test_the_map_is_free_while_features_are_looked_for(monkeypatch: pytest.Monke
     assert len(it.map.places) == 0
 
 
+def test_the_next_frame_does_not_wait_for_the_place_of_a_keyframe(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, place_of, asked = Perceptron(), live_map.place_of, []
+    monkeypatch.setattr(live_map, "place_of", lambda *args: asked.append(args[0].id) or place_of(*args))
+    for frame in ROOM.frames((0.0, 0.0), ALL_ROUND[:3], np.eye(4)):
+        assert "place" not in it.integrate(frame, encode=False).stage_ms
+    assert (asked, len(it.map.places)) == ([], 0)
+    assert "place" in it.encode_keyframes()
+    assert asked == [keyframe.id for keyframe in it.volume.keyframes]
+    assert len(it.map.places) > 0
+    it.encode_keyframes()
+    assert len(asked) == len(it.volume.keyframes)  # each once
+
+
 def test_places_follow_a_corrected_map(saved: Path) -> None:
     it = Perceptron()
     it.load(saved)

@@ -35,10 +35,13 @@ class Transforms:
         self.T = T_ODOM_CAMERA
         self.known = True
         self.early = False
+        self.beside: dict[str, np.ndarray] = {}  # frames beside the optical one, with their poses in it
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         if self.early:
             return TooEarly(stamp_ns, stamp_ns - 1)
+        if target == OPTICAL:
+            return Found(self.beside[source]) if source in self.beside else Disconnected(target, source, "unknown")
         if not self.known or source != OPTICAL:
             return Disconnected(target, source, f"{source!r} is unknown")
         return Found(self.T)

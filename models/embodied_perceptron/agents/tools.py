@@ -22,6 +22,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.language.colors import color_names, mean_colors
 from embodied_perceptron.language.description import decide_relations, describe
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.scene.approach import ApproachOptions, approach_pose, floor_distance
@@ -113,13 +114,14 @@ _OBJECT = _schema_of(
         "label": _text("Name of its class."),
         "user_name": _text("What a user calls it, where somebody named it."),
         "score": _number("Probability that it is there and that name and box are right.", 0, 1),
+        "condition": _text("open, closed, filled, empty, folded or unfolded, where the map shows it."),
         "state": _text("confirmed; tentative = seen too seldom; stale = not found any more where it was."),
         "position_m": _vector("Centre of its box: x, y, z in metres."),
         "size_m": _vector("Edges of its box along its own x, y, z in metres."),
         "rotation_rad": _vector("Turn of its box in radians, R = Rz(a) Rx(b) Ry(c): a is the yaw, b and c the tilt."),
         "last_seen_s": _number("When it was found last: seconds on the clock of the camera's stamps; 0 = unknown."),
     },
-    optional=("user_name",),
+    optional=("user_name", "condition"),
 )
 _RELATION = _schema_of(
     {
@@ -143,7 +145,7 @@ def _list_objects(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
         at = np.array(given["near_m"], np.float64)
         fitting.sort(key=lambda o: (float(floor_distance(o.box, at[None])[0]), o.id))
     first = int(given.get("offset", 0))
-    shown = fitting[first : first + int(given.get("limit", 100))]
+    shown = with_conditions(fitting[first : first + int(given.get("limit", 100))], scene.voxels)
     return ToolAnswer({"frame": source.frame(), "total": len(fitting), "objects": [_as_values(o) for o in shown]})
 
 
@@ -203,7 +205,8 @@ FIND = AgentTool(
     "find",
     "Find what a sentence means",
     "Which objects a sentence means: 'the chair by the window', 'the second cup from the left', 'how many chairs', "
-    "'what is on the table'. Ends FOUND, NOT_FOUND (reason says what is missing; nearest what comes closest), "
+    "'what is on the table', 'the open cabinet', 'is the door closed?'. Ends FOUND, NOT_FOUND (reason says what is "
+    "missing; nearest what comes closest), "
     "AMBIGUOUS (reason asks what would tell the objects apart) or INVALID.",
     _schema_of(
         {
@@ -282,7 +285,7 @@ RELATIONS = AgentTool(
 
 def _object_context(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
     scene = source.perception()
-    objects = scene.objects
+    objects = with_conditions(scene.objects, scene.voxels)
     thing = _object(objects, int(given["id"]))
     row = objects.index(thing)
     boxes = np.stack([o.box for o in objects])
@@ -393,7 +396,9 @@ GOAL_NEAR = AgentTool(
 
 
 def _describe(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
-    description = describe(source.perception().objects, "dense" if given.get("dense") else "plain")
+    scene = source.perception()
+    objects = with_conditions(scene.objects, scene.voxels)
+    description = describe(objects, "dense" if given.get("dense") else "plain")
     mentions = [{"phrase": m.phrase, "ids": list(m.ids)} for m in description.mentions]
     return ToolAnswer({"frame": source.frame(), "text": description.text, "mentions": mentions})
 
@@ -541,7 +546,8 @@ def _as_values(thing: SceneObject) -> Values:
         "rotation_rad": _rounded(thing.box[6:9]),
         "last_seen_s": round(thing.last_seen_ns * 1e-9, 3),
     }
-    return {**values, "user_name": thing.user_name} if thing.user_name else values
+    named = {"user_name": thing.user_name, "condition": thing.condition}
+    return {**values, **{name: said for name, said in named.items() if said}}
 
 
 def _rounded(numbers: NDArray[np.float64]) -> list[float]:

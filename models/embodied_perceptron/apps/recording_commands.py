@@ -161,8 +161,8 @@ def replay_command(
     detector_layout: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layout of its outputs: nanodet, nanodet-plus, centernet, yolov8, yolo11, yolox or rtdetr; one "
-            "for each detector."
+            help="Layout of its outputs: nanodet, nanodet-plus, centernet, coco-ssd, open-images-ssd, yolov8, yolo11, "
+            "yolox or rtdetr; one for each detector."
         ),
     ] = None,
     classes: Annotated[
@@ -238,10 +238,12 @@ def replay_command(
 
 def _with_map(settings: PerceptronConfig, saved_map: Path | None) -> tuple[Perceptron, str]:
     """A perceptron that goes on with a saved map, and why no place in it can be looked for; "" where it can."""
+    from embodied_perceptron.apps.view_command import map_file
     from embodied_perceptron.perceptron import Perceptron
 
+    path = None if saved_map is None else map_file(saved_map)
     perceptron = Perceptron.from_config(settings)
-    return perceptron, "" if saved_map is None else perceptron.load(saved_map, find_place=True)
+    return perceptron, "" if path is None else perceptron.load(path, find_place=True)
 
 
 def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronConfig:

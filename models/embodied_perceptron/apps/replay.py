@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
     write_groundings_json,
@@ -302,6 +304,7 @@ def _lift_numbers(lift: DetectionLift) -> dict[str, Any]:
         "failures": s.failures,
         "detector_ms": round(s.detector_ms / pictures, 3),
         "lift_ms": round((s.lift_ms + s.join_ms) / pictures, 3),
+        **({} if s.persons is None else {"persons": person_numbers(s.persons)}),
     }
 
 
@@ -356,7 +359,7 @@ def write_perception(
         OSError: a file cannot be written.
     """
     write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", perception.objects)
+    write_objects_json(out / "objects.json", with_conditions(perception.objects, perception.voxels))
     write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
     grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)

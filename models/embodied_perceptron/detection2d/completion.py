@@ -11,10 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.suppression import SHAPE_SHARE
 from embodied_perceptron.inference.class_priors import ClassPriors
 
@@ -76,14 +74,15 @@ def _reaching_down(box: NDArray[np.float64], floor_z_m: float) -> NDArray[np.flo
 
 
 def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B,) share of the points in each box, widened a little."""
-    if len(boxes) == 0:
-        return np.zeros(0)
-    wide = boxes.copy()
-    wide[:, 3:6] += 2 * _INSIDE_M
+    """(B,) share of the points in each (B, 9) upright box, widened a little."""
     few = points_m[:: 1 + len(points_m) // 300]
-    inside = points_in_boxes(torch.from_numpy(few), torch.from_numpy(wide))  # (K, B)
-    share: NDArray[np.float64] = np.asarray(inside.double().mean(dim=0).numpy())
+    offset = few[:, None] - boxes[None, :, :3]  # (K, B, 3)
+    c, s = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
+    half = boxes[:, 3:6] / 2 + _INSIDE_M
+    inside = np.abs(offset[..., 2]) <= half[:, 2]
+    inside &= np.abs(c * offset[..., 0] + s * offset[..., 1]) <= half[:, 0]
+    inside &= np.abs(c * offset[..., 1] - s * offset[..., 0]) <= half[:, 1]
+    share: NDArray[np.float64] = inside.mean(axis=0)
     return share
 
 
@@ -92,10 +91,12 @@ def _best_shape(
 ) -> NDArray[np.float64] | None:
     """The (9,) shape that holds most of the surface and can be such a thing."""
     best, chosen = 0.0, None
-    for shape, share in zip(shapes, _shares(shapes, points_m), strict=True):
+    shares = _shares(shapes, points_m)
+    for number in np.flatnonzero(shares >= SHAPE_SHARE):
+        shape, share = shapes[number], shares[number]
         # parts that were never seen make a shape small, and nothing makes it large
         fit = priors.log_plausibility(label, shape, floor_z_m, whole=False)
-        if share < SHAPE_SHARE or fit < _MIN_PLAUSIBILITY:
+        if fit < _MIN_PLAUSIBILITY:
             continue
         value = float(share) * float(np.exp(0.25 * fit))
         if value > best:

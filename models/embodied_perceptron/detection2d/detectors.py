@@ -109,8 +109,8 @@ class OnnxDetector:
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Names of its classes."""
-        return frozenset(self.classes)
+        """Names of its classes; numbers that stand for nothing have none."""
+        return frozenset(self.classes) - {""}
 
     def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
         """See :class:`Detector`. Raises :class:`~.layouts.LayoutError` for other outputs."""

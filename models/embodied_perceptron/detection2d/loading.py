@@ -10,9 +10,11 @@ from pathlib import Path
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
+from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
+from embodied_perceptron.inference.posterior import WitnessModel, read_witnesses
 from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
@@ -55,8 +57,8 @@ DEFAULT_WORDS = (
 
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
-    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector cannot be
-    used, ``FileNotFoundError`` without its file: at the start, by name.
+    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector or its
+    witnesses cannot be used, ``FileNotFoundError`` without their file: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -68,6 +70,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
         schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
+        witnesses=_witnesses(options.witnesses) if options.witnesses else None,
     )
 
     limits = limits_from_options(options)
@@ -88,15 +91,29 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         return OnnxDetector(file, layout, classes, limits, options.input_px, options.providers, options.threads)
 
     makers: dict[str, Callable[[], Detector]] = {}
+    quick: list[Callable[[], Detector]] = []  # frames can wait for them
     if options.detector:
         makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
+        quick += [] if options.layout == "transformers" else [makers[options.layout]]
     for entry in options.also:
         layout, _, file = entry.partition(":")
         source = layout if layout not in makers else f"{layout} {len(makers) + 1}"
         makers[source] = partial(make, layout, file, ())
+        quick += [] if layout == "transformers" else [makers[source]]
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     words = options.classes if options.from_topics else ()
-    return DetectionLift(makers or None, settings, encoder=encoder, names=words)
+    persons = None
+    if options.persons == "masked":
+        mask = PersonMask(quick)
+        persons = mask if mask.knows_persons else None
+    return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
+
+
+def _witnesses(file: str) -> WitnessModel:
+    try:
+        return read_witnesses(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:  # of text that is none, too
+        raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error
 
 
 def _lfs_pointer(path: Path) -> Path | None:

@@ -34,6 +34,7 @@ from embodied_perceptron.detection2d.fusion import (
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
+from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.rays import VoxelIndex
 from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
@@ -43,7 +44,7 @@ from embodied_perceptron.inference.posterior import ANY_DETECTOR, WitnessModel, 
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.map_copy import MapCopy
-from embodied_perceptron.sensors.frame import RgbdFrame
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
@@ -55,7 +56,7 @@ _MAX_WANTED = 32  # words that were asked for
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
-_SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.4  # keyframes, or share of the voxels, after which shapes are cut anew
+_SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # keyframes, or share of the voxels, after which shapes are cut anew
 _SAME_VOXELS = 0.02
 _FITTING = -1.0  # log-plausibility of a box that has all of a thing
 
@@ -88,6 +89,7 @@ class LiftStatistics:
         failures: of the detector, ever; ``last_error`` in words.
         detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
             the views, shapes of the map, fusing with the network), summed up.
+        persons: kept out of the map; None = they are mapped.
     """
 
     pictures: int = 0
@@ -100,6 +102,7 @@ class LiftStatistics:
     detector_ms: float = 0.0
     lift_ms: float = 0.0
     join_ms: float = 0.0
+    persons: PersonStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class DetectionLift:
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
+        persons: keeps people out of the map; None = they are mapped.
 
     Attributes:
         priors: of names.
@@ -193,7 +197,9 @@ class DetectionLift:
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
         names: Sequence[str] = (),
+        persons: PersonMask | None = None,
     ) -> None:
+        self.persons = persons
         self.settings = settings if settings is not None else LiftSettings()
         self.priors = priors if priors is not None else shipped_priors()
         self.encoder = encoder
@@ -229,6 +235,8 @@ class DetectionLift:
         self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
         self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
+        self._completed: dict[_Known, LiftedObject] = {}  # of the last call
+        self._completed_with: Mapping[str, frozenset[str]] = {}
         self.things: tuple[LiftedObject, ...] = ()
         self.places: list[Place] = []
         self.can_name = True
@@ -289,8 +297,14 @@ class DetectionLift:
                     slot.tell(self._words)
         return True
 
+    def without_persons(self, posed: PosedFrame) -> PosedFrame:
+        """The frame as it should be fused; belongs to the thread that fuses."""
+        return posed if self.persons is None else self.persons.applied(posed)
+
     def start(self) -> None:
         """Run detectors and encoder in a thread of their own from now on; :meth:`detect` then never waits."""
+        if self.persons is not None:
+            self.persons.live = True
         if not self._slots and self.encoder is None:
             return
         self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
@@ -311,10 +325,13 @@ class DetectionLift:
             self._pending, self._unembedded = [], []
             self._cameras.clear()
             self._embedded.clear()
+        if self.persons is not None:
+            self.persons.forget()
         if self.looks is not None:
             self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
+        self._completed = {}
         self.views, self.things, self.objects, self.places = (), (), (), []
 
     @property
@@ -346,7 +363,8 @@ class DetectionLift:
         """A copy."""
         with self._lock:
             s = self._statistics
-            return LiftStatistics(**{**vars(s), "dropped": Counter(s.dropped)})
+            persons = None if self.persons is None else self.persons.statistics()
+            return replace(s, dropped=Counter(s.dropped), persons=persons)
 
     @property
     def busy_s(self) -> float:
@@ -419,7 +437,9 @@ class DetectionLift:
         candidates = find_candidates(self.views, index, self._yaw_rad, self._fits)
         if candidates and not self._shapes_cut:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
-        self.things = tuple(self._complete(c, floor_z_m, [found for *_, found in known]) for c in candidates)
+            self._completed = {}
+        found, vocabularies = [found for *_, found in known], self._vocabularies()
+        self.things = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
         self.objects = _joined(self.things, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
@@ -583,21 +603,50 @@ class DetectionLift:
         self._renewed = (pictures, voxels)
         return True
 
-    def _complete(self, candidate: Candidate, floor_z_m: float, found: Sequence[Detections2d]) -> LiftedObject:
-        said = evidence_of([candidate], self._vocabularies())
+    def _complete_all(
+        self,
+        candidates: Sequence[Candidate],
+        floor_z_m: float,
+        found: Sequence[Detections2d],
+        vocabularies: Mapping[str, frozenset[str]],
+    ) -> tuple[LiftedObject, ...]:
+        """Most things are as they were: of these only the numbers of their views are new."""
+        if vocabularies != self._completed_with:
+            self._completed, self._completed_with = {}, vocabularies
+        done: dict[_Known, LiftedObject] = {}
+        things = []
+        for candidate in candidates:
+            key = _known(candidate, floor_z_m)
+            known = None if self.encoder is not None else self._completed.get(key)
+            if known is None:
+                known = self._complete(candidate, floor_z_m, found, vocabularies)
+            things.append(replace(known, candidate=candidate))
+            done[key] = things[-1]
+        self._completed = done
+        return tuple(things)
+
+    def _complete(
+        self,
+        candidate: Candidate,
+        floor_z_m: float,
+        found: Sequence[Detections2d],
+        vocabularies: Mapping[str, frozenset[str]],
+    ) -> LiftedObject:
+        said = evidence_of([candidate], vocabularies)
 
         def judged(box: NDArray[np.float64]) -> tuple[str, float]:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
             names = self.witnesses.posterior(None, said, plausibility)
             return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
-        label, _ = judged(candidate.box)
+        label, probability = judged(candidate.box)
         done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
-        _, probability = judged(done.box)
+        if done.box is not candidate.box:
+            _, probability = judged(done.box)
         embedding = self._embedding(candidate, found)
         return LiftedObject(candidate, done.box, trusted, label, probability, done.by_shape, embedding)
 
@@ -611,6 +660,17 @@ class DetectionLift:
                 vectors.append(embeddings[row])
                 weights.append(found[v].scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+_Known = tuple[object, ...]
+
+
+def _known(candidate: Candidate, floor_z_m: float) -> _Known:
+    """What completing a candidate depends on, beside shapes and vocabularies. Its arrays are told by identity: what is
+    kept holds them."""
+    said = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.said.items()))
+    silent = tuple(sorted(candidate.silent.items()))
+    return id(candidate.points_m), id(candidate.box), said, silent, candidate.whole, floor_z_m
 
 
 def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.keyframes import Keyframe
 
 _NS = 1_000_000_000
@@ -141,6 +142,7 @@ class LiftWorker:
         return 0.0 if began_s is None else time.monotonic() - began_s
 
     def _run(self) -> None:
+        yield_to_fusion()
         while not self._stopping.is_set():
             self._began_s = time.monotonic()
             worked = self._work()

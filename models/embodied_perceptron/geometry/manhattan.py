@@ -137,7 +137,9 @@ class Region:
         return inside
 
 
-def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> ManhattanFrame:
+def wall_aligned_frame(
+    coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float, last: ManhattanFrame | None = None
+) -> ManhattanFrame:
     """The frame along the walls: of all multiples of 3 degrees the one along whose axes the map's profile is sharpest.
 
     What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
@@ -148,8 +150,9 @@ def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z
         coords: (N, 3) voxels of the map, world, gravity-aligned.
         voxel_size_m: their edge.
         floor_z_m: height of the floor.
+        last: see :func:`frame_of_columns`.
     """
-    return frame_of_columns(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)))
+    return frame_of_columns(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)), last)
 
 
 def wall_heights(floor_z_m: float) -> tuple[float, float]:
@@ -157,26 +160,23 @@ def wall_heights(floor_z_m: float) -> tuple[float, float]:
     return floor_z_m + _LOW_M, floor_z_m + _HIGH_M
 
 
-def frame_of_columns(filled: NDArray[np.int64], width: int) -> ManhattanFrame:
+def frame_of_columns(filled: NDArray[np.int64], width: int, last: ManhattanFrame | None = None) -> ManhattanFrame:
     """:func:`wall_aligned_frame` by how many voxels stand in each cell of 0.04 m of the ground: a grid, flat, its rows
-    along x, and their width."""
+    along x, and their width.
+
+    ``last``, an earlier answer for the same map, stays while the profile along it is nearly as sharp as along what is
+    found now: the frame of a map whose walls lie between two steps would otherwise turn with every voxel.
+    """
     sharpness = _sharpness_of(filled, width, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
-    if sharpness is None or sharpness.max() < _MIN_CONTRAST * sharpness.mean():
+    if sharpness is None:
         return WORLD
-    best = int(sharpness.argmax())
+    best = int(sharpness.argmax()) if sharpness.max() >= _MIN_CONTRAST * sharpness.mean() else 0
+    if last is not None:
+        before = round(math.degrees(last.yaw_rad) / STEP_DEG) % _DIRECTIONS
+        if sharpness[before] >= _KEPT_SHARPNESS * sharpness[best]:
+            return last
     turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
-    return ManhattanFrame(math.radians(turn * STEP_DEG))
-
-
-def kept_frame(
-    last: ManhattanFrame, found: ManhattanFrame, coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float
-) -> ManhattanFrame:
-    """``last``, the frame until now, while the map's profile along it is nearly as sharp as along ``found``, what
-    :func:`wall_aligned_frame` has found for these arguments; otherwise ``found``. So the frame of a map whose walls lie
-    between two steps does not turn with every voxel."""
-    yaws_rad = np.array([last.yaw_rad, found.yaw_rad])
-    sharpness = _sharpness_of(*_columns(coords, voxel_size_m, *wall_heights(floor_z_m)), yaws_rad)
-    return found if sharpness is None or sharpness[0] < _KEPT_SHARPNESS * sharpness[1] else last
+    return ManhattanFrame(math.radians(turn * STEP_DEG)) if turn else WORLD
 
 
 def wall_yaw(normals: F64) -> float:

@@ -9,8 +9,8 @@
 A prediction is a pure function of the voxels, the keyframes and the window: what the volume keeps of image features,
 and the network of its last pass, saves work and changes nothing. The window goes before the camera in steps of the
 network's coarsest stride, so every site stays on one Manhattan frame, and that frame is turned with the walls. A
-caller may have window, frame and results kept while others are hardly better: a prediction then depends on those
-before it.
+caller may have window and results kept while others are hardly better, and hold the frame itself: a prediction then
+depends on those before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, kept_frame, wall_aligned_frame
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
@@ -185,15 +185,13 @@ class MapPredictor:
         self._good_predictions = 0  # since then
         self._memory = LayerMemory()
         self._last: _Pass | None = None
-        self._last_frame: ManhattanFrame | None = None
         self._last_window: Window | None = None
         self._keeps = False
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within it, predictions stay with the window and the frame of the last one that did while others are hardly
-        better, for those of a robot that stands tremble with every frame; and with its results, within
-        ``reuse_tolerance``."""
+        """Within it, predictions stay with the window of the last one that did while another is hardly better, for that
+        of a robot that stands trembles with every frame; and with its results, within ``reuse_tolerance``."""
         self._keeps = True
         try:
             yield
@@ -212,9 +210,9 @@ class MapPredictor:
         forget_memory()
 
     def forget(self) -> None:
-        """The map is another one: window and frame are chosen anew."""
+        """The map is another one: the window is chosen anew."""
         self._forget_pass()
-        self._last_frame, self._last_window = None, None
+        self._last_window = None
 
     def _forget_pass(self) -> None:
         self._last = None
@@ -248,15 +246,14 @@ class MapPredictor:
                 the map.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
-            manhattan: frame along the walls of the map, where it is known already.
+            manhattan: frame along the walls of the map, where it is known already
+                (:class:`~embodied_perceptron.mapping.wall_columns.WallFrame` holds it from prediction to prediction).
         """
         self._restore()
         if not self.reads_map:
             manhattan = WORLD
         elif manhattan is None:
             manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
-        if self._keeps:
-            manhattan = self._kept_frame(copy, manhattan, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -355,15 +352,6 @@ class MapPredictor:
         if self._keeps:
             window = self._kept_window(window, manhattan.from_world(center))
         return self._pass(copy, lookup, window, floor_z_m, self.reuse_tolerance if self._keeps else 0.0)
-
-    def _kept_frame(self, copy: VolumeCopy, manhattan: ManhattanFrame, floor_z_m: float) -> ManhattanFrame:
-        """The last frame while this one is hardly better."""
-        last = self._last_frame
-        if last is not None and manhattan != last:
-            coords = copy.rows.cpu().coords.numpy()
-            manhattan = kept_frame(last, manhattan, coords, copy.voxel_size_m, floor_z_m)
-        self._last_frame = manhattan
-        return manhattan
 
     def _kept_window(self, wanted: Window, center_m: NDArray[np.float64]) -> Window:
         """The last window while its middle is hardly further from the centre than that of the wanted one."""

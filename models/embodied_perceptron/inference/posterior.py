@@ -37,7 +37,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from embodied_perceptron.results import UNNAMED
 
@@ -189,10 +188,21 @@ def log_weights(table: F64, offset: F64, weights: F64) -> F64:
     """
     column = FEATURES.index("confusion")
     confused = table[..., 1:, column] * weights[column]
-    rest: F64 = offset + np.delete(table, column, axis=-1) @ np.delete(weights, column)
+    others = weights.copy()
+    others[column] = 0.0
+    rest: F64 = offset + table @ others
     there = rest[..., 1:]
-    shift = logsumexp(there, axis=-1, keepdims=True) - logsumexp(there + confused, axis=-1, keepdims=True)
+    shift = _log_sum_exp(there) - _log_sum_exp(there + confused)
     return np.concatenate([rest[..., :1], there + confused + shift], axis=-1)
+
+
+def _log_sum_exp(values: F64) -> F64:
+    """Over the last axis, which stays; this is called for each thing, and scipy's looks after much more."""
+    highest = values.max(axis=-1, keepdims=True)
+    highest = np.where(np.isfinite(highest), highest, 0.0)
+    with np.errstate(divide="ignore"):
+        total: F64 = np.log(np.exp(values - highest).sum(axis=-1, keepdims=True))
+    return total + highest
 
 
 def features(

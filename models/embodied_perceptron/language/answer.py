@@ -31,6 +31,7 @@ from embodied_perceptron.language.plurals import pluralize
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
+from embodied_perceptron.language.state_words import asks
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -266,6 +267,7 @@ class _Answer:
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
+        self.geometry.tell_conditions([o.condition for o in objects])
         others: tuple[FrontSource, ...] = ("estimated" if "estimated" in fronts else "none",)
         every_front = (*fronts, *others * (len(objects) - len(confirmed)))
         self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, sources=every_front))
@@ -274,7 +276,7 @@ class _Answer:
         extra = None if candidates is None else self._extra(candidates)
         trust = Trust(self.confirmed, 1.0 if low_confidence is None else _OF_THE_MAP)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra, trust=trust)
-        conditions = [c for c in meaning.constraints if c.weight >= 1.0]
+        conditions = [c for c in meaning.constraints if c.weight >= 1.0 and c.relation != "state"]
         words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
         if vocabulary is None and not self.is_long and noun in VOCABULARY:
@@ -508,6 +510,8 @@ class _Answer:
             return ""  # long descriptions are told loosely, and read so
         for term in said:
             likely = self.scorer.likely(term)
+            if term.constraint.relation == "state" and np.isnan(likely[members]).all() and asks(meaning.text):
+                return f"whether the {noun} is {term.constraint.value} is not known"
             if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
                 return self._none_is(noun, _words(term.constraint))
         if len(members) and fits[members].max() < _HARDLY:
@@ -635,6 +639,8 @@ class _Answer:
         said = [f"no {', no '.join(dict.fromkeys(missing))} found"] if missing else []
         if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
             said.append("colours are not known")
+        states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
+        said += [f"whether it is {t.constraint.value} is not known" for t in states]
         if self.meaning.unmatched:
             said.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
         return "".join(f"; {words}" for words in said)

@@ -135,7 +135,8 @@ def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:
 
 def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Description:
     """A grounded description of a map's objects: the large things and what they are by, then what is on, in and under
-    each. Every object that has a name is mentioned; walls, floors and ceilings are not.
+    each. Every object that has a name is mentioned; walls, floors and ceilings are not. What has a condition is called
+    so: "a closed door".
 
     ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``.
     """
@@ -234,6 +235,9 @@ class _Writer:
     def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
         """A noun phrase with its objects; with a capital where a sentence begins."""
         label, count = _without_tags(group[0].label), len(group)
+        conditions = {o.condition for o in group}
+        if len(conditions) == 1 and group[0].condition:
+            label = f"{group[0].condition} {label}"
         noun = label if count == 1 else pluralize(label)
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
         lead = "the" if definite else (_article(label) if count == 1 else number)

@@ -24,7 +24,9 @@ from embodied_perceptron.language.class_list import ClassList
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.noun_taxonomy import likelihood_of_label
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, query_problem
+from embodied_perceptron.language.state_words import speaks_of_states
 from embodied_perceptron.language.user_names import with_user_names
 from embodied_perceptron.results import UNNAMED, Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.published_scene import PublishedScene
@@ -75,7 +77,7 @@ class Grounder:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     named: bool = False
     reader: SentenceReading = "learned"
-    _contexts: WeakKeyDictionary[PublishedScene, QueryContext] = field(
+    _contexts: WeakKeyDictionary[PublishedScene, dict[bool, QueryContext]] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
     )
 
@@ -86,7 +88,7 @@ class Grounder:
 
         ``viewpoint``: (4, 4) pose of who speaks, for queries that carry none.
         """
-        context = self._context(scene)
+        context = self._context(scene, any(speaks_of_states(str(getattr(q, "text", q))) for q in queries))
         asked = [Query.of(query, viewpoint) for query in queries]
         called = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in (*context.objects, *context.published)}
@@ -136,16 +138,18 @@ class Grounder:
         low_confidence = context.low_confidence if objects is context.objects else None
         return ground_objects(query, objects, colors=colors, candidates=candidates, low_confidence=low_confidence)
 
-    def _context(self, scene: PublishedScene) -> QueryContext:
-        """Made once for a scene, and kept as long as it is."""
-        context = self._contexts.get(scene)
+    def _context(self, scene: PublishedScene, states: bool) -> QueryContext:
+        """Made once for a scene, and kept as long as it is; ``states``: with the states of objects."""
+        known = self._contexts.setdefault(scene, {})
+        context = known.get(states)
         if context is None:
-            objects, tentative = scene.objects, scene.tentative
+            published = with_conditions(scene.objects, scene.voxels) if states else scene.objects
+            objects, tentative = published, scene.tentative
             if self.classes is not None:  # sentences may use all words
                 objects, tentative = self.classes.in_own_words(objects), self.classes.in_own_words(tentative)
             first_score = partial(published_score, looks=1, scores=self.scores, config=self.tracking)
-            context = QueryContext(scene.objects, objects, tentative, scene.seen, self.scores, first_score)
-            self._contexts[scene] = context
+            context = QueryContext(published, objects, tentative, scene.seen, self.scores, first_score)
+            known[states] = context
         return context
 
     def _named_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Meaning
+from embodied_perceptron.language.state_words import with_states
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
@@ -67,7 +68,7 @@ class Query:
         """
         if self.meaning is not None or query_problem(self.text):
             return self
-        return replace(self, meaning=read_meaning(self.text, labels, reader))
+        return replace(self, meaning=with_states(read_meaning(self.text, labels, reader)))
 
     def answer(
         self,

@@ -19,7 +19,7 @@ depend on the yaw and origin of the world, and axis-aligned bounds are tight for
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,6 +127,7 @@ class SceneGeometry:
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
         self.sides = axes / np.maximum(np.linalg.norm(axes, axis=2, keepdims=True), 1e-9)
         self._fronts: F64 | Callable[[SceneGeometry], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
+        self.conditions: tuple[str, ...] = ()
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         every = np.arange(self.n, dtype=np.intp)
@@ -143,6 +144,10 @@ class SceneGeometry:
     def tell_fronts(self, fronts: Callable[[SceneGeometry], F64]) -> None:
         """Estimate the fronts by this function of this geometry, if a sentence needs them."""
         self._fronts = fronts
+
+    def tell_conditions(self, conditions: Sequence[str]) -> None:
+        """Whether each box is open, closed, filled, ...; "" = nobody knows."""
+        self.conditions = tuple(conditions)
 
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""

@@ -43,6 +43,7 @@ _MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
 _WITH_BOARDS = frozenset(("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving"))  # what is in it is on it
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
+_SEEN_SO = 0.95  # of a state that was seen
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
@@ -58,7 +59,7 @@ WEIGHTS = {
     "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
     "colour": 1.0, "material": 0.0, "candidates": 0.5, "excluded": 1.5, "within": 1.0, "beyond": 1.0, "larger": 1.0,
     "smaller": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0, "behind-me": 1.0, "nearest-me": 1.0,
-    "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0,
+    "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0, "state": 1.5,
 }  # fmt: skip
 
 
@@ -274,6 +275,8 @@ class Scorer:
             if self.colors is None:
                 return undecided
             holds = likelihood.called(self.colors, c.value)
+        elif c.relation == "state":
+            holds = term.holds
         elif c.relation == "between":
             if c not in self._ends:
                 return undecided
@@ -341,6 +344,8 @@ class Scorer:
             return ConstraintScore(c, color_scores(self.colors, c.value))
         if c.relation == "material":
             return ConstraintScore(c, np.full(self.g.n, np.nan))
+        if c.relation == "state":
+            return ConstraintScore(c, self._in_state(c.value))
         if c.relation in _FROM_VIEWER:
             return ConstraintScore(c, likelihood.from_viewer(self.g, c.relation))
         if c.relation in _MEASURES and not c.anchors:
@@ -374,6 +379,12 @@ class Scorer:
             if int(several.sum()) >= 3:
                 holds = pairs.mean_of_best(quality * several[pairs.anchor], 3)
         return ConstraintScore(c, holds)
+
+    def _in_state(self, state: str) -> F64:
+        """(N,) whether each object is open, empty, folded, ...; NaN where nobody knows."""
+        said = self.g.conditions or ("",) * self.g.n
+        same = np.array([_SEEN_SO if known == state else 1.0 - _SEEN_SO for known in said], dtype=np.float64)
+        return np.where([bool(known) for known in said], same, np.nan)
 
     def _measured(self, c: Constraint) -> F64:
         """(N,) sizes, and distances from the viewer."""
@@ -461,6 +472,9 @@ class Scorer:
                 left = leftness(self.g, likely.astype(np.float64), None)
                 side = left if c.relation == "left-of-all" else -left
                 holds = np.exp(np.minimum(2.0 * (side - side[likely].max()), 0.0))
+            elif c.relation == "state":
+                holds = np.nan_to_num(self._in_state(c.value), nan=0.5)
+                holds = 1.0 - holds if c.negated else holds
             elif c.relation == "colour" and self.colors is not None:
                 holds = np.nan_to_num(color_scores(self.colors, c.value), nan=0.5)
             elif c.anchors and c.relation in PAIR_RELATIONS:

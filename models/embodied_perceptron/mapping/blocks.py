@@ -6,6 +6,7 @@ and the rule that decides who stays (the budget) is then one piece of code.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,10 +204,12 @@ class Acquired:
     Attributes:
         slots: (N,) int32 slot per wanted block, -1 where the block found no room.
         evicted: (M,) int32 slots whose old content must be erased before use; some may already serve new blocks.
+        evicted_keys: (M,) int64 keys of the blocks that were in them.
     """
 
     slots: NDArray[np.int32]
     evicted: NDArray[np.int32]
+    evicted_keys: NDArray[np.int64]
 
 
 class BlockTable:
@@ -278,9 +281,9 @@ class BlockTable:
         stored, and of these the ``capacity`` nearest to the centre stay (ties: the smaller key).
         """
         slots = np.empty(len(wanted), np.int32)
-        none = np.empty(0, np.int32)
+        none, evicted_keys = np.empty(0, np.int32), np.empty(0, np.int64)
         if _find_all(self._table_keys, self._table_slots, self._shift, wanted, slots) == 0:
-            return Acquired(slots, none)
+            return Acquired(slots, none, evicted_keys)
         missing = np.flatnonzero(slots < 0)
         coords = block_coords(wanted[missing])
         distance = squared_distance(coords, center)
@@ -298,6 +301,7 @@ class BlockTable:
                 self.capacity,
             )
             evicted = stored[~keep[: len(stored)]]
+            evicted_keys = self._keys[evicted]
             self.release(evicted)
             slots[np.isin(slots, evicted)] = -1
             accepted = keep[len(stored) :]
@@ -312,7 +316,7 @@ class BlockTable:
         self._coords[new] = coords
         _insert_all(self._table_keys, self._table_slots, self._shift, wanted[missing], new)
         slots[missing] = new
-        return Acquired(slots, evicted)
+        return Acquired(slots, evicted, evicted_keys)
 
     def release(self, slots: NDArray[np.int32]) -> None:
         """Forget the blocks in ``slots`` (distinct, in use)."""
@@ -328,6 +332,14 @@ class BlockTable:
         n = _beyond(self._keys, self._coords, self.slots_ever_used, center, radius * radius, self._scratch)
         slots: NDArray[np.int32] = self._scratch[:n].copy()
         return slots
+
+    def reach(self, center: NDArray[np.float64], radius: float) -> float:
+        """How far from ``center``, at most ``radius``, a block may lie to be stored: as far as the furthest one where
+        all slots are in use."""
+        if self._free_count or not self.capacity:
+            return radius
+        furthest = float(squared_distance(self._coords[: self.slots_ever_used], center).max())
+        return min(radius, math.sqrt(furthest))
 
     def in_frustum(
         self, T_camera_block: NDArray[np.float64], planes: NDArray[np.float64], z_min: float, z_max: float, rho: float

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import threading
 import warnings
 from functools import cache
 
@@ -12,6 +14,7 @@ import torch
 from embodied_perceptron.config import ConfigError
 
 log = logging.getLogger(__name__)
+_GIVES_WAY = 5  # steps of Unix priority
 _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
 
 
@@ -93,3 +96,12 @@ def forget_memory() -> None:
 def first_line(error: BaseException | str) -> str:
     """Of the message, not too long."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def yield_to_fusion() -> None:
+    """Let the calling thread, and those that it begins from now on, give way where the processor is busy: frames come
+    at their own rate and must not wait for what may take its time. Only Linux has priorities of threads; elsewhere
+    nothing changes."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, min(os.getpriority(os.PRIO_PROCESS, thread) + _GIVES_WAY, 19))

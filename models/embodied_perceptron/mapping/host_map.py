@@ -11,10 +11,21 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.transforms import distinct_keys
-from embodied_perceptron.mapping.block_copies import BlockCopier
-from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BlockTable, split_coords
+from embodied_perceptron.mapping.block_copies import Arena, BlockCopier, Rooms, row_ranges
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BlockTable, block_coords, split_coords
 from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
-from embodied_perceptron.mapping.voxels import ClearingRule, FrameView, FusionProgress, MapSize, StageTimer, VoxelRows
+from embodied_perceptron.mapping.spill import Blocks, BlockSpill
+from embodied_perceptron.mapping.voxels import (
+    HITS,
+    ClearingRule,
+    FrameView,
+    FusionProgress,
+    MapSize,
+    StageTimer,
+    VoxelRows,
+)
+
+_RETURN_MARGIN = 2.0  # block edges within the radius that a block comes back: what stands at it does not come and go
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,10 @@ class HostMap:
 
     device = torch.device("cpu")
 
-    def __init__(self, config: VolumeConfig) -> None:
+    def __init__(self, config: VolumeConfig, spill: BlockSpill | None = None) -> None:
+        """``spill``: where blocks go that are evicted, and from where they come back; None = they are forgotten."""
         self.config = config
+        self._spill = spill
         self._store = NumbaVoxels(config.max_blocks)
         self._blocks = BlockTable(config.max_blocks)
         self._copies = BlockCopier(config.max_blocks, config.voxel_size_m)
@@ -62,12 +75,13 @@ class HostMap:
         if not done.evicted:
             done.counts.append(_Counts({"evicted_radius": self._evict(self._blocks.beyond(center, radius))}))
             done.evicted = True
+            self._bring_back(center, radius)
         clock.lap("evict")
         for rows in view.bands()[done.bands :]:
             found = self._store.accumulate(view, rows, rule.min_range_m, rule.max_range_m)
             clock.lap("points")
             acquired = self._blocks.acquire(found.block_keys, center, radius)
-            self._voxels -= self._store.erase(acquired.evicted)
+            self._drop_evicted(acquired.evicted, acquired.evicted_keys)
             merged = self._store.merge(acquired.slots, view.stamp_ns, first_band=rows[0] == 0)
             self._voxels += merged.created
             counts = {
@@ -86,9 +100,44 @@ class HostMap:
 
     def _evict(self, slots: NDArray[np.int32]) -> int:
         if len(slots):
-            self._voxels -= self._store.erase(slots)
+            self._drop_evicted(slots, self._blocks.keys_of(slots))
             self._blocks.release(slots)
         return len(slots)
+
+    def _drop_evicted(self, slots: NDArray[np.int32], keys: NDArray[np.int64]) -> None:
+        """Empty the slots of blocks, known as ``keys``, that leave the map."""
+        if self._spill is not None and len(slots):
+            sizes = self._store.sizes(slots)
+            room = Rooms.sizes(sizes)
+            starts, arena = np.cumsum(room) - room, Arena.of(int(room.sum()))
+            counts, _ = self._store.copy(slots, block_coords(keys).astype(np.int32), 1, arena, starts)
+            rows = row_ranges(starts, counts)
+            _, local = split_coords(arena.coords[rows])
+            filled = counts > 0
+            content = Blocks(keys[filled], counts[filled], local, arena.records[rows], arena.last_seen_ns[rows])
+            self._spill.add(content)
+        self._voxels -= self._store.erase(slots)
+
+    def _bring_back(self, center: NDArray[np.float64], radius: float) -> None:
+        """What was left behind and is near again. Where a voxel was seen anew meanwhile, that counts."""
+        if self._spill is None:
+            return
+        near = self._blocks.reach(center, radius) - _RETURN_MARGIN
+        for content in self._spill.returning(center, near):
+            distinct, block = np.unique(content.keys, return_inverse=True)
+            acquired = self._blocks.acquire(distinct, center, radius)
+            self._drop_evicted(acquired.evicted, acquired.evicted_keys)
+            slots = np.repeat(acquired.slots[block], content.counts)
+            free = (slots >= 0) & (self._store.records.numpy()[slots, content.local, HITS] == 0)
+            # of a block that was left behind twice the newer voxels count
+            order = np.lexsort((-content.last_seen_ns, content.local, slots))
+            first = np.ones(len(order), bool)
+            first[1:] = (np.diff(slots[order]) != 0) | (np.diff(content.local[order]) != 0)
+            taken = np.sort(order[first & free[order]])
+            rows = content.rows().where(torch.from_numpy(np.isin(np.arange(len(slots)), taken)))
+            self._store.put(slots[taken], content.local[taken], rows)
+            self._voxels += len(taken)
+            self._spill.add(content.where(acquired.slots[block] < 0))
 
     def _clear_seen_through(self, view: FrameView, rule: ClearingRule) -> int:
         T_camera_block = view.T_camera_world.copy()

@@ -25,6 +25,7 @@ from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
 from embodied_perceptron.mapping.site_sums import SiteSums
+from embodied_perceptron.mapping.spill import Blocks, BlockSpill, overlapping
 from embodied_perceptron.mapping.storage import (
     SavedVolume,
     pack_keyframes,
@@ -58,6 +59,8 @@ class VolumeStatistics:
         voxels_cleared: seen through, since then.
         points_refused: points that found no room, since then.
         blocks_evicted: by reason, since then.
+        blocks_left_behind: evicted ones that are kept on the disk, ``left_behind_bytes`` there; ``left_behind_lost``
+            could not be kept, by reason (:class:`~.spill.BlockSpill`), since then.
     """
 
     blocks: int
@@ -70,6 +73,9 @@ class VolumeStatistics:
     voxels_cleared: int
     points_refused: int
     blocks_evicted: dict[str, int]
+    blocks_left_behind: int = 0
+    left_behind_bytes: int = 0
+    left_behind_lost: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -129,11 +135,12 @@ class FeatureVolume:
         kernels: "numba" (CPU), "torch" (any device), or "auto" = by the device.
         network_device: where the network is that reads the map: there the voxels go too where ``config.device`` is
             "auto"; None = no network, or anywhere.
+        spill: keeps the blocks that are evicted, and gives them back on return; None = they are forgotten.
 
     Attributes:
         fault: what the device of the voxels failed by, "" = it has not: the map is then kept on the CPU.
 
-    Raises ``ConfigError`` for a device that is not available.
+    Raises ``ConfigError`` for a device that is not available, and for a spill beside voxels that are not on the CPU.
     """
 
     def __init__(
@@ -144,6 +151,7 @@ class FeatureVolume:
         features: ImageFeatures | None = None,
         kernels: Literal["auto", "numba", "torch"] = "auto",
         network_device: torch.device | None = None,
+        spill: BlockSpill | None = None,
     ) -> None:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
@@ -157,9 +165,12 @@ class FeatureVolume:
             kernels = "numba" if device.type == "cpu" else "torch"
         if kernels == "numba" and device.type != "cpu":
             raise ConfigError(f"numba kernels run on the CPU, but device is {self.config.device!r}")
+        if spill is not None and kernels != "numba":
+            raise ConfigError(f"spill.folder serves voxels on the CPU: set volume.device to cpu, not {name!r}")
+        self._spill = spill
         self._map: VoxelMap
         try:
-            self._map = HostMap(self.config) if kernels == "numba" else DeviceMap(self.config, device)
+            self._map = HostMap(self.config, spill) if kernels == "numba" else DeviceMap(self.config, device)
         except RuntimeError as error:
             if not is_device_fault(error):
                 raise
@@ -329,10 +340,12 @@ class FeatureVolume:
         features = 0 if self.features is None else self.features.nbytes
         size, c = self._map.size(), self._counters
         c.settle()
+        spill = self._spill
+        waiting = 0 if spill is None else spill.memory_bytes
         return VolumeStatistics(
             blocks=size.blocks,
             voxels=size.voxels,
-            memory_bytes=size.slots_used * per_block + self.keyframes.nbytes + features,
+            memory_bytes=size.slots_used * per_block + self.keyframes.nbytes + features + waiting,
             reserved_bytes=size.slots * per_block,
             keyframes=len(self.keyframes),
             keyframes_dropped=self.keyframes.dropped,
@@ -340,6 +353,9 @@ class FeatureVolume:
             voxels_cleared=c.voxels_cleared,
             points_refused=c.points_refused,
             blocks_evicted=dict(c.blocks_evicted),
+            blocks_left_behind=0 if spill is None else len(spill),
+            left_behind_bytes=0 if spill is None else spill.nbytes,
+            left_behind_lost={} if spill is None else dict(spill.dropped),
         )
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -348,6 +364,8 @@ class FeatureVolume:
     def reset(self) -> None:
         """Forget everything: voxels, keyframes and their features, stamps and counters."""
         self._map.clear()
+        if self._spill is not None:
+            self._spill.clear()
         self.keyframes.clear()
         if self.features is not None:
             self.features.clear()
@@ -373,10 +391,14 @@ class FeatureVolume:
             return correction
         oldest_ns = int(correction.stamps_ns[0])
         rows = self._map.gather(1).cpu()
-        older = move_voxels(
-            rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
-        )
+        motion, size_m = correction.at(oldest_ns), self.config.voxel_size_m
+        older = move_voxels(rows.where(rows.last_seen_ns < oldest_ns), motion, size_m)
         self._map.clear()
+        if self._spill is not None:
+            for left in self._spill.take(lambda coords: np.ones(len(coords), np.bool_)):
+                left_rows = left.rows()
+                left_rows = left_rows.where(left_rows.last_seen_ns < oldest_ns)
+                self._spill.add(Blocks.of(move_voxels(left_rows, motion, size_m)))
         newest_m = keyframes[-1].T_world_camera[:3, 3]
         self._map.put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
         for keyframe in keyframes:
@@ -389,7 +411,7 @@ class FeatureVolume:
         self._newest_ns.clear()
 
     def clear_box(self, box: NDArray[np.floating[Any]]) -> int:
-        """Remove the voxels whose centre lies inside of an oriented box; returns how many.
+        """Remove the voxels whose centre lies inside of an oriented box, here and on the disk; returns how many.
 
         Args:
             box: (9,) x y z dx dy dz alpha beta gamma, metres and radians, R = Rz(alpha) Rx(beta) Ry(gamma).
@@ -398,13 +420,24 @@ class FeatureVolume:
         """
         row = check_boxes(torch.as_tensor(np.asarray(box, dtype=np.float64)).reshape(1, -1), "box")
         center, reach = row[0, :3].numpy(), 0.5 * float(row[0, 3:6].norm())
-        rows = self._map.gather(1, (center - reach) / self._block_m, (center + reach) / self._block_m)
-        coords = rows.coords.cpu().numpy()
-        centers = torch.from_numpy(voxel_centers(coords, self.config.voxel_size_m))
-        coords = coords[points_in_boxes(centers, row)[:, 0].numpy()]
+        limits = (center - reach) / self._block_m, (center + reach) / self._block_m
+        coords = self._map.gather(1, *limits).coords.cpu()
+        coords = coords[self._inside(coords, row)]
         if len(coords):
-            self._map.remove(coords)
-        return len(coords)
+            self._map.remove(coords.numpy())
+        cleared = len(coords)
+        if self._spill is not None:
+            for left in self._spill.take(overlapping(*limits)):
+                rows = left.rows()
+                inside = self._inside(rows.coords, row)
+                cleared += int(inside.sum())
+                self._spill.add(Blocks.of(rows.where(~inside)))
+        return cleared
+
+    def _inside(self, coords: torch.Tensor, box: torch.Tensor) -> torch.Tensor:
+        """(N,) which of (N, 3) voxels have their centre in a (1, 9) box."""
+        centers = torch.from_numpy(voxel_centers(coords.numpy(), self.config.voxel_size_m))
+        return points_in_boxes(centers, box)[:, 0]
 
     # ---------------------------------------------------------------------------------------------------------------
     # map files

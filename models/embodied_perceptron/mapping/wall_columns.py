@@ -1,4 +1,4 @@
-"""How many voxels stand above each cell of the ground, where walls are looked for; by blocks."""
+"""The frame along the walls of a map over time, from how many voxels stand above each cell of the ground; by blocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.manhattan import wall_column, wall_heights
-from embodied_perceptron.mapping.block_copies import BlockView
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, frame_of_columns, wall_column, wall_heights
+from embodied_perceptron.mapping.block_copies import BlockView, blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
+from embodied_perceptron.results import VoxelSnapshot
 
 Array = NDArray[Any]
+
+
+class WallFrame:
+    """The frame along the walls of one map (:func:`~embodied_perceptron.geometry.manhattan.frame_of_columns`), held
+    while another is hardly better, so that whatever asks for it at one moment or the next has the same."""
+
+    def __init__(self) -> None:
+        self._last: ManhattanFrame | None = None
+
+    def of(self, snapshot: VoxelSnapshot, floor_z_m: float) -> ManhattanFrame:
+        """Of the map as it is now."""
+        self._last = frame_of_columns(*wall_columns(blocks_of(snapshot), floor_z_m), self._last)
+        return self._last
+
+    def forget(self) -> None:
+        """The map is another one, or lies elsewhere."""
+        self._last = None
 
 
 def wall_columns(blocks: BlockView, floor_z_m: float) -> tuple[NDArray[np.int64], int]:

@@ -29,6 +29,7 @@ class BackboneConfig:
         pool: a max pooling of size 2 and stride 2 after the stem.
         stem_norm: "instance" normalises by the statistics of the whole input, as released: one new voxel then changes
             every output, so results over a growing map are not comparable. "batch" keeps outputs local.
+        unet: every level also reads the coarser ones (:class:`~.baselines.UNetDecoder`).
     """
 
     in_channels: int = 3
@@ -38,6 +39,7 @@ class BackboneConfig:
     stem_stride: int = 2
     pool: bool = True
     stem_norm: str = "instance"
+    unet: bool = False
 
     def __post_init__(self) -> None:
         if not self.channels or len(self.channels) != len(self.blocks):

@@ -135,6 +135,16 @@ def decode_offsets(points: Tensor, regression: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class Votes:
+    """Of a head whose sites vote: (N, 3) ``points_m`` that vote, (N, 3) ``offsets_m`` to the middle of what they are
+    part of, (N,) ``samples``: the scene of each."""
+
+    points_m: Tensor
+    offsets_m: Tensor
+    samples: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class DetectionLevel:
     """Raw predictions of one level.
 
@@ -150,6 +160,7 @@ class DetectionLevel:
             where class scores prune.
         presence_logits: (N, 1) whether the box holds a thing at all, whatever it is called; None where the head has no
             such output.
+        votes: by which the sites were found, of a head whose sites vote.
     """
 
     sites: Sites
@@ -161,6 +172,7 @@ class DetectionLevel:
     class_logits: Tensor
     object_logits: Tensor | None = None
     presence_logits: Tensor | None = None
+    votes: Votes | None = None
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""

@@ -27,7 +27,8 @@ ScoreFunction = Callable[[int, SparseTensor], Tensor]
 """(level, output of that level) -> (N, 1) score; higher is kept."""
 
 
-def _conv_block(in_channels: int, out_channels: int, crowded: bool) -> nn.Sequential:
+def conv_block(in_channels: int, out_channels: int, crowded: bool) -> nn.Sequential:
+    """Convolution of size 3, norm, ELU; ``crowded``: of sites that were split."""
     return nn.Sequential(
         SparseConv(in_channels, out_channels, kernel_size=3, crowded=crowded),
         SparseBatchNorm(out_channels),
@@ -124,7 +125,7 @@ class TopDownNeck(nn.Module):
             self.lateral = nn.ModuleList(SparseConv(c, lateral_channels, kernel_size=1, bias=True) for c in in_channels)
             widths = [lateral_channels] * len(in_channels)
         # all but the coarsest level are of sites that were split
-        self.out = nn.ModuleList(_conv_block(c, out_channels, i + 1 < len(widths)) for i, c in enumerate(widths))
+        self.out = nn.ModuleList(conv_block(c, out_channels, i + 1 < len(widths)) for i, c in enumerate(widths))
         self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(widths))
 
     def forward(
@@ -160,6 +161,11 @@ class TopDownNeck(nn.Module):
                     x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
             outputs.append(self.out[level](x))
         return outputs[::-1]
+
+    def of_level(self, x: SparseTensor, level: int) -> SparseTensor:
+        """A level's output from its own features alone."""
+        out: SparseTensor = self.out[level](self._project(x, level))
+        return out
 
     def _pruned_first(
         self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor, prefer: SiteMask | None

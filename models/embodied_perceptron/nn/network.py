@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
+from embodied_perceptron.nn.baselines import ButdDetrHead, LevelHead, ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
 from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
 from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, mobile_encoder
@@ -235,7 +236,8 @@ class ObjectGroundingBranch(nn.Module):
     def __init__(self, config: GroundingConfig, shared_channels: int, num_classes: int) -> None:
         super().__init__()
         self.num_queries = config.num_queries
-        self.head = ObjectGroundingHead(
+        head = {"ours": ObjectGroundingHead, "scanrefer": ScanReferHead, "butd-detr": ButdDetrHead}[config.matcher]
+        self.head = head(
             shared_channels,
             num_classes,
             config.text_channels,
@@ -288,6 +290,7 @@ class PerceptionNetwork(nn.Module):
                 image_channels = config.image.projected_channels
         self.image_channels = image_channels
         self.backbone = MinkResNet(_backbone_config(config, image_channels))
+        self.unet = UNetDecoder(self.backbone.out_channels) if config.backbone.unet else None
         widths = list(self.backbone.out_channels)
         dense_images = config.occupancy is not None and config.occupancy.dense_images
         if config.modality == "rgbd" and not dense_images:
@@ -302,7 +305,8 @@ class PerceptionNetwork(nn.Module):
     def _build_heads(self) -> None:
         config = self.config
         if config.detection is not None:
-            self.detection = DetectionHead(
+            head = {"top-down": DetectionHead, "levels": LevelHead, "votes": VotingHead}[config.detection.neck]
+            self.detection = head(
                 self.level_channels,
                 config.detection.channels,
                 config.num_classes,
@@ -400,6 +404,8 @@ class PerceptionNetwork(nn.Module):
         elif lookup is not None and self.config.modality == "painting":
             x = x.replace(torch.cat([x.feats, lookup(0, x.sites)], dim=1))
         levels: list[SparseTensor] = self.backbone(x)
+        if self.unet is not None:
+            levels = self.unet(levels)
         if lookup is None or self.level_channels == tuple(self.backbone.out_channels):
             return levels
         shown = read_levels(lookup, [t.sites for t in levels])

@@ -317,34 +317,53 @@ class ObjectGroundingHead(nn.Module):
         Raises:
             ValueError: sentences that cannot be shared out, or one without tokens.
         """
+        x, text = self._read(objects, tokens, token_pad)
+        valid = of_sentences(objects.valid, len(tokens))
+        pairs = self._pairs(objects.boxes)
+        token = self.token(text) / math.sqrt(text.shape[-1])
+        nothing = self.nothing(text).transpose(1, 2)  # (S, 1, T)
+        hidden_layers, share_layers = [], []
+        for layer in self.layers:
+            x = layer(x, pairs, valid, text, token_pad)
+            hidden = self.norm(x)
+            hidden_layers.append(hidden)
+            share_layers.append(shared_out(nothing, self.query(hidden) @ token.transpose(1, 2), valid))
+        return self._output(objects, hidden_layers, share_layers, token_pad)
+
+    def _read(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> tuple[Tensor, Tensor]:
+        """(S, Q, C) what is known of each object by itself, (S, T, C) words."""
         S, B = len(tokens), len(objects.boxes)
         if B == 0 or S % B:
             raise ValueError(f"need as many sentences of each scene, got {S} for {B}")
         if tokens.shape[1] == 0 or (takes_loops(tokens) and bool(token_pad.all(dim=1).any())):
             raise ValueError("grounding needs at least one token in every sentence")
-        boxes, valid = objects.boxes, of_sentences(objects.valid, S)
-        own = torch.cat([own_features(boxes), objects.scores[..., None]], -1)
+        own = torch.cat([own_features(objects.boxes), objects.scores[..., None]], -1)
         x = self.appearance(self.appearance_norm(objects.features)) + self.kind(objects.classes.sqrt())
-        x = of_sentences(x + self.place(own), S)
-        pairs = self.pair(pair_features(boxes))
-        text = self.text_projection(tokens)
-        token = self.token(text) / math.sqrt(text.shape[-1])
-        nothing = self.nothing(text).transpose(1, 2)  # (S, 1, T)
-        absent = ~valid[..., None]
-        hidden_layers, share_layers = [], []
-        for layer in self.layers:
-            x = layer(x, pairs, valid, text, token_pad)
-            hidden = self.norm(x)
-            fit = (self.query(hidden) @ token.transpose(1, 2)).masked_fill(absent, _NEVER)  # (S, Q, T)
-            hidden_layers.append(hidden)
-            share_layers.append(torch.cat([nothing, fit], 1).log_softmax(dim=1))
-        shares = torch.stack(share_layers)
-        mine = shares[:, :, 1:]
+        return of_sentences(x + self.place(own), S), self.text_projection(tokens)
+
+    def _pairs(self, boxes: Tensor) -> Tensor:
+        """(B, Q, 9) boxes in the viewpoint's frame -> (B, Q, Q, E) what a pair is to each other."""
+        embedded: Tensor = self.pair(pair_features(boxes))
+        return embedded
+
+    def _output(
+        self, objects: DetectedObjects, hidden: Sequence[Tensor], shares: Sequence[Tensor], token_pad: Tensor
+    ) -> ObjectGroundingOutput:
+        every = torch.stack(list(shares))
+        mine, S = every[:, :, 1:], len(token_pad)
         logits = (mine - torch.log1p(-mine.exp().clamp(max=1.0 - 1e-6))).masked_fill(
             token_pad[:, None, :], float("-inf")
         )
-        everywhere = of_sentences(boxes, S).expand(len(self.layers), -1, -1, -1)
-        return ObjectGroundingOutput(everywhere, logits, torch.stack(hidden_layers), valid, shares)
+        everywhere = of_sentences(objects.boxes, S).expand(len(shares), -1, -1, -1)
+        valid = of_sentences(objects.valid, S)
+        return ObjectGroundingOutput(everywhere, logits, torch.stack(list(hidden)), valid, every)
+
+
+def shared_out(nothing: Tensor, fit: Tensor, valid: Tensor) -> Tensor:
+    """(S, 1, T) how much each token means nothing of this, (S, Q, T) how well each object fits it, (S, Q) which objects
+    there are -> (S, 1 + Q, T) log shares."""
+    shares: Tensor = torch.cat([nothing, fit.masked_fill(~valid[..., None], _NEVER)], 1).log_softmax(dim=1)
+    return shares
 
 
 def _two_layers(in_channels: int, hidden_channels: int, out_channels: int) -> nn.Sequential:

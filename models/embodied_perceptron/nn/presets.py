@@ -21,6 +21,12 @@ from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conv
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
 RotationCoder = Literal["sixd", "euler", "mobius"]
+Neck = Literal["top-down", "levels", "votes"]
+Matcher = Literal["ours", "scanrefer", "butd-detr"]
+Variant = Literal[
+    "ours", "fcaf3d", "fcaf3d-angles", "fcaf3d+decoder", "imvoxelnet", "votenet", "minkunet", "no-fpn", "scanrefer",
+    "butd-detr",
+]  # fmt: skip
 MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
@@ -84,6 +90,7 @@ class RefinementConfig:
 class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
+    ``neck``: the pyramid, or what the paper's tables compare it with (:mod:`~embodied_perceptron.nn.baselines`).
     Four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights that were
     written before there was ``presence`` or refinement (``second_look``, its key in files) have none.
     """
@@ -100,6 +107,7 @@ class DetectionConfig:
     iou_threshold: float = PUBLISHED_NMS_IOU
     max_candidates: int = 0
     second_look: RefinementConfig | None = None
+    neck: Neck = "top-down"
 
     @property
     def detects_unnamed(self) -> bool:
@@ -145,6 +153,8 @@ class GroundingConfig:
         keep: for voxels: sites kept per level by the own neck, or taken per level from the shared one.
         box_coder, rotation, alignment: for voxels.
         pair_channels: for objects.
+        matcher: for objects: the decoder, or what the paper's tables compare it with
+            (:mod:`~embodied_perceptron.nn.baselines`).
     """
 
     queries: Literal["voxels", "objects"] = "voxels"
@@ -162,6 +172,7 @@ class GroundingConfig:
     rotation: Literal["sixd", "euler"] = "sixd"
     alignment: Literal["projected", "dot"] = "projected"
     pair_channels: int = 32
+    matcher: Matcher = "ours"
 
 
 @dataclass(frozen=True)
@@ -285,6 +296,39 @@ def _images_alone(config: NetworkConfig) -> NetworkConfig:
     return dataclasses.replace(
         config, modality="rgb", backbone=backbone, voxel_size_m=voxel_size_m, max_sites=max_sites
     )
+
+
+def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
+    """A network of the paper's tables, of the numbers of ``config``; see :mod:`~embodied_perceptron.nn.baselines`.
+
+    Raises ``ValueError`` for a configuration that lacks what the variant is about.
+    """
+    detection, grounding = config.detection, config.grounding
+    if variant == "ours":
+        return config
+    if variant.startswith("fcaf3d"):
+        found = fcaf3d(config, our_decoder=variant == "fcaf3d+decoder")
+        assert found.detection is not None
+        turned = dataclasses.replace(found.detection, rotation="euler")
+        return dataclasses.replace(found, detection=turned) if variant == "fcaf3d-angles" else found
+    if variant in ("scanrefer", "butd-detr"):
+        if grounding is None or grounding.queries != "objects":
+            raise ValueError(f"{variant} chooses among detected objects: a network of tiny or base with grounding")
+        matcher: Matcher = "scanrefer" if variant == "scanrefer" else "butd-detr"
+        return dataclasses.replace(config, grounding=dataclasses.replace(grounding, matcher=matcher))
+    if detection is None:
+        raise ValueError(f"{variant} is a detector: the configuration has no detection")
+    if variant in ("minkunet", "votenet"):
+        config = dataclasses.replace(config, backbone=dataclasses.replace(config.backbone, unet=True))
+    if variant == "minkunet":
+        return config
+    if variant == "imvoxelnet":
+        if config.modality != "rgb":
+            raise ValueError(f"imvoxelnet sees images alone: modality rgb, got {config.modality}")
+        plain = dataclasses.replace(detection, rotation="euler", anchor_shift=False, pruning="class", keep=1_000_000)
+    else:
+        plain = dataclasses.replace(detection, neck="votes" if variant == "votenet" else "levels", pruning="class")
+    return dataclasses.replace(config, detection=plain, occupancy=None, grounding=None)
 
 
 def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:

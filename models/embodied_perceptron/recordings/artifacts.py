@@ -90,7 +90,8 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
-    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` and ``names`` where there are some, sorted by id.
+    """``[{id, label, score, state, box: [9]}]``, and ``user_name``, ``condition`` and ``names`` where there are some,
+    sorted by id.
 
     Raises ``OSError``.
     """
@@ -110,6 +111,7 @@ def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
                 str(r["state"]),
                 user_name=str(r.get("user_name", "")),
                 names=tuple((str(n["label"]), float(n["score"])) for n in r.get("names", ())),
+                condition=str(r.get("condition", "")),
             )
             for r in rows
         )

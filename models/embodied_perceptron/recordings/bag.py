@@ -37,7 +37,15 @@ from embodied_perceptron.recordings.recording import (
 )
 from embodied_perceptron.sensors.camera_model import CameraInfoFields, CameraModel, camera_model_from_info
 from embodied_perceptron.sensors.frame import canonical_depth
-from embodied_perceptron.sensors.poses import NS_PER_S, TransformTree, format_stamp, frame_name, seconds_to_ns
+from embodied_perceptron.sensors.poses import (
+    NS_PER_S,
+    Found,
+    TransformTree,
+    format_stamp,
+    frame_name,
+    seconds_to_ns,
+)
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.stamps import StampJudge
 from embodied_perceptron.sensors.synchronizer import RESTART_NS, BadImage
 
@@ -99,8 +107,6 @@ class TopicSummary:
         if self.type == IMAGE:
             return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
-            if "rvl" in self.encoding.lower():
-                return False  # not supported
             return "compressedDepth" in self.encoding or self.encoding.split(";")[0].strip() in DEPTH_ENCODINGS
         return False
 
@@ -130,6 +136,7 @@ class CameraTopics:
     color: str
     depth: str
     camera_info: str
+    depth_info: str = ""  # calibration of depth where that is not registered to colour: that is done here
 
 
 class BagRecording:
@@ -192,6 +199,7 @@ class BagRecording:
                 if calibrated:
                     chosen = tuple(replace(camera, camera_info="") for camera in chosen)
                 self._check_topics(chosen)
+                chosen = tuple(_with_depth_info(camera, self._topics) for camera in chosen)
                 chosen, self._tf = choose_tf_topics(chosen, self._topics, tf_topic)
             except TopicError as error:
                 raise RecordingError(f"{self._path}: {error.fault}", error.remedy) from error
@@ -202,7 +210,8 @@ class BagRecording:
                 if not frame:
                     raise RecordingError(f"{self._path}: images on {self._cameras[name].color} have no frame_id")
             self._count = sum(by_name[c.color].count for c in chosen)
-            links, moving = self._scan_transforms(reader)
+            links, moving, tree = self._scan_transforms(reader)
+            self._mounts = {camera.name: self._mount(camera, by_name, tree) for camera in chosen if camera.depth_info}
             chains = [_above(frame, links) for frame in self._frames.values()]
             self._awaited = moving.intersection(*[set().union(*chains)]) or moving
             self._world_frame = frame_name(world_frame) if world_frame else _default_world(chains[0])
@@ -404,8 +413,10 @@ class BagRecording:
             names = ", ".join(camera.name for camera in cameras)
             raise TopicError(f"intrinsics are of one camera, here are {names}: name the topics of one")
         for camera in cameras:
-            for role, name in (("color", camera.color), ("depth", camera.depth), ("camera_info", camera.camera_info)):
-                if name not in known and not (role == "camera_info" and self._intrinsics is not None):
+            for role in ("color", "depth", "camera_info", "depth_info"):
+                name = getattr(camera, role)
+                optional = role == "depth_info" or (role == "camera_info" and self._intrinsics is not None)
+                if name not in known and not (optional and not name):
                     raise TopicError(f"topic {name} ({role} of {camera.name!r}) is not there; have {', '.join(known)}")
 
     def _transforms(
@@ -427,7 +438,8 @@ class BagRecording:
     def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
         """Images and calibrations of all cameras, by stamp."""
         roles: dict[str, list[tuple[str, str]]] = {}
-        for role in ("camera_info", "color", "depth"):  # of one stamp in this order
+        depth_cameras: dict[str, CameraModel] = {}  # of depth that is not registered, as they are now
+        for role in ("camera_info", "depth_info", "color", "depth"):  # of one stamp in this order
             for name, camera_topics in self._cameras.items():
                 if topic_name := getattr(camera_topics, role):  # no camera_info where intrinsics were given
                     roles.setdefault(topic_name, []).append((name, role))
@@ -442,15 +454,27 @@ class BagRecording:
                         yield at, CalibrationSample(stamp_ns, camera, self._given_model(image.shape[1], image.shape[0]))
                     yield at, ColorSample(stamp_ns, camera, image)
                 elif role == "depth":
-                    yield at, DepthSample(stamp_ns, camera, self._guarded(topic, kind, message, self._depth_of))
+                    depth = self._guarded(topic, kind, message, self._depth_of)
+                    if camera in self._mounts and not isinstance(depth, BadImage):
+                        depth = self._in_its_camera(camera, depth, depth_cameras.get(camera))
+                    yield at, DepthSample(stamp_ns, camera, depth)
                 else:
-                    rectified = "rect" in self._cameras[camera].color.rsplit("/", 1)[-1]
+                    images = self._cameras[camera].depth if role == "depth_info" else self._cameras[camera].color
+                    rectified = "rect" in images.rsplit("/", 1)[-1]
                     try:
                         model = calibration_from_message(message, image_is_rectified=rectified)
                     except ValueError as error:
                         self._complain(topic, str(error))
                         continue
-                    yield at, CalibrationSample(stamp_ns, camera, model)
+                    if role == "depth_info":
+                        depth_cameras[camera] = model
+                    else:
+                        yield at, CalibrationSample(stamp_ns, camera, model)
+
+    def _in_its_camera(self, camera: str, depth_m: Any, model: CameraModel | None) -> UnregisteredDepth | BadImage:
+        if model is None:
+            return BadImage(f"depth has no calibration yet: none came on {self._cameras[camera].depth_info}")
+        return UnregisteredDepth(depth_m, model, self._mounts[camera])
 
     def _given_model(self, width: int, height: int) -> CameraModel:
         """Of the given intrinsics, at the size that was given, or else that of the images."""
@@ -482,8 +506,22 @@ class BagRecording:
             raise RecordingError(f"{self._path}: {topic}: {text}")
         self._left_out.add(topic, text)
 
-    def _scan_transforms(self, reader: AnyReader) -> tuple[Mapping[str, str], set[str]]:
-        """The static transforms and the first moving ones: child -> parent, and the children that move."""
+    def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
+        """``T_color_depth`` of a camera whose depth is not registered."""
+        color, depth = topics[camera.color].frame_id, topics[camera.depth].frame_id
+        if color == depth or not depth:
+            return np.eye(4)
+        answer = tree.lookup(color, depth, 0)
+        if not isinstance(answer, Found):
+            raise RecordingError(
+                f"{self._path}: {camera.depth} is in {depth!r}, {camera.color} in {color!r}: to register depth the "
+                f"transform between them is needed, and there is none ({answer})",
+                f"give it: --static-tf {color},{depth},x,y,z,qx,qy,qz,qw",
+            )
+        return answer.T
+
+    def _scan_transforms(self, reader: AnyReader) -> tuple[Mapping[str, str], set[str], TransformTree]:
+        """The static transforms and the first moving ones: child -> parent, the children that move, and the tree."""
         tree, moving = TransformTree(jump_s=None), set()
         static = (entry for topic in self._tf.static for entry in self._transforms(reader, [topic], static=True))
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
@@ -495,7 +533,7 @@ class BagRecording:
                 self._complain("transforms", str(error))
             if not sample.is_static:
                 moving.add(sample.child)
-        return tree.links, moving
+        return tree.links, moving, tree
 
 
 def _above(frame: str, links: Mapping[str, str]) -> list[str]:
@@ -775,6 +813,20 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
         int(color.type == IMAGE) + int(depth.type == IMAGE),
         min(color.count, depth.count),
     )
+
+
+def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> CameraTopics:
+    """With the calibration of depth that is in another frame than colour or of another size, where it has one; depth of
+    which nobody says where it is taken from counts as registered."""
+    by_name = {topic.name: topic for topic in topics}
+    color, depth = by_name[camera.color], by_name[camera.depth]
+    infos = [t for t in topics if t.type == CAMERA_INFO]
+    sizes = {color.size, *(t.size for t in infos if t.name == (camera.camera_info or f"{color.namespace}/camera_info"))}
+    found = [t for t in infos if t.name == f"{depth.namespace}/camera_info" and t.frame_id == depth.frame_id]
+    if camera.depth_info or not found or found[0].name == camera.camera_info or depth.namespace == color.namespace:
+        return camera
+    differs = depth.frame_id != color.frame_id or found[0].size not in sizes
+    return replace(camera, depth_info=found[0].name) if differs else camera
 
 
 def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:

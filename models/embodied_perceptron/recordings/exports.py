@@ -5,6 +5,7 @@
     Polycam              keyframes/images/N.jpg  keyframes/cameras/N.json  keyframes/depth/N.png (raw data export)
     ARKitScenes          lowres_wide/ID_T.png  lowres_depth/ID_T.png  lowres_wide_intrinsics/ID_T.pincam
                          lowres_wide.traj
+    Record3D             NAME.r3d, its contents, or its export of EXR and RGB (:mod:`.record3d`)
 
 Each reader makes a list of :class:`ExportedFrame`; everything else is one core. Both images of a frame are of one
 camera: depth is brought to the pixels of colour by their calibrations alone, each pixel of colour taking the nearest
@@ -38,6 +39,7 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.recordings.conventions import convert_pose
 from embodied_perceptron.recordings.files import read_image, read_text
 from embodied_perceptron.recordings.image_codec import decode_color_file, decode_depth_file
+from embodied_perceptron.recordings.record3d import record3d_frames
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -47,9 +49,9 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.recordings.registration import register_depth, resized
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S
+from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 MAX_COLOR_PIXELS = 640  # longer side of what is fused
@@ -95,11 +97,11 @@ def matched(
             f"colour is {color.shape[1]}x{color.shape[0]}, its calibration {color_camera.width}x{color_camera.height}"
         )
     if depth_camera is None:
-        depth_camera = resized(color_camera, depth.shape[1], depth.shape[0])
+        depth_camera = color_camera.resized(depth.shape[1], depth.shape[0])
     shrink = MAX_COLOR_PIXELS / max(color.shape[:2])
     if shrink < 1:
         width, height = round(color.shape[1] * shrink), round(color.shape[0] * shrink)
-        color_camera = resized(color_camera, width, height)
+        color_camera = color_camera.resized(width, height)
         color = np.asarray(cv2.resize(color, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     return color, register_depth(depth, depth_camera, color_camera), color_camera
 
@@ -406,20 +408,33 @@ def _arkit_time(stem: str) -> float:
         raise RecordingError(f"{stem}: the name of an image must end in its time, ID_SECONDS") from None
 
 
-_FORMATS: Mapping[str, tuple[tuple[str, ...], Callable[[Path, float, LeftOut], Iterator[ExportedFrame]]]] = {
-    "ScanNet's exporter": (("color", "depth", "pose", "intrinsic"), _scannet),
-    "Stray Scanner": (("rgb.mp4", "odometry.csv", "depth"), _stray),
-    "Polycam": (("keyframes/depth", "keyframes/cameras"), _polycam),
-    "ARKitScenes": (("lowres_wide.traj", "lowres_wide", "lowres_depth"), _arkitscenes),
+def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
+    """Depth is of metres, whatever ``scale``."""
+    for frame in record3d_frames(path, left_out):
+        yield ExportedFrame(frame.stamp_ns, frame.T_world_camera, frame.color, frame.depth, frame.color_camera)
+
+
+_Reader = Callable[[Path, float, LeftOut], Iterator[ExportedFrame]]
+_FORMATS: Mapping[str, tuple[tuple[tuple[str, ...], ...], _Reader]] = {  # files that one of them has, its reader
+    "ScanNet's exporter": ((("color", "depth", "pose", "intrinsic"),), _scannet),
+    "Stray Scanner": ((("rgb.mp4", "odometry.csv", "depth"),), _stray),
+    "Polycam": ((("keyframes/depth", "keyframes/cameras"),), _polycam),
+    "ARKitScenes": ((("lowres_wide.traj", "lowres_wide", "lowres_depth"),), _arkitscenes),
+    "Record3D": ((("metadata", "rgbd"), ("metadata.json", "rgb", "depth")), _record3d),
 }
 
 EXPORT_FORMATS = tuple(_FORMATS)
 
 
 def export_format(path: str | Path) -> str:
-    """Name of the format of a folder; empty where it is none of these."""
+    """Name of the format of a folder, or of an .r3d file; empty where it is none of these."""
     path = Path(path)
-    return next((name for name, (parts, _) in _FORMATS.items() if all((path / p).exists() for p in parts)), "")
+    if path.suffix == ".r3d" and path.is_file():
+        return "Record3D"
+    for name, (kinds, _) in _FORMATS.items():
+        if any(all((path / part).exists() for part in parts) for parts in kinds):
+            return name
+    return ""
 
 
 def open_export(

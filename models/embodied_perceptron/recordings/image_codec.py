@@ -7,6 +7,7 @@ Pure functions of message fields, shared by the bag reader, the folder reader an
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from typing import Any, TypeAlias
 
@@ -14,7 +15,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-COLOR_ENCODINGS = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8")
+from embodied_perceptron.recordings.camera_formats import (
+    CAMERA_FORMATS,
+    check_size,
+    planar_bytes,
+    planar_rows,
+    to_rgb,
+)
+from embodied_perceptron.recordings.rvl import decode_rvl
+
+COLOR_ENCODINGS = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8", *CAMERA_FORMATS)
 # 16-bit depth that a driver calls grey, and doubles that a simulator writes, are 16UC1 and 32FC1 to everything behind
 DEPTH_ENCODINGS = ("16UC1", "32FC1", "mono16", "64FC1")
 _COMPRESSED_DEPTH_ENCODINGS = ("16UC1", "32FC1")
@@ -70,6 +80,8 @@ def decode_image(
     Raises:
         ImageDecodeError: unknown encoding, impossible size or step, or too few bytes.
     """
+    if encoding in CAMERA_FORMATS:
+        return _decode_camera_format(height, width, encoding, step, is_bigendian, data)
     if encoding not in _CHANNELS and encoding not in _DEPTH_DTYPE:
         supported = ", ".join(COLOR_ENCODINGS + DEPTH_ENCODINGS)
         raise ImageDecodeError(f"image encoding {encoding!r} is not supported (supported: {supported})")
@@ -98,6 +110,37 @@ def decode_image(
         return raw if wire.isnative else raw.astype(depth_dtype)
     pixels = np.ascontiguousarray(rows).reshape(height, width, _CHANNELS[encoding])
     return pixels if encoding == "rgb8" else np.asarray(cv2.cvtColor(pixels, _TO_RGB[encoding]))
+
+
+def _decode_camera_format(
+    height: int, width: int, encoding: str, step: int, is_bigendian: bool | int, data: Bytes
+) -> NDArray[np.uint8]:
+    """Bayer and YUV, see :func:`decode_image`."""
+    layout = CAMERA_FORMATS[encoding]
+    if height <= 0 or width <= 0:
+        raise ImageDecodeError(f"image size must be positive, got {width}x{height}")
+    row_bytes = width * layout.samples * layout.sample_bytes
+    if step < row_bytes:
+        raise ImageDecodeError(f"image step {step} is less than a row of {width} {encoding} pixels ({row_bytes} bytes)")
+    try:
+        check_size(encoding, height, width, step)
+    except ValueError as error:
+        raise ImageDecodeError(str(error)) from error
+    flat, count = _as_flat_uint8(data), round(height * layout.rows)
+    planar = encoding in ("i420", "nv24")
+    needed = planar_bytes(encoding, height, width, step) if planar else step * (count - 1) + row_bytes
+    if flat.size < needed:
+        raise ImageDecodeError(
+            f"image data is cut short: {flat.size} bytes for {width}x{height} {encoding} with step {step} "
+            f"(needs {needed})"
+        )
+    if planar:
+        return to_rgb(encoding, height, width, planar_rows(encoding, height, width, step, flat))
+    rows = np.lib.stride_tricks.as_strided(flat, (count, row_bytes), (step, 1), writeable=False)
+    rows = np.ascontiguousarray(rows)
+    if layout.sample_bytes == 2 and bool(is_bigendian) != (sys.byteorder == "big"):
+        rows = rows.view(np.uint16).byteswap().view(np.uint8)
+    return to_rgb(encoding, height, width, rows)
 
 
 def encode_image(image: NDArray[Any]) -> tuple[str, int, NDArray[np.uint8]]:
@@ -222,6 +265,18 @@ def _imencode(extension: str, image: Any, options: list[int]) -> bytes:
     return bytes(encoded)
 
 
+def _decode_rvl_depth(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Size, then the image."""
+    if packed.size < _RVL_SIZE.size:
+        raise ImageDecodeError(f"RVL image is cut short: {packed.size} bytes")
+    width, height = _RVL_SIZE.unpack(packed[: _RVL_SIZE.size].tobytes())
+    try:
+        return decode_rvl(packed[_RVL_SIZE.size :], height, width)
+    except ValueError as error:
+        raise ImageDecodeError(str(error)) from error
+
+
+_RVL_SIZE = struct.Struct("<II")  # columns, rows
 # compressed_depth_image_transport: enum compressionFormat (int32), then two float32 quantisation parameters
 _COMPRESSED_DEPTH_HEADER = struct.Struct("<iff")
 
@@ -229,8 +284,8 @@ _COMPRESSED_DEPTH_HEADER = struct.Struct("<iff")
 def decode_compressed_depth(data: Bytes, format: str) -> tuple[NDArray[Any], str]:
     """``data`` and ``format`` of a ``sensor_msgs/CompressedImage`` that carries depth -> (raw depth, encoding).
 
-    Plain 16-bit PNG, and ``compressedDepth`` (``"16UC1; compressedDepth png"``, ``"32FC1; compressedDepth png"``),
-    whose 32FC1 form stores inverse depth: ``depth = a / (value - b)``, value 0 = invalid.
+    Plain 16-bit PNG, and ``compressedDepth`` (``"16UC1; compressedDepth png"``, ``"32FC1; compressedDepth png"``; rvl
+    in place of png), whose 32FC1 form stores inverse depth: ``depth = a / (value - b)``, value 0 = invalid.
 
     Returns:
         ((H, W) uint16, "16UC1") or ((H, W) float32 metres with NaN = invalid, "32FC1").
@@ -243,13 +298,12 @@ def decode_compressed_depth(data: Bytes, format: str) -> tuple[NDArray[Any], str
     encoding = format.split(";")[0].strip()
     if encoding not in _COMPRESSED_DEPTH_ENCODINGS:
         raise ImageDecodeError(f"compressedDepth of encoding {encoding!r} is not supported (format {format!r})")
-    if "rvl" in format.lower():
-        raise ImageDecodeError(f"compressedDepth with RVL is not supported (format {format!r}); use png")
     flat = _as_flat_uint8(data)
     if flat.size <= _COMPRESSED_DEPTH_HEADER.size:
         raise ImageDecodeError(f"compressedDepth data is cut short: {flat.size} bytes")
     _, a, b = _COMPRESSED_DEPTH_HEADER.unpack(flat[: _COMPRESSED_DEPTH_HEADER.size].tobytes())
-    raw = decode_depth_file(flat[_COMPRESSED_DEPTH_HEADER.size :])
+    packed = flat[_COMPRESSED_DEPTH_HEADER.size :]
+    raw = _decode_rvl_depth(packed) if "rvl" in format.lower() else decode_depth_file(packed)
     if encoding == "16UC1":
         return raw, encoding
     with np.errstate(divide="ignore", invalid="ignore"):

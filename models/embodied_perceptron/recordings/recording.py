@@ -19,7 +19,7 @@ from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import TransformTree, TreePoses
-from embodied_perceptron.sensors.synchronizer import BadImage, Drop, RgbdSynchronizer, SynchronizerStats
+from embodied_perceptron.sensors.synchronizer import BadImage, DepthInput, Drop, RgbdSynchronizer, SynchronizerStats
 
 
 class RecordingError(ValueError):
@@ -47,11 +47,12 @@ class ColorSample:
 
 @dataclass(frozen=True, eq=False)
 class DepthSample:
-    """(H, W) float32 canonical depth of one camera, or why it could not be decoded."""
+    """(H, W) float32 canonical depth of one camera at the pixels of colour, or in a camera of its own, or why it could
+    not be decoded."""
 
     stamp_ns: int
     camera: str
-    depth_m: NDArray[np.float32] | BadImage
+    depth_m: DepthInput
 
 
 @dataclass(frozen=True)

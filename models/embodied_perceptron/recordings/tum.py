@@ -1,11 +1,13 @@
 """Folders in TUM RGB-D layout: reader and writer.
 
     rgb.txt           # timestamp filename            (PNG or JPEG)
-    depth.txt         # timestamp filename            (16-bit PNG, registered to colour)
+    depth.txt         # timestamp filename            (16-bit PNG; of a camera of its own by camera.json)
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
-                      (4x4), and depth_camera (width height fx fy cx cy) where depth has other pixels than colour
+                      (4x4); distortion_model and d (as in sensor_msgs/CameraInfo) where images are distorted;
+                      depth_camera (width height fx fy cx cy, distortion_model, d) where depth has other pixels than
+                      colour, and T_color_depth (4x4) where it is taken from elsewhere
     scene.json        optional: what is known of a simulated scene
 
 Instead of rgb.txt and depth.txt, associations.txt may list pairs: timestamp filename timestamp filename, colour and
@@ -53,16 +55,18 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.recordings.registration import register_depth
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, standard_distortion
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
 _OPTIONAL_KEYS = (
-    *("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera", "depth_camera"),
+    *("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera"),
+    *("distortion_model", "d", "depth_camera", "T_color_depth"),
 )
-_LENS_KEYS = ("distortion", "distortion_model", "d", "k1", "k2", "k3", "p1", "p2")
+_LENS_KEYS = ("distortion", "k1", "k2", "k3", "p1", "p2")
+_PINHOLE_KEYS = ("fx", "fy", "cx", "cy", "width", "height")
 _CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
 # from so large a number on, what a stamp counts: an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
@@ -260,13 +264,15 @@ class TumCamera:
         folder: where it lies.
         name: of the camera.
         optical_frame: frame id of its optical frame.
-        intrinsics: of both images.
+        intrinsics: of both images as they are read: undistorted, depth at the pixels of colour.
         depth_scale: raw units per metre.
         depth_invalid: raw values that mean "unknown".
         color_files, depth_files: (stamp_ns, path), sorted by stamp.
         poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
         world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
-        depth_camera: of depth as it is stored, where that is not registered to colour; None = ``intrinsics``.
+        lens: of colour as it is stored; None = not distorted.
+        depth_camera: of depth as it is stored, where that is not registered to colour; None = colour's.
+        T_color_depth: (4, 4) pose of that camera in the one of colour; None = the same.
     """
 
     folder: Path
@@ -281,11 +287,14 @@ class TumCamera:
     world_frame: str | None
     base_frame: str | None
     T_base_camera: NDArray[np.float64] | None
-    depth_camera: Intrinsics | None = None
+    lens: CameraModel | None = None
+    depth_camera: CameraModel | None = None
+    T_color_depth: NDArray[np.float64] | None = None
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
-        return read_image(path, decode_color_file)
+        color: NDArray[np.uint8] = read_image(path, decode_color_file)
+        return color if self.lens is None else self.lens.rectify_color(color)
 
     def read_depth_raw(self, path: Path) -> NDArray[np.uint16]:
         """(H, W) uint16 as stored. Raises :class:`RecordingError` naming the file."""
@@ -298,9 +307,10 @@ class TumCamera:
         for value in self.depth_invalid:
             metres[raw == value] = 0.0
         if self.depth_camera is None:
-            return metres
+            return metres if self.lens is None else self.lens.rectify_depth(metres)
         try:
-            return register_depth(metres, self.depth_camera, self.intrinsics)
+            own = UnregisteredDepth(metres, self.depth_camera, self.T_color_depth)
+            return own.registered(self.intrinsics)
         except ValueError as error:
             raise RecordingError(f"{path}: {error}") from error
 
@@ -324,20 +334,24 @@ def read_tum_camera(
         raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
     spec = _read_camera_json(folder / "camera.json")
     try:
-        intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
-        depth_spec = spec.get("depth_camera")
-        depth_camera = None if depth_spec is None else Intrinsics(**depth_spec)
+        model = _lens(spec)
+        depth_camera = None if spec.get("depth_camera") is None else _lens(spec["depth_camera"])
+        offset = spec.get("T_color_depth")
+        T_color_depth = None if offset is None else check_transform(np.asarray(offset), "T_color_depth")
+        if T_color_depth is not None and depth_camera is None:
+            raise ValueError("T_color_depth needs depth_camera, the calibration of depth")
         mount = spec.get("T_base_camera")
         T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
-    except (ValueError, TypeError) as error:
-        raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        text = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise RecordingError(f"{folder / 'camera.json'}: {text}") from error
     name = spec.get("camera") or name or "camera"
     color_files, depth_files = _read_images(folder, left_out)
     return TumCamera(
         folder=folder,
         name=name,
         optical_frame=spec.get("camera_frame") or f"{name}_optical_frame",
-        intrinsics=intrinsics,
+        intrinsics=model.intrinsics,
         depth_scale=float(spec["depth_scale"] if depth_scale is None else depth_scale),
         depth_invalid=tuple(spec.get("depth_invalid", (0,))),
         color_files=color_files,
@@ -346,8 +360,18 @@ def read_tum_camera(
         world_frame=spec.get("world_frame"),
         base_frame=spec.get("base_frame"),
         T_base_camera=T_base_camera,
+        lens=model if model.is_distorted else None,
         depth_camera=depth_camera,
+        T_color_depth=T_color_depth,
     )
+
+
+def _lens(spec: Mapping[str, Any]) -> CameraModel:
+    """A camera of some JSON. Raises ``ValueError``, ``TypeError``, ``KeyError`` for what is wrong or missing."""
+    if unknown := sorted(set(spec) - {*_PINHOLE_KEYS, "distortion_model", "d", *_REQUIRED_KEYS, *_OPTIONAL_KEYS}):
+        raise ValueError(f"depth_camera: unknown key(s) {', '.join(unknown)}")
+    distortion = standard_distortion(spec.get("distortion_model") or "plumb_bob", spec.get("d") or ())
+    return CameraModel(Intrinsics(*(spec[key] for key in _PINHOLE_KEYS)), *distortion)
 
 
 def _read_camera_json(path: Path) -> dict[str, Any]:
@@ -367,7 +391,7 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
             raise RecordingError(f"{path}: {key} must be a number, got {spec[key]!r}")
     unknown = sorted(set(spec) - set(_REQUIRED_KEYS) - set(_OPTIONAL_KEYS))
     if lens := [key for key in unknown if key in _LENS_KEYS]:
-        raise RecordingError(f"{path}: {lens[0]}: distorted images are not supported in a folder: undistort them first")
+        raise RecordingError(f"{path}: {lens[0]}: distortion is written as distortion_model and d, as in CameraInfo")
     if unknown:
         raise RecordingError(
             f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(_REQUIRED_KEYS + _OPTIONAL_KEYS)}"

@@ -118,6 +118,14 @@ class Surface:
         return distance
 
 
+def least_held(points_m: F64, surface: Surface, T: F64, reach_m: float) -> F64:
+    """(3,) horizontal direction along which the surfaces hold (N, 3) points least at ``T``: that of a corridor."""
+    distance, nearest = surface.tree.query(transform_points(T, points_m), distance_upper_bound=reach_m)
+    normal = surface.normals[nearest[np.isfinite(distance)]]
+    _, axes = np.linalg.eigh(normal[:, :2].T @ normal[:, :2])  # eigenvalues grow
+    return np.append(axes[:, 0], 0.0)
+
+
 def refine(points_m: F64, surface: Surface, T: F64, reaches_m: Sequence[float]) -> F64:
     """(4, 4) ``T`` after iterated closest points: (N, 3) points against the planes of the surface.
 

@@ -22,6 +22,7 @@ from embodied_perceptron.relocalisation.alignment import (
     are_apart,
     best_motion,
     difference,
+    least_held,
     motions_of_pairs,
     refine,
 )
@@ -51,6 +52,8 @@ _LIKES = 5  # features of the map that look most like one of today
 _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
+_SLIDES_M = (-0.3, -0.2, -0.1, 0.1, 0.2, 0.3)  # as far as a first match may be off
+_CLEARLY = 0.05  # evidence of two alignments of one place that differ by less says nothing
 _VIEWS_THROUGH = 4  # frames that are asked what they see through
 
 
@@ -260,7 +263,20 @@ class PlaceSearch:
             if any(_is_same(T, h.T_map_world, at_m) for h in judged):
                 continue
             judged.append(self._hypothesis(T, some_m))
-        return sorted(judged, key=lambda h: -h.evidence)
+        judged.sort(key=lambda h: -h.evidence)
+        return [self._slid(judged[0], some_m), *judged[1:]]
+
+    def _slid(self, best: Hypothesis, some_m: F64) -> Hypothesis:
+        """A hypothesis, or one that is clearly better some way off along the direction that surfaces hold least:
+        alignment stays there where it began; what is at the walls, and features, tell how far along it is."""
+        along = np.eye(4)
+        direction = least_held(some_m, self._surface, best.T_map_world, _HIT_M)
+        found = []
+        for shift_m in _SLIDES_M:
+            along[:3, 3] = shift_m * direction
+            found.append(self._hypothesis(refine(some_m, self._surface, along @ best.T_map_world, _FINE_M), some_m))
+        other = max(found, key=lambda h: h.evidence)
+        return other if other.evidence > best.evidence + _CLEARLY else best
 
     def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
         at_m = self._views[-1].posed.T_world_camera[:3, 3]

@@ -46,9 +46,10 @@ from embodied_perceptron.mapping.storage import (
 )
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
 from embodied_perceptron.mapping.voxels import HITS
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
-from embodied_perceptron.relocalisation.features import FeatureError, FeatureExtractor, extractor
+from embodied_perceptron.relocalisation.features import FeatureError, extractor
 from embodied_perceptron.relocalisation.places import PlaceMemory, place_of
 from embodied_perceptron.relocalisation.search import PlaceEstimate, PlaceSearch
 from embodied_perceptron.results import (
@@ -151,6 +152,7 @@ class LiveMap:
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
+        self._walls = WallFrame()
         self._columns = ColumnCounter()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
@@ -178,22 +180,21 @@ class LiveMap:
             if report.fused:
                 self._cameras = self._cameras.after(in_map)
             keyframe = self.volume.keyframes.newest if report.keyframe else None
-        if keyframe is not None and self._features is not None:
-            clock = StageClock(report.stage_ms)
-            self._remember(keyframe, self._features)
-            clock.lap("place")
         return replace(report, stamp_ns=posed.frame.stamp_ns), keyframe
 
-    def _remember(self, keyframe: Keyframe, features: FeatureExtractor) -> None:
-        """The place that a keyframe shows. Nobody waits for the map while features are looked for; what has become of
-        the keyframe in the meantime (a corrected pose, another map) counts."""
-        place = place_of(keyframe, features)
-        if place is None:
+    def remember(self, keyframe: Keyframe, clock: StageClock) -> None:
+        """The place that a keyframe of :meth:`integrate` shows; from any thread. Nobody waits for the map while
+        features are looked for; what has become of the keyframe in the meantime (a corrected pose, another map)
+        counts."""
+        if self._features is None:
             return
-        with self._volume_lock:
-            for now in self.volume.keyframes:
-                if now.frame is keyframe.frame:
-                    self._places.add(replace(place, T_map_camera=now.T_world_camera.copy()))
+        place = place_of(keyframe, self._features)
+        if place is not None:
+            with self._volume_lock:
+                for now in self.volume.keyframes:
+                    if now.frame is keyframe.frame:
+                        self._places.add(replace(place, T_map_camera=now.T_world_camera.copy()))
+        clock.lap("place")
 
     def _is_placed(self, posed: PosedFrame) -> bool:
         """Whether it is known where the world lies in the map, with this frame."""
@@ -213,7 +214,7 @@ class LiveMap:
 
     @property
     def places(self) -> PlaceMemory:
-        """The views that the map remembers; changed by :meth:`integrate`."""
+        """The views that the map remembers; changed by :meth:`remember`."""
         return self._places
 
     @property
@@ -235,7 +236,7 @@ class LiveMap:
             clock.lap("snapshot")
             floor_z_m = self._floor.of(voxels)
             clock.lap("floor")
-            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation), clock
+            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation, self._walls), clock
 
     def update(
         self,
@@ -475,6 +476,7 @@ class LiveMap:
                     self._objects.move(correction.at)
                     self._semantic.move(newest)
                     self._floor.forget()
+                    self._walls.forget()
                     self._places.move(correction.at)
                     self._cameras = self._cameras.moved(newest)
                 volume = self.volume.copy() if correction.corrected else None
@@ -560,6 +562,7 @@ class LiveMap:
         self._objects = ObjectMap(self.config.objects.tracking, self._name_of)
         self._semantic.clear()
         self._floor.forget()
+        self._walls.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
         self._places.clear()

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from embodied_perceptron.config import SegmentationConfig
-from embodied_perceptron.geometry.manhattan import ManhattanFrame, frame_of_columns
-from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.mapping.export import VolumeCopy
-from embodied_perceptron.mapping.wall_columns import wall_columns
+from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
@@ -26,6 +25,7 @@ class MapCopy:
         voxels: means of the same voxels.
         floor_z_m: height of the floor.
         config: sizes and heights of shapes.
+        walls: what holds the map's frame along the walls from copy to copy.
     """
 
     volume: VolumeCopy
@@ -33,11 +33,12 @@ class MapCopy:
     voxels: VoxelSnapshot
     floor_z_m: float
     config: SegmentationConfig
+    walls: WallFrame
 
     @cached_property
     def manhattan(self) -> ManhattanFrame:
         """The frame along the walls."""
-        return frame_of_columns(*wall_columns(blocks_of(self.voxels), self.floor_z_m))
+        return self.walls.of(self.voxels, self.floor_z_m)
 
     @cached_property
     def layers(self) -> Layers:

@@ -83,13 +83,19 @@ class CameraModel:
 
         What falls outside of the raw image is black, and unknown depth. Without distortion the arguments come back.
         """
+        return self.rectify_color(color), self.rectify_depth(depth_m)
+
+    def rectify_color(self, color: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Undistorted (H, W, 3) colour alone, see :meth:`rectify`."""
         if not self.is_distorted:
-            return color, depth_m
-        x, y = self._undistortion_maps()
-        return (
-            _as_uint8(cv2.remap(color, x, y, cv2.INTER_LINEAR)),
-            _as_float32(cv2.remap(depth_m, x, y, cv2.INTER_NEAREST)),
-        )
+            return color
+        return _as_uint8(cv2.remap(color, *self._undistortion_maps(), cv2.INTER_LINEAR))
+
+    def rectify_depth(self, depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Undistorted (H, W) depth alone, see :meth:`rectify`."""
+        if not self.is_distorted:
+            return depth_m
+        return _as_float32(cv2.remap(depth_m, *self._undistortion_maps(), cv2.INTER_NEAREST))
 
     def undistort_boxes(self, boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
         """(N, 4) left, top, right, bottom in the raw image -> the upright boxes around them in the rectified one.

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,15 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, PoseSource, TooOld, format_stamp, seconds_to_ns
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.stamps import StampJudge
 
 RESTART_NS = 3_000_000_000  # back by more, of all streams, is a new beginning; less is a clock that was set
 _ALIVE_NS = 5_000_000_000  # a stream that was silent for longer is not waited for
 _TOGETHER_NS = 10_000_000_000  # streams that go back within this go back together
 _MAX_KEPT_DROPS = 1000
+DepthInput: TypeAlias = "NDArray[np.float32] | UnregisteredDepth | BadImage"
+_SIZE_REMEDY = "depth must be registered to colour, or come with a calibration of its own"
 _FIELD = {"color": "color", "depth": "depth_m"}
 
 
@@ -172,8 +176,9 @@ class RgbdSynchronizer:
         """
         self._add(camera, "color", _PendingFrame(stamp_ns, now_ns, color=color, arrival_ns=arrival_ns))
 
-    def add_depth(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32] | BadImage, now_ns: int) -> None:
-        """Add an (H, W) float32 canonical depth image (:func:`~embodied_perceptron.sensors.frame.canonical_depth`)."""
+    def add_depth(self, camera: str, stamp_ns: int, depth_m: DepthInput, now_ns: int) -> None:
+        """Add an (H, W) float32 canonical depth image (:func:`~embodied_perceptron.sensors.frame.canonical_depth`) at
+        the pixels of colour, or one that is brought to them here."""
         self._add(camera, "depth", _PendingFrame(stamp_ns, now_ns, depth_m=depth_m))
 
     def add_camera_info(
@@ -294,7 +299,7 @@ class _PendingFrame:
     stamp_ns: int  # of colour where there is colour, otherwise of depth
     arrived_ns: int  # on the clock that bounds waiting: the later of the two images
     color: NDArray[np.uint8] | BadImage | None = None
-    depth_m: NDArray[np.float32] | BadImage | None = None
+    depth_m: DepthInput | None = None
     arrival_ns: int = 0  # wall clock, of colour
     built: RgbdFrame | None = None  # once everything but the pose is there
     late: bool = False  # was there before its pose
@@ -305,7 +310,7 @@ class _PendingFrame:
 
     @property
     def nbytes(self) -> int:
-        return sum(image.nbytes for image in (self.color, self.depth_m) if isinstance(image, np.ndarray))
+        return sum(i.nbytes for i in (self.color, self.depth_m) if isinstance(i, (np.ndarray, UnregisteredDepth)))
 
     @property
     def missing(self) -> str:
@@ -601,17 +606,22 @@ class _CameraQueue:
     def _build(self, pending: _PendingFrame, calibration: CameraModel) -> RgbdFrame | Drop:
         color, depth_m = pending.color, pending.depth_m
         assert isinstance(color, np.ndarray)
-        assert isinstance(depth_m, np.ndarray)
-        size = (calibration.intrinsics.height, calibration.intrinsics.width)
-        if not color.shape[:2] == depth_m.shape[:2] == size:
-            sizes = ", ".join(
-                f"{what} {shape[1]}x{shape[0]}"
-                for what, shape in (("colour", color.shape), ("depth", depth_m.shape), ("camera_info", size))
-            )
-            detail = f"{sizes}: depth must be registered to colour"
-            return self._because(pending, DropReason.SIZE_MISMATCH, detail)
+        assert isinstance(depth_m, (np.ndarray, UnregisteredDepth))
+        own = depth_m.camera if isinstance(depth_m, UnregisteredDepth) else calibration
+        cameras = {"camera_info": calibration, **({} if own is calibration else {"depth's camera_info": own})}
+        pixels = {name: (model.intrinsics.height, model.intrinsics.width) for name, model in cameras.items()}
+        if color.shape[:2] != pixels["camera_info"] or depth_m.shape[:2] != pixels.get(
+            "depth's camera_info", color.shape[:2]
+        ):
+            said = {"colour": color.shape[:2], "depth": depth_m.shape[:2], **pixels}
+            sizes = ", ".join(f"{what} {size[1]}x{size[0]}" for what, size in said.items())
+            return self._because(pending, DropReason.SIZE_MISMATCH, f"{sizes}: {_SIZE_REMEDY}")
         try:
-            return RgbdFrame(pending.stamp_ns, self.name, *calibration.rectify(color, depth_m), calibration.intrinsics)
+            if isinstance(depth_m, UnregisteredDepth):
+                images = calibration.rectify_color(color), depth_m.registered(calibration.intrinsics)
+            else:
+                images = calibration.rectify(color, depth_m)
+            return RgbdFrame(pending.stamp_ns, self.name, *images, calibration.intrinsics)
         except ValueError as error:
             return self._because(pending, DropReason.BAD_FRAME, str(error))
 

@@ -159,7 +159,7 @@ def test_compressed_images():
     np.testing.assert_array_equal(conv.depth_from_message(packed), canonical_depth(depth, "16UC1"))
 
 
-@pytest.mark.parametrize("encoding", ["yuv422", "16UC1", "", "RGB8"])
+@pytest.mark.parametrize("encoding", ["p010", "16UC1", "", "RGB8"])
 def test_unusable_color_encodings_are_named(encoding):
     message = Image(width=1, height=1, step=2, encoding=encoding, data=array.array("B", [0, 0]))
     with pytest.raises(ValueError, match=repr(encoding)):
@@ -536,3 +536,17 @@ def test_overlay_survives_boxes_around_and_behind_the_camera():
     a, b = clip_to_near_plane(np.array([0, 0, -1.0]), np.array([2.0, 0, 1.0]))
     assert a[2] == pytest.approx(0.05)
     np.testing.assert_array_equal(b, [2, 0, 1])
+
+
+def test_what_is_open_has_the_ids_of_the_boxes() -> None:
+    box = np.array([1.0, 2.0, 1.0, 0.8, 0.1, 2.0, 0.3, 0, 0])
+    things = [
+        SceneObject(3, "door", 0.9, box, condition="open", names=(("door", 0.9), ("wardrobe", 0.05))),
+        SceneObject(4, "door", 0.8, box + np.eye(9)[0]),  # nobody knows
+        SceneObject(7, "bin", 0.7, box, condition="filled"),
+    ]
+    message = objects.conditions_to_detections(things, 5, "map")
+    said = [(d.id, [r.hypothesis.class_id for r in d.results]) for d in message.detections]
+    assert said == [("3", ["open"]), ("7", ["filled"])]
+    np.testing.assert_allclose(objects.message_to_box(message.detections[0].bbox), box, atol=1e-9)
+    assert message.header.frame_id == "map"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,19 @@ from support import small_recording  # noqa: E402
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
-from embodied_perceptron.apps.checks import Finding, Severity, check_delays, check_optical, has_errors  # noqa: E402
+from embodied_perceptron.apps.checks import (  # noqa: E402
+    CameraEvidence,
+    Finding,
+    Severity,
+    check_delays,
+    check_optical,
+    check_registration,
+    has_errors,
+)
+from embodied_perceptron.geometry.transforms import Intrinsics  # noqa: E402
+from embodied_perceptron.sensors.camera_model import CameraModel  # noqa: E402
+from embodied_perceptron.sensors.poses import Found  # noqa: E402
+from embodied_perceptron.sensors.registration import register_depth  # noqa: E402
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
 from embodied_perceptron_ros.node import live_doctor  # noqa: E402
 from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
@@ -425,3 +438,23 @@ def test_a_node_that_is_discovered_late_is_found(monkeypatch: pytest.MonkeyPatch
             nodes[0].close()
     assert "not running" not in found(findings, "node", Severity.WARNING)
     assert "active" in found(findings, "node", Severity.OK)
+
+
+def test_depth_that_the_node_registers_is_looked_at_as_registered() -> None:
+    camera = Intrinsics(60.0, 60.0, 31.5, 21.5, 64, 44)
+    T = np.eye(4)
+    T[0, 3] = 0.05
+    listener = object.__new__(live_doctor._Listener)
+    evidence = CameraEvidence(frames={"color": "optical"}, calibrations=[CameraModel(camera)])
+    listener.evidence, listener._depth_models = {"camera": evidence}, {}
+    listener.transforms = SimpleNamespace(lookup=lambda target, source, stamp_ns: Found(T))
+    depth_m = np.full((44, 64), 1.0, np.float32)
+    message = make_image(depth_m, "32FC1", 1, "depth_optical")
+    assert listener._at_color("camera", message, depth_m) is depth_m
+    assert not evidence.registered_here
+    listener._depth_models["camera"] = CameraModel(camera)
+    found = listener._at_color("camera", message, depth_m)
+    assert (found == register_depth(depth_m, camera, camera, T)).all()
+    assert evidence.registered_here
+    (finding,) = check_registration("optical", "depth_optical", evidence.registered_here)
+    assert finding.severity == Severity.OK

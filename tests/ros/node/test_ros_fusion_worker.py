@@ -28,7 +28,8 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.relocalisation.search import Hypothesis, PlaceEstimate
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import PoseLookup, TooEarly
-from embodied_perceptron_ros.conversion.values import make_image
+from embodied_perceptron.sensors.registration import register_depth
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
 from embodied_perceptron_ros.node.frame_inbox import INTERNAL_ERROR, OVERLOAD, ReadyFrames
 
 pytestmark = pytest.mark.ros
@@ -123,7 +124,8 @@ def test_frames_are_fused(rig):
 @pytest.mark.parametrize(
     ("spoil", "reason", "match"),
     [
-        ({"color": {"encoding": "yuv422"}}, "bad_frame", "'yuv422'"),
+        ({"color": {"encoding": "p010"}}, "bad_frame", "'p010'"),
+        ({"color": {"encoding": "nv12"}}, "bad_frame", "step"),
         ({"depth_changes": {"encoding": "8UC3"}}, "bad_frame", "'8UC3'"),
         ({"color": {"data": array.array("B", [1, 2, 3])}}, "bad_frame", "cut short"),
         ({"depth_changes": {"data": array.array("B")}}, "bad_frame", "cut short"),
@@ -146,13 +148,38 @@ def test_bad_messages_are_drops_with_a_reason_and_the_next_frame_is_fused(rig, s
     rig.wait(fused=2, **{reason: 1})
 
 
-def test_depth_of_another_frame_is_not_registered(rig):
-    header = make_image(np.zeros((1, 1), np.float32), "32FC1", 0, "depth_frame").header
-    stamp_ns = rig.stamp_ns + 33 * MS
-    header.stamp = make_image(np.zeros((1, 1), np.float32), "32FC1", stamp_ns, "").header.stamp
-    rig.frame(depth_changes={"header": header})
+def test_depth_of_another_frame_is_registered_by_its_calibration_and_transform(rig):
+    def frame_of(depth_frame, **changes):
+        stamp_ns = rig.stamp_ns + 33 * MS
+        header = make_image(np.zeros((1, 1), np.float32), "32FC1", stamp_ns, depth_frame).header
+        rig.frame(depth_changes={"header": header}, **changes)
+        return stamp_ns
+
+    rig.transforms.beside["depth_frame"] = np.eye(4)
+    rig.transforms.beside["depth_frame"][0, 3] = 0.05
+    frame_of("depth_frame")
     rig.wait(fused=0, bad_frame=1)
-    assert "registered" in rig.why("bad_frame")
+    assert "none that can be used has come on /camera/camera_info" in rig.why("bad_frame")
+    rig.put("depth_info", make_camera_info(MAPPING_CAMERA, rig.stamp_ns, "depth_frame"))
+    frame_of("elsewhere")
+    rig.wait(fused=0, bad_frame=2)
+    assert "the transform between the two is needed" in rig.why("bad_frame")
+    frame_of("depth_frame")
+    rig.wait(fused=1, bad_frame=2)
+    expected = register_depth(scene_depth(), MAPPING_CAMERA, MAPPING_CAMERA, rig.transforms.beside["depth_frame"])
+    assert (rig.perceptron.newest_frame.frame.depth_m == expected).all()
+    assert (expected != scene_depth()).any()
+
+
+def test_smaller_depth_in_the_frame_of_colour_is_registered(rig):
+    small = MAPPING_CAMERA.resized(40, 30)
+    depth = make_image(scene_depth()[::2, ::2].copy(), "32FC1", 0, OPTICAL)
+    fields = {name: getattr(depth, name) for name in ("height", "width", "step", "data")}
+    rig.frame(depth_changes=fields)
+    rig.wait(fused=0, size_mismatch=1)
+    rig.put("depth_info", make_camera_info(small, rig.stamp_ns, OPTICAL))
+    rig.frame(depth_changes=fields)
+    rig.wait(fused=1, size_mismatch=1)
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, -np.inf])
@@ -336,7 +363,7 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
     """rclpy raises when one call line logs with another severity than before: the handler of the error died of it."""
     rig = Rig(logger=get_logger("fusion_worker_test"))
     try:
-        rig.frame(color={"encoding": "yuv422"})  # a drop: a warning
+        rig.frame(color={"encoding": "p010"})  # a drop: a warning
         rig.wait(fused=0, bad_frame=1)
         whole = rig.perceptron.integrate
 

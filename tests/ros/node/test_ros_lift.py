@@ -23,10 +23,13 @@ from support.ros_detections import detections_2d
 from support.ros_live import OPTICAL, Peer, running_node, wait_until
 from vision_msgs.msg import Detection3DArray
 
+from embodied_perceptron.detection2d.persons import PersonStatistics
+from embodied_perceptron.detection2d.pipeline import LiftStatistics
 from embodied_perceptron.language.description import read_mentions
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_header
+from embodied_perceptron_ros.node.detections import lift_diagnostics
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 LAUNCH = Path(__file__).resolve().parents[3] / "launch/perceive.launch.py"
@@ -195,3 +198,14 @@ def test_garbage_on_the_topic_is_survived(live):
     recorded.play()
     peer.fresh()
     assert peer.value("node", "internal_errors", "0") == "0"
+
+
+def test_people_that_were_kept_out_are_in_the_diagnostics():
+    without = lift_diagnostics(LiftStatistics(), 0.0)
+    assert not any(key.startswith("persons") for key in without)
+    people = PersonStatistics(pictures=4, looking_ms=50.0, persons=3, frames=9, pixels=1000, failures=1, last_error="x")
+    values = lift_diagnostics(LiftStatistics(persons=people), 0.0)
+    assert values["persons.found"] == 3
+    assert values["persons.frames"] == 9
+    assert values["persons.looking_ms"] == 12.5
+    assert values["persons.last_error"] == "x"

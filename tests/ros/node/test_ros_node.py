@@ -109,6 +109,7 @@ def test_frames_become_every_map_message(live):
     clouds = peer.listen("/perception/voxels", PointCloud2)
     boxes = peer.listen("/perception/boxes", Detection3DArray)
     markers = peer.listen("/perception/box_markers", MarkerArray)
+    states = peer.listen("/perception/states", Detection3DArray)
     semantic = peer.listen("/perception/semantic_voxels", PointCloud2)
     overlays = peer.listen("/perception/overlay/image", Image)
     grids = peer.listen("/perception/occupancy_grid", OccupancyGrid, LATCHED)
@@ -119,7 +120,7 @@ def test_frames_become_every_map_message(live):
     newest = stream.stamp_ns
     for topic in (clouds, boxes, semantic, grids):
         wait_until(lambda topic=topic: topic and stamp_to_ns(topic[-1].header.stamp) == newest, 20)
-    for topic in (markers, overlays, labels):
+    for topic in (markers, overlays, labels, states):
         wait_until(lambda topic=topic: topic, 20)
 
     rows = cloud_to_rows(clouds[-1])
@@ -190,7 +191,7 @@ def dropped(peer: Peer, reason: str) -> int:
 @pytest.mark.parametrize(
     ("spoil", "reason", "words"),
     [
-        ({"color_changes": {"encoding": "yuv422"}}, "bad_frame", "yuv422"),
+        ({"color_changes": {"encoding": "p010"}}, "bad_frame", "p010"),
         ({"depth_changes": {"encoding": "64FC1"}}, "bad_frame", "64FC1"),
         ({"info_changes": {"k": [0.0] * 9}}, "bad_frame", "not calibrated"),
         ({"info_changes": {"k": [float("nan")] * 9}}, "bad_frame", "finite"),

@@ -97,11 +97,23 @@ def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
         read_parameters(make(sentence_reader="rules"))
 
 
+def test_the_folder_of_places_left_behind_stands_over_the_configuration(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("spill: {folder: /from/file, max_gib: 2.0}")
+    assert read_parameters(make()).config.spill.folder == ""
+    assert read_parameters(make(config_file=str(config))).config.spill.folder == "/from/file"
+    parameters = read_parameters(make(config_file=str(config), spill_folder=str(tmp_path)))
+    assert (parameters.config.spill.folder, parameters.config.spill.max_gib) == (str(tmp_path), 2.0)
+    assert effective_values(parameters)["spill_folder"] == str(tmp_path)
+
+
 def test_a_topic_of_detections_turns_the_lift_on(make, tmp_path):
     assert not read_parameters(make()).config.lift.enabled
     parameters = read_parameters(make(camera__detections_topic="/yolo/detections", detections_tolerance_s=0.02))
     assert parameters.config.lift.from_topics
     assert parameters.config.lift.stamp_tolerance_s == 0.02
+    assert parameters.config.lift.persons == "masked"
+    assert read_parameters(make(persons="mapped")).config.lift.persons == "mapped"
     assert parameters.cameras[0].detections_topic == "/yolo/detections"
     config = tmp_path / "config.yaml"
     config.write_text("lift: {from_topics: true}")

@@ -138,6 +138,8 @@ def test_the_command_scores_texts_and_hands_references_on(tmp_path):
     assert figures["hallucinated"] == 25.0  # the piano
     assert figures["question/misnamed"] == 25.0  # the lamp
     assert figures["objects/f1"] == 100.0
+    # three of four phrases: the sofa (twice) and the coffee table; the lamp is a rug
+    assert figures["dense/located"] == 75.0
     texts = json.loads((tmp_path / "out" / "texts.json").read_text())
     assert texts[0]["mentions"][1] == {"phrase": "low coffee table", "objects": [1]}
     data = json.loads((tmp_path / "out" / "references.json").read_text())

@@ -14,6 +14,7 @@ from support.golden import GOLDEN, detection_head, level_inputs
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.nn.detection import Votes
 from embodied_perceptron_training.training.criteria import (
     BOX_LOSSES,
     BoxTarget,
@@ -23,6 +24,7 @@ from embodied_perceptron_training.training.criteria import (
     GroundingLayer,
     GroundingTarget,
     OccupancyCriterion,
+    vote_loss,
 )
 from embodied_perceptron_training.training.losses import (
     BoxParts,
@@ -54,6 +56,21 @@ def cube(x: float = 0.0, size: float = 1.0, yaw: float = 0.0) -> BoxParts:
 
 
 # -------------------------------------------------------------------------------------------------------------- boxes
+
+
+def test_votes_are_for_the_middle_of_the_smallest_box_around_a_site() -> None:
+    """By hand: a large box with a small one in it; a site in both, one in the large one alone, one in none, and one of
+    another scene. (0.5 + 0.25) and (1 + 0.5) over two sites."""
+    boxes = [torch.tensor([[0.0, 0, 0, 4, 4, 4, 0, 0, 0], [1.0, 0, 0, 1, 1, 1, 0, 0, 0]]), torch.zeros(0, 9)]
+    points = torch.tensor([[1.25, 0, 0], [-1.0, 0.5, 0], [9.0, 0, 0], [0.0, 0, 0]])
+    offsets = torch.tensor([[0.25, 0.25, 0], [0.0, 0, 0], [5.0, 5, 5], [5.0, 5, 5]], requires_grad=True)
+    votes = Votes(points, offsets, torch.tensor([0, 0, 0, 1]))
+    loss = vote_loss(votes, PaddedBoxes.of(boxes))
+    assert loss.item() == pytest.approx((0.75 + 1.5) / 2)
+    loss.backward()
+    assert offsets.grad is not None
+    assert offsets.grad[2:].abs().sum() == 0
+    assert vote_loss(votes, PaddedBoxes.of([torch.zeros(0, 9)] * 2)).item() == 0.0
 
 
 def test_parts_and_nine_numbers_are_the_same_box() -> None:
@@ -98,6 +115,8 @@ def test_differences_of_numbers_by_hand() -> None:
     assert l1_box_loss(cube(0.3, 1.2), cube(), "angles").item() == pytest.approx(0.3 + 3 * 0.2)
     assert l1_box_loss(cube(yaw=-3.0), cube(yaw=3.0), "angles").item() == pytest.approx(2 * math.pi - 6.0)
     assert l1_box_loss(cube(yaw=math.pi / 2), cube(), "matrix").item() == pytest.approx(4.0)
+    assert l1_box_loss(cube(yaw=math.pi / 2), cube(), "sincos").item() == pytest.approx(2.0)
+    assert l1_box_loss(cube(0.3, yaw=math.pi), cube(yaw=-math.pi), "sincos").item() == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

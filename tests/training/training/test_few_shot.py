@@ -36,7 +36,7 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
     RecordingLabels,
     write_labels,
 )
-from embodied_perceptron_training.training import few_shot
+from embodied_perceptron_training.training import few_shot, pseudo_labels
 from embodied_perceptron_training.training import few_shot_command as learn_command
 from embodied_perceptron_training.training.few_shot import (
     Examples,
@@ -53,6 +53,7 @@ from embodied_perceptron_training.training.few_shot import (
     write_classes,
 )
 from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, read_labelled_rooms
+from embodied_perceptron_training.training.pseudo_labels import AgreedThing
 
 SIZE_M = 0.4
 CHANNELS = 16  # of the small network's neck
@@ -144,6 +145,28 @@ def test_a_room_where_nothing_is_labelled_shows_what_is_not(predictor, sides: in
     assert all(c.after > 95.0 for c in fitted.report)
     rows = Rows(fitted.rows.kernel[:, 4:], fitted.rows.bias[4:])
     assert not (boxes_of(empty.parts, rows, predictor).scores >= 0.25).any()
+
+
+@pytest.mark.parametrize("sides", [4, 1], ids=["rooms left out", "things left out"])
+def test_doubtful_things_are_neither_example_nor_counterexample(predictor, sides: int) -> None:
+    made = [a_room(i, {"robot": 6, "crate": 3, "chair": 3}, yaw=0.3 * i, labelled=("robot",)) for i in range(sides)]
+    half = [dataclasses.replace(r, doubtful=np.array([False, True] * 3)) for r in made]
+    missed = [dataclasses.replace(r, labels=r.labels[::2], boxes=r.boxes[::2]) for r in made]
+    fitted, blind = fit_classes(half, predictor), fit_classes(missed, predictor)
+    (report,) = fitted.report
+    assert (report.things, report.rooms) == (3 * sides, sides)
+    assert report.after > 95.0
+    rows = [Rows(f.rows.kernel[:, 4:], f.rows.bias[4:]) for f in (fitted, blind)]
+    scores = [boxes_of(made[0].parts, row, predictor).scores.max(initial=0.0) for row in rows]
+    assert scores[0] > scores[1] + 0.1, "things that nobody labelled speak against the kind"
+
+
+def test_a_kind_of_which_all_is_doubtful_is_left_out(predictor) -> None:
+    made = [dataclasses.replace(r, doubtful=np.array([label == "crate" for label in r.labels])) for r in rooms()]
+    told: list[str] = []
+    fitted = fit_classes(made, predictor, progress=told.append)
+    assert [c.name for c in fitted.report] == ["robot"]
+    assert any("'crate' has 0 examples" in words for words in told)
 
 
 def test_a_known_class_is_improved_from_where_it_stands(predictor) -> None:
@@ -523,3 +546,46 @@ def test_the_command_names_missing_folders_and_weights(run, tmp_path: Path) -> N
     assert "no folder" in str(result.exception)
     result, _ = run(rooms(), "--weights", "absent")
     assert "absent" in str(result.exception)
+
+
+@pytest.fixture
+def agreeing(run, monkeypatch, tmp_path: Path):
+    """The command with ``--pseudo`` over recordings whose witnesses agree on what the made rooms hold."""
+    detector = tmp_path / "net.onnx"
+    detector.write_bytes(b"")
+    options = ("--pseudo", "--detector", str(detector), "--detector-layout", "nanodet")
+
+    def go(made: list[RoomFeatures], *more: str, count: int | None = None):
+        def agreed(source, *_):
+            room = made[int(str(source).split()[-1])]
+            told = zip(room.labels, room.boxes, strict=True)
+            things = [AgreedThing(name, box, 0.9, ("network", "nanodet"), True) for name, box in told]
+            return LabelledRoom(source, room.labels, room.boxes, None), things[:count]
+
+        monkeypatch.setattr(pseudo_labels, "agreed_room", agreed)
+        return run(made, *options, *more)
+
+    return go
+
+
+def test_agreement_teaches_without_labels(agreeing) -> None:
+    result, out = agreeing(rooms())
+    assert result.exit_code == 0, result.output
+    assert "| robot | 8 | nanodet 8, network 8 |" in result.output
+    assert load_inference(out).classes == (*CLASSES, "crate", "robot")
+
+
+def test_agreement_that_makes_it_worse_or_is_too_little_is_refused(agreeing, monkeypatch) -> None:
+    result, out = agreeing(rooms(), count=1)
+    assert "agree on 4 things, 5 are needed" in str(result.exception)
+    monkeypatch.setattr(few_shot, "_class_figures", lambda *_, seen=[]: seen.append(1) or {"robot": 90.0 / len(seen)})
+    result, _ = agreeing(rooms(labelled=("robot",)))
+    assert result.exception.exit_code == 1
+    assert "from 90.0 to 45.0" in str(result.exception)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("options", [("--pseudo",), ("--detector", "net.onnx", "--detector-layout", "nanodet")])
+def test_agreement_needs_a_second_witness(run, options) -> None:
+    result, _ = run(rooms(), *options)
+    assert "--pseudo and --detector belong together" in str(result.exception)

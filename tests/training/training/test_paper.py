@@ -361,7 +361,9 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     assert (grounding["augmentation"]["rotation_rad"], grounding["augmentation"]["flip"]) == (0.0, False)
     assert grounding["losses"]["grounding/contrastive"] == 1.0
     assert not any("iou" in name for name in grounding["losses"])
-    assert grounding["text_encoder"] == {"name": "roberta-base", "trainable": False}
+    assert grounding["text_encoder"] == {
+        "name": "roberta-base", "trainable": False, "learning_rate_factor": 0.0,
+    }  # fmt: skip
     assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
     assert printed("--task", "monocular-detection")["views"] == 1
     tasks = ("monocular-detection", "detection", "grounding")

@@ -4,6 +4,8 @@ stopped, and writes weights that ``replay`` takes."""
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ from support.small_homes import small_homes
 from support.small_networks import shrunk
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.inference import loading
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.training import tasks
 from embodied_perceptron_training.training.prepared_scenes import posed_view
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
@@ -89,3 +95,30 @@ def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, 
         it.integrate(posed_view(scan, n, n))
     it.perceive()
     assert it.prediction is not None
+
+
+@pytest.mark.slow
+def test_the_text_encoder_stays_as_it_is(
+    homes: Path, tmp_path: Path, roberta_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As released, whose learning rate of it is 0: none of its weights is the optimizer's, its features are the same
+    before and after, and what reads a sentence on a robot is that very encoder."""
+    before = text_encoder(roberta_folder, max_tokens=64)
+    for user in (tasks, loading):  # this one reads 64 tokens at most
+        monkeypatch.setattr(user, "text_encoder", partial(text_encoder, max_tokens=64))
+    folder = shutil.copytree(roberta_folder, tmp_path / "roberta")
+    more = {"workers": 0, "validations": 0, "device": "cpu", "batch": 1, "views": 2, "steps": 2, "log_every": 1}
+    options = {"text": str(folder), "cache": str(tmp_path / "prepared")}
+    run = TrainingRun.of(options, preset="paper", task="grounding", data=homes, **more)
+    task = SceneTask(run, small)
+    learned = {name for name, p in task.model.named_parameters() if p.requires_grad}
+    assert any(name.startswith("grounding.head.") for name in learned)
+    assert not any("model.embeddings" in name or "text_encoder" in name for name in task.model.state_dict())
+    start = {k: v.clone() for k, v in task.model.state_dict().items()}
+    trained(run, tmp_path / "run")
+    found = load_checkpoint(tmp_path / "run" / "last.safetensors").state
+    assert any(not torch.equal(found[name], start[name]) for name in learned if name.startswith("grounding."))
+    network = inference_from_options(NetworkOptions(weights=str(tmp_path / "run" / "last.safetensors")))
+    assert network.text_encoder is not None
+    after = network.text_encoder.encode(["the chair next to the table"]).tokens
+    assert torch.equal(after, before.encode(["the chair next to the table"]).tokens)

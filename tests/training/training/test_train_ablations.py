@@ -63,7 +63,11 @@ def budget(folder: Path, **changes: Any) -> Budget:
 def test_rows_are_those_of_the_tables() -> None:
     assert len({r.name for r in ROWS}) == len(ROWS)
     assert {r.table for r in ROWS} == set(TITLES)
-    assert [r.label for r in chosen_rows(["detectors"])] == ["FCAF3D", "+ our decoder", "+ painting", "ours"]
+    labels = [r.label for r in chosen_rows(["detectors"])]
+    assert labels == [
+        *("votes (VoteNet)", "images (ImVoxelNet)", "FCAF3D, sines and cosines", "FCAF3D, its own yaw coding"),
+        *("+ our decoder", "+ painting", "ours"),
+    ]
     assert [r.name for r in chosen_rows(["loss", "detectors-ours"])] == [
         *("detectors-ours", "loss-l1-angles", "loss-l1-matrix", "loss-iou", "loss-plain", "loss-decoupled-three"),
         *("loss-decoupled", "loss-decoupled-iou"),
@@ -71,13 +75,15 @@ def test_rows_are_those_of_the_tables() -> None:
     # a design of the box loss alone: the IoU is in two rows that say so
     weights = {r.name: dict(r.options)["w_iou"] for r in chosen_rows(["loss"])}
     assert {name for name, weight in weights.items() if float(weight)} == {"loss-iou", "loss-decoupled-iou"}
-    assert {r.box_loss for r in chosen_rows(["loss"])} == set(BOX_LOSSES)
+    assert {r.box_loss for r in chosen_rows(["loss"])} == set(BOX_LOSSES) - {"l1-sincos"}  # FCAF3D's
     assert {r.views: dict(r.options)["val_views"] for r in chosen_rows(["training-views"])} == dict.fromkeys(
         (1, 5, 10, 20, 40), "50"
     )
     trained = [r for r in ROWS if not r.scored]
-    assert len({r.folder() for r in trained}) == len(trained) - 1  # tasks-detection is detectors-ours
+    # tasks-detection and architecture-ours are detectors-ours, matchers-ours is tasks-grounding
+    assert len({r.folder() for r in trained}) == len(trained) - 3
     assert chosen_rows(["all"]) == ROWS
+    assert set(ROWS) - set(chosen_rows(["all"], "paper")) == set(chosen_rows(["matchers"]))
     with pytest.raises(ValueError, match="unknown rows soup"):
         chosen_rows(["detectors", "soup"])
     # nothing but what a row is about differs from "ours"
@@ -199,9 +205,9 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
     assert "| corner distance of the whole box |" in (out / "ablations.md").read_text()
-    # one training is the row of two tables
+    # one training is the row of three tables
     made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
-    assert made == {"loss-plain", "detectors-ours", "tasks-detection"}
+    assert made == {"loss-plain", "detectors-ours", "architecture-ours", "tasks-detection"}
 
 
 def test_rows_whose_minutes_are_over_go_on_with_the_next_command(

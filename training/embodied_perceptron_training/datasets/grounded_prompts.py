@@ -19,7 +19,7 @@ from pathlib import Path
 
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Prompt
 
-_PHRASE = re.compile(r"<p>(?P<phrase>[^<>]+)</p>\[(?P<ids>(?:<obj_\d+>)+)\]")
+_PHRASE = re.compile(r"<p>(?P<phrase>[^<>]+)</p>\s*\[(?P<ids>(?:[\s,]*<obj_\d+>)+)\s*\]")
 _ID = re.compile(r"<obj_(\d+)>")
 _SENTENCE = re.compile(r"[^.!?]+[.!?]*\s*")
 
@@ -45,10 +45,15 @@ def without_tags(text: str) -> tuple[str, list[Phrase]]:
     return plain + text[end:], phrases
 
 
+def sentences_of(text: str) -> list[tuple[int, str]]:
+    """Where each sentence of a text begins, and the sentence."""
+    return [(m.start(), m.group().rstrip()) for m in _SENTENCE.finditer(text)]
+
+
 def prompts_of_text(scan_id: str, text: str) -> Iterator[Prompt]:
     """One for each phrase: the sentence that holds it."""
     plain, phrases = without_tags(text)
-    sentences = [(m.start(), m.group().rstrip()) for m in _SENTENCE.finditer(plain)]
+    sentences = sentences_of(plain)
     for phrase in phrases:
         start, sentence = next((s, t) for s, t in reversed(sentences) if s <= phrase.start)
         first, last = phrase.start - start, min(phrase.end - start, len(sentence))
@@ -71,12 +76,20 @@ def _prompt(scan_id: str, text: str, ids: tuple[int, ...], span: tuple[int, int]
     return Prompt(scan_id, text, ids, text[slice(*span)], (), (), (span,))
 
 
-def grounded_prompts(path: Path, scan_id: str) -> list[Prompt]:
-    """Of a scan's file; the same text about the same objects once. Raises :class:`DatasetError` naming file and entry,
-    ``OSError``."""
+def grounded_texts(path: Path) -> list[str]:
+    """Descriptions of a scan's file, tagged. Raises :class:`DatasetError` naming file and entry, ``OSError``."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        texts = [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+        return [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error
+
+
+def grounded_prompts(path: Path, scan_id: str) -> list[Prompt]:
+    """Of a scan's file; the same text about the same objects once. Raises as :func:`grounded_texts`."""
+    texts = grounded_texts(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
         questions = [(str(entry["question"]), str(entry["grounding"])) for entry in data.get("qa", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron.apps.progress import TaskProgress
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
@@ -161,8 +162,14 @@ def calibrate_witnesses(
         float, typer.Option(min=0.1, help="Look for objects every so many seconds: those looks are read.")
     ] = 4.0,
 ) -> None:
-    """What 2-D detectors are worth beside the shipped network: their confusions, and the weights of the posterior."""
+    """What 2-D detectors are worth beside the shipped network: their confusions, and the weights of the posterior.
+
+    Two homes at least: what the fit is worth is measured on homes left out. `lift: {witnesses: FILE}` uses it.
+    """
     import json
+
+    if len({folder.resolve() for folder in recordings}) < max(2, len(recordings)):
+        raise CommandError("calibrate-witnesses needs two different recordings or more: one at a time is left out")
 
     from embodied_perceptron.apps.recording_commands import with_detectors
     from embodied_perceptron.config import PerceptronConfig
@@ -175,8 +182,14 @@ def calibrate_witnesses(
         homes = []
         for number, folder in enumerate(recordings):
             shown.update(number, len(recordings), str(folder))
-            homes.append(record_home(folder, settings, perceive_every))
-    model, report = fit(homes), cross_validated(homes)
+            try:
+                homes.append(record_home(folder, settings, perceive_every))
+            except (ValueError, OSError) as error:
+                raise CommandError(str(error)) from error
+    try:
+        model, report = fit(homes), cross_validated(homes)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     measured = {
         "homes": len(homes),
         "places": sum(len(home.places) for home in homes),

@@ -24,23 +24,28 @@ import torch
 
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.official import CORRECTED
-from embodied_perceptron.nn.presets import Modality
+from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.session import train_run
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.trainer import MINUTES
-from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun, Variant
+from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun
 
-Table = Literal["detection", "detectors", "occupancy", "loss", "training-views", "tasks", "views", "occlusion"]
+Table = Literal[
+    "detection", "detectors", "architecture", "occupancy", "loss", "training-views", "tasks", "matchers", "views",
+    "occlusion",
+]  # fmt: skip
 TITLES: Mapping[Table, str] = {
     "detection": "Continuous 3D detection by input (paper, Table 2)",
     "detectors": "Multi-view 3D detection: detectors (paper, Table 3)",
+    "architecture": "Encoder and neck",
     "occupancy": "Continuous semantic occupancy by input (paper, Table 4)",
     "loss": "Box loss",
     "training-views": "Views per sample of the training (paper, Figure 7c)",
     "tasks": "One network for all tasks, and one for each",
+    "matchers": "Grounding: matchers, over the same detector (paper, Table 5)",
     "views": "Views per scene, the same weights",
     "occlusion": "Occlusion test when voxels read images, the same weights",
 }
@@ -48,10 +53,12 @@ _DETECTION = ("AP25", "AP25_furniture", "AP50", "AR25", "AR50")
 _COLUMNS: Mapping[Table, tuple[str, ...]] = {
     "detection": _DETECTION,
     "detectors": _DETECTION,
+    "architecture": _DETECTION,
     "occupancy": ("mIoU",),
     "loss": _DETECTION,
     "training-views": _DETECTION,
     "tasks": (*_DETECTION, "mIoU", "top1_acc25"),
+    "matchers": ("top1_acc25", "top1_acc50", "top10_acc25", "ranked_AP25"),
     "views": (*_DETECTION, "mIoU", "top1_acc25"),
     "occlusion": (*_DETECTION, "mIoU", "top1_acc25"),
 }
@@ -115,15 +122,31 @@ def _box_losses() -> Iterator[Row]:
     yield Row("loss-decoupled-iou", "loss", "the paper's and rotated IoU", options=(("w_iou", "1.0"),))
 
 
+_IOU = (("w_iou", "1.0"),)
 _VIEWS = (1, 2, 5, 10, 20, 50)
 _TRAINING_VIEWS = (1, 5, 10, 20, 40)
 _ALL_VIEWS = ("val_views", str(_VIEWS[-1]))  # are scored, however few a sample of the training shows
 ROWS: tuple[Row, ...] = (
     *_by_input("detection", "continuous-detection"),
-    Row("detectors-fcaf3d", "detectors", "FCAF3D", modality="depth", variant="fcaf3d"),
+    Row("detectors-votenet", "detectors", "votes (VoteNet)", modality="depth", variant="votenet"),
+    Row("detectors-imvoxelnet", "detectors", "images (ImVoxelNet)", "detection", "rgb", "imvoxelnet", "none", _IOU),
+    Row(
+        "detectors-fcaf3d-angles",
+        "detectors",
+        "FCAF3D, sines and cosines",
+        "detection",
+        "depth",
+        "fcaf3d-angles",
+        "l1-sincos",
+        _IOU,
+    ),
+    Row("detectors-fcaf3d", "detectors", "FCAF3D, its own yaw coding", modality="depth", variant="fcaf3d"),
     Row("detectors-decoder", "detectors", "+ our decoder", modality="depth", variant="fcaf3d+decoder"),
     Row("detectors-painting", "detectors", "+ painting", modality="painting"),
     Row("detectors-ours", "detectors", "ours"),
+    Row("architecture-ours", "architecture", "ours"),
+    Row("architecture-minkunet", "architecture", "MinkUNet", variant="minkunet"),
+    Row("architecture-no-fpn", "architecture", "without the top-down pathway", variant="no-fpn"),
     *_by_input("occupancy", "continuous-occupancy"),
     *_box_losses(),
     *(
@@ -134,14 +157,18 @@ ROWS: tuple[Row, ...] = (
     Row("tasks-occupancy", "tasks", "occupancy alone", task="occupancy"),
     Row("tasks-grounding", "tasks", "grounding (and its detector)", task="grounding"),
     Row("tasks-multi", "tasks", "all three heads", task="multi"),
+    Row("matchers-scanrefer", "matchers", "ScanRefer", task="grounding", variant="scanrefer"),
+    Row("matchers-butd-detr", "matchers", "BUTD-DETR", task="grounding", variant="butd-detr"),
+    Row("matchers-ours", "matchers", "ours", task="grounding"),
     *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
     Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
     Row("occlusion-with", "occlusion", "with", "multi", scored=True, occlusion=True),
 )
 
 
-def chosen_rows(names: Sequence[str]) -> tuple[Row, ...]:
-    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one.
+def chosen_rows(names: Sequence[str], preset: str = "tiny") -> tuple[Row, ...]:
+    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one that the preset has:
+    ``paper`` chooses among voxels, and so has no matchers of objects.
 
     Raises ``ValueError`` naming what does not exist.
     """
@@ -149,7 +176,11 @@ def chosen_rows(names: Sequence[str]) -> tuple[Row, ...]:
     unknown = sorted(set(names) - known)
     if unknown:
         raise ValueError(f"unknown rows {', '.join(unknown)}; tables: {', '.join(TITLES)}; or rows by name")
-    return tuple(r for r in ROWS if {"all", r.name, r.table} & set(names))
+    wanted = set(names)
+    return tuple(
+        r for r in ROWS
+        if {r.name, r.table} & wanted or ("all" in wanted and not (preset == "paper" and r.table == "matchers"))
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.transforms import constant
-from embodied_perceptron.nn.detection import DetectionLevel, faces_to_parts
+from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
 from embodied_perceptron_training.training.losses import (
@@ -61,7 +61,7 @@ class BoxTerms:
     """
 
     corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    l1: Literal["angles", "matrix"] | None = None
+    l1: Literal["angles", "matrix", "sincos"] | None = None
 
 
 BOX_LOSSES: Mapping[str, BoxTerms] = {
@@ -70,6 +70,7 @@ BOX_LOSSES: Mapping[str, BoxTerms] = {
     "plain": BoxTerms((0.0, 0.0, 0.0, 1.0)),
     "l1-angles": BoxTerms(l1="angles"),
     "l1-matrix": BoxTerms(l1="matrix"),
+    "l1-sincos": BoxTerms(l1="sincos"),
     "none": BoxTerms(),
 }
 
@@ -91,6 +92,7 @@ class DetectionPrediction:
         object_logits: per level (N_l,), or None where a level has none.
         presence_logits: (P,), or None where the head has none.
         bounds: per level the B + 1 ends of the scenes' rows; None = one scene.
+        votes: of a head whose sites vote.
     """
 
     points: list[Tensor]
@@ -101,6 +103,7 @@ class DetectionPrediction:
     object_logits: list[Tensor | None] = field(default_factory=list)
     presence_logits: Tensor | None = None
     bounds: list[list[int]] | None = None
+    votes: Votes | None = None
 
     def scenes(self) -> ScenePoints:
         """The points of each scene beside each other."""
@@ -124,6 +127,7 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
         object_logits=[None if level.object_logits is None else level.object_logits[:, 0] for level in levels],
         presence_logits=torch.cat(presence)[:, 0] if presence else None,
         bounds=[level.sites.bounds for level in levels],
+        votes=levels[0].votes,
     )
 
 
@@ -162,9 +166,9 @@ class DetectionCriterion:
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center"[, "box"][, "iou"][, "presence"][, "object"]}``; without positives only "class",
-        "presence" and "object" count. What no box is learned at is computed along on a device, where to know how much
-        there is would be to wait, and does not count.
+        """``{"class", "center"[, "box"][, "iou"][, "presence"][, "votes"][, "object"]}``; without positives only
+        "class", "presence" and "object" count. What no box is learned at is computed along on a device, where to know
+        how much there is would be to wait, and does not count.
 
         Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
         """
@@ -212,6 +216,8 @@ class DetectionCriterion:
             sums = {name: own.index_add(0, points.scene_of_points(), values) for name, values in of_points.items()}
             sums |= {name: own.index_add(0, found.scene, values) for name, values in counted.items()}
             losses = {name: (values / norm).mean() for name, values in sums.items()}
+        if prediction.votes is not None:
+            losses["votes"] = vote_loss(prediction.votes, truth, self.reduce)
         return {**losses, **self._object_losses(prediction, points, truth, found.level)}
 
     def _object_losses(
@@ -235,6 +241,22 @@ class DetectionCriterion:
             if logits is not None
         ]
         return {"object": (torch.stack(sums) / self.reduce(cells).clamp_min(1.0)).mean()}
+
+
+def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor:
+    """L1 distance of each vote to the middle of the smallest box that its site is in, the mean over sites in boxes."""
+    boxes, there = truth.boxes[votes.samples], truth.there[votes.samples]  # (N, G, 9), (N, G)
+    offset = votes.points_m[:, None] - boxes[..., :3].to(votes.points_m)
+    local = torch.einsum("ngij,ngi->ngj", truth.rotation[votes.samples].to(offset), offset)
+    inside = (local.abs() <= 0.5 * boxes[..., 3:6]).all(-1) & there
+    volume = torch.where(inside, truth.volume[votes.samples].to(offset), torch.inf)
+    if not volume.shape[1]:
+        return votes.offsets_m.sum() * 0.0 / reduce(votes.offsets_m.new_zeros(())).clamp_min(1.0)
+    best = volume.argmin(1, keepdim=True)
+    wanted = -offset.gather(1, best[..., None].expand(-1, 1, 3))[:, 0]
+    held = inside.any(1)
+    apart = torch.where(held, (votes.offsets_m - wanted).abs().sum(1), 0.0)
+    return apart.sum() / reduce(held.sum().to(apart.dtype)).clamp_min(1.0)
 
 
 def _checked(target: BoxTarget, classes: int) -> Tensor:

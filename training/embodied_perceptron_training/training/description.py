@@ -61,6 +61,8 @@ def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
             terms["presence"] = 1.0
         if config.detection.pruning == "object":
             terms["object"] = 1.0
+        if config.detection.neck == "votes":
+            terms["votes"] = 1.0
         found |= _weighted("", terms, weight)
     if config.occupancy is not None:
         cells = OccupancyCriterion()
@@ -105,7 +107,7 @@ def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | 
 
 
 def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:
-    """Its token features are kept with the scenes: it stays as it is."""
+    """The release gives it a learning rate of zero; here its token features are kept with the scenes."""
     if config.grounding is None:
         return None
-    return {"name": config.grounding.text_encoder, "trainable": False}
+    return {"name": config.grounding.text_encoder, "trainable": False, "learning_rate_factor": 0.0}

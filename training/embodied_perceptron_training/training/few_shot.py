@@ -90,6 +90,7 @@ class RoomFeatures:
         labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world.
         parts: windows that cover the room.
         found: (D, 9) all boxes of the network as it was, by whatever name.
+        doubtful: as of :class:`~.few_shot_classes.LabelledRoom`.
     """
 
     name: str
@@ -97,6 +98,16 @@ class RoomFeatures:
     boxes: F64
     parts: tuple[RoomPart, ...]
     found: F64
+    doubtful: NDArray[np.bool_] | None = None
+
+    @property
+    def sure(self) -> NDArray[np.bool_]:
+        """(T,) which things are examples."""
+        return np.ones(len(self.labels), bool) if self.doubtful is None else ~self.doubtful
+
+    def count(self, name: str) -> int:
+        """Things of a kind that are examples."""
+        return sum(label == name and bool(sure) for label, sure in zip(self.labels, self.sure, strict=True))
 
 
 @dataclass(frozen=True)
@@ -171,7 +182,8 @@ def room_features(room: LabelledRoom, inference: Predictor) -> RoomFeatures:
     prediction = predict_everywhere(room.open(inference))
     if prediction.detections is None:
         raise FewShotError(f"{room.source}: the network gave no prediction: {'; '.join(prediction.diagnostics)}")
-    return RoomFeatures(str(room.source), room.labels, room.boxes, room_parts(prediction), prediction.detections.boxes)
+    parts, found = room_parts(prediction), prediction.detections.boxes
+    return RoomFeatures(str(room.source), room.labels, room.boxes, parts, found, room.doubtful)
 
 
 def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
@@ -350,10 +362,10 @@ def fit_classes(
     outcome: dict[str, list[tuple[SceneBoxes, SceneBoxes]]] = {"before": [], "after": []}
     for fold in range(max(f for of_room in folds for f in of_room) + 1):
         progress(f"checking, part {fold + 1}")
-        held_out = [np.array([f == fold for f in of_room[1:]], bool) for of_room in folds]
+        held_out = [np.array([f == fold for f in of[1:]], bool) & r.sure for of, r in zip(folds, rooms, strict=True)]
         away = [of_room[0] == fold for of_room in folds]  # the whole room is left out
         fitted = fit_rows(
-            [(e, r.labels, ~h) for e, r, h, a in zip(examples, rooms, held_out, away, strict=True) if not a],
+            [(e, r.labels, ~h & r.sure) for e, r, h, a in zip(examples, rooms, held_out, away, strict=True) if not a],
             names,
             prior,
             decay,
@@ -370,8 +382,7 @@ def fit_classes(
                 outcome[which].append((found, truth))
     before, after = (_class_figures(outcome[k], names) for k in ("before", "after"))
     progress("fitting to all of them")
-    rows = fit_rows([(e, r.labels, np.ones(len(r.labels), bool)) for e, r in zip(examples, rooms, strict=True)],
-                    names, prior, decay)  # fmt: skip
+    rows = fit_rows([(e, r.labels, r.sure) for e, r in zip(examples, rooms, strict=True)], names, prior, decay)
     new = [n for n in names if n not in inference.classes]
     shift = torch.tensor([_publishing_shift(outcome["after"], k, inference.scores.publish) if n in new else 0.0
                           for k, n in enumerate(names)])  # fmt: skip
@@ -380,8 +391,8 @@ def fit_classes(
         ClassReport(
             name,
             name in new,
-            sum(r.labels.count(name) for r in rooms),
-            sum(name in r.labels for r in rooms),
+            sum(r.count(name) for r in rooms),
+            sum(r.count(name) > 0 for r in rooms),
             before.get(name, 0.0),
             after.get(name, 0.0),
             _localised(rooms, name),
@@ -427,15 +438,15 @@ def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[i
 
     Rooms are left out whole where every kind is in two at least; otherwise things are.
     """
-    by_room = all(sum(name in room.labels for room in rooms) >= 2 for name in names)
+    by_room = all(sum(room.count(name) > 0 for room in rooms) >= 2 for name in names)
     if not by_room:
         seen = dict.fromkeys(names, 0)
         folds = []
         for room in rooms:
             mine = [-1]
-            for label in room.labels:
+            for label, sure in zip(room.labels, room.sure, strict=True):
                 mine.append(seen[label] % 4)
-                seen[label] += 1
+                seen[label] += int(sure)
             folds.append(mine)
         return folds
     count = min(_FOLDS, len(rooms))
@@ -458,8 +469,8 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
     """Kinds with too few examples -> how many they have, in words."""
     total, seen = Counter[str](), Counter[str]()
     for room in rooms:
-        total.update(room.labels)
-        seen.update(room.labels[k] for k in set(examples_of(room).thing.tolist()) if k >= 0)
+        total.update({label: room.count(label) for label in room.labels})
+        seen.update(room.labels[k] for k in set(examples_of(room).thing.tolist()) if k >= 0 and room.sure[k])
     found = {}
     for name in sorted(total):
         if seen[name] < MIN_THINGS:
@@ -473,7 +484,8 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
 def _without_kinds(room: RoomFeatures, kinds: Collection[str]) -> RoomFeatures:
     """Things of these kinds are none of those that are asked for."""
     kept = [k for k, label in enumerate(room.labels) if label not in kinds]
-    return dataclasses.replace(room, labels=tuple(room.labels[k] for k in kept), boxes=room.boxes[kept])
+    labels, doubtful = tuple(room.labels[k] for k in kept), None if room.doubtful is None else room.doubtful[kept]
+    return dataclasses.replace(room, labels=labels, boxes=room.boxes[kept], doubtful=doubtful)
 
 
 def _labelled(room: RoomFeatures, names: Sequence[str], which: NDArray[np.bool_]) -> SceneBoxes:
@@ -536,7 +548,7 @@ def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int
 def _localised(rooms: Sequence[RoomFeatures], name: str) -> float:
     hits, total = 0, 0
     for room in rooms:
-        mine = room.boxes[[label == name for label in room.labels]]
+        mine = room.boxes[np.array([label == name for label in room.labels], bool) & room.sure]
         total += len(mine)
         if len(mine) and len(room.found):
             overlap = box_iou(torch.from_numpy(mine), torch.from_numpy(room.found))

@@ -52,12 +52,14 @@ class LabelledRoom:
         labels: (T,) kinds of the labelled things.
         boxes: (T, 9) of them, in the world of ``perceptron``.
         open: makes the map, with a network in it.
+        doubtful: (T,) bool: it may be such a thing, and is neither example nor counterexample; None = none is.
     """
 
     source: Path
     labels: tuple[str, ...]
     boxes: F64
     open: Callable[[Predictor], Perceptron]
+    doubtful: NDArray[np.bool_] | None = None
 
 
 def read_labelled_rooms(
@@ -74,7 +76,7 @@ def read_labelled_rooms(
     Raises :class:`FewShotError` for labels that contradict each other or name no kind of thing, and when there are
     none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for what cannot be read.
     """
-    wanted = {_kind(name, classes, "--only") for name in only}
+    wanted = {kind_of(name, classes, "--only") for name in only}
     rooms: list[LabelledRoom] = []
     for k, source in enumerate(sources):
         if source.resolve() in {other.resolve() for other in sources[:k]}:
@@ -95,6 +97,13 @@ def read_labelled_rooms(
     return rooms
 
 
+def is_unlabelled_recording(source: Path) -> bool:
+    """Whether it is a recording without a file of labels beside it: neither a map nor a data set."""
+    is_map = (source / MAP_NAME).is_file() or source.suffix == MAP_SUFFIX
+    is_data = source.is_dir() and any(source.glob(infos_file(source, "*").name))
+    return not is_map and not is_data and not source.with_name(source.name + LABELS_SUFFIX).is_file()
+
+
 def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
     map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
     if map_file.suffix == MAP_SUFFIX:
@@ -107,7 +116,7 @@ def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> La
         open_recording(source)
         said = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
         make = _recording_opener(source)
-    kinds = [(_kind(label, classes, str(source)), box) for label, box in said]
+    kinds = [(kind_of(label, classes, str(source)), box) for label, box in said]
     _check_agreement(source, kinds)
     return _of_wanted(source, kinds, wanted, make)
 
@@ -131,11 +140,11 @@ def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], want
     shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
     named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
     source = dataset.root / scan.sample_idx
-    kinds = [(_kind(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
+    kinds = [(kind_of(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
     return _of_wanted(source, kinds, wanted, _scan_opener(dataset, scan.sample_idx))
 
 
-def _kind(label: str, classes: Sequence[str], where: str) -> str:
+def kind_of(label: str, classes: Sequence[str], where: str) -> str:
     """The class that a label means: the network's where it has one of that name, otherwise a new one."""
     try:
         words = " ".join(check_words(label, "label").casefold().split())
@@ -185,14 +194,19 @@ def _scan_opener(dataset: EmbodiedScanDataset, name: str) -> Callable[[Predictor
 def _recording_opener(source: Path) -> Callable[[Predictor], Perceptron]:
     def make(inference: Predictor) -> Perceptron:
         perceptron = Perceptron(PerceptronConfig(), inference=inference)
-        stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
-        fused = sum(perceptron.integrate(posed).fused for posed in stream)
-        if not fused:
-            reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
-            raise FewShotError(
-                f"{source}: none of its {stream.colors_played} pictures came into a map ({reasons or 'empty'}); "
-                "without poses (TF or a trajectory) it gives no examples"
-            )
+        fuse_recording(source, perceptron)
         return perceptron
 
     return make
+
+
+def fuse_recording(source: Path, perceptron: Perceptron) -> None:
+    """All of a recording into a map. Raises :class:`FewShotError` where nothing of it has a pose."""
+    stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
+    fused = sum(perceptron.integrate(posed).fused for posed in stream)
+    if not fused:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
+        raise FewShotError(
+            f"{source}: none of its {stream.colors_played} pictures came into a map ({reasons or 'empty'}); "
+            "without poses (TF or a trajectory) it gives no examples"
+        )

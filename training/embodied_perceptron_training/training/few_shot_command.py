@@ -13,6 +13,7 @@ from embodied_perceptron.apps.progress import TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.training.few_shot import FewShotClasses
+    from embodied_perceptron_training.training.pseudo_labels import AgreedThing
 
 
 def learn(
@@ -30,16 +31,32 @@ def learn(
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "val",
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     tolerance: Annotated[float, typer.Option(min=0.0, help="Points of AP25 that may be lost.")] = 1.0,
+    pseudo: Annotated[
+        bool, typer.Option("--pseudo", help="Recordings without labels: what network and detectors agree on counts.")
+    ] = False,
+    detector: Annotated[
+        list[Path] | None, typer.Option(help="ONNX file of a 2-D detector; may be repeated. With --pseudo.")
+    ] = None,
+    detector_layout: Annotated[list[str] | None, typer.Option(help="Layout of its outputs, for each of them.")] = None,
+    agreement: Annotated[
+        float, typer.Option(min=0.5, max=1.0, help="Least probability of what is agreed on; with --pseudo.")
+    ] = 0.6,
 ) -> None:
     """Few-shot classes of what users said that things are, known to the network or new. The rest of it stays as it is.
 
     Figures are of things that were left out of the fit. Where they are worse than before, nothing is written and
-    the exit code is 1.
+    the exit code is 1. With --pseudo nobody needs to label: things whose name the network and a detector, or two
+    detectors, say by themselves are the examples.
     """
     if not out.resolve().parent.is_dir():
         raise CommandError(f"{out.parent} is no folder")
+    if pseudo != bool(detector):
+        raise CommandError("--pseudo and --detector belong together: without labels a second witness is needed")
+    agreed: list[AgreedThing] = []
     try:
         with TaskProgress("learning") as shown:
+            from embodied_perceptron.apps.recording_commands import with_detectors
+            from embodied_perceptron.config import PerceptronConfig
             from embodied_perceptron.inference.loading import load_inference
             from embodied_perceptron.weights import weights_file
             from embodied_perceptron_training.training.few_shot import (
@@ -49,12 +66,29 @@ def learn(
                 validate,
                 write_classes,
             )
-            from embodied_perceptron_training.training.few_shot_classes import read_labelled_rooms
+            from embodied_perceptron_training.training.few_shot_classes import (
+                is_unlabelled_recording,
+                read_labelled_rooms,
+            )
+            from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
 
             file = weights_file(weights)
             inference = load_inference(file)
             check_network(inference)
-            labelled = read_labelled_rooms(sources, inference.classes, only or ())
+            bare = [source for source in sources if pseudo and is_unlabelled_recording(source)]
+            labelled = []
+            for source in bare:
+                shown.say(f"looking for agreement in {source}")
+                lift = with_detectors(PerceptronConfig(), detector, detector_layout).lift
+                room, things = agreed_room(source, inference, lift, agreement, only or ())
+                labelled.append(room)
+                agreed += things
+            if bare:
+                typer.echo(agreement_table(agreed))
+                check_enough(agreed)
+            if len(bare) < len(sources):
+                corrected = [source for source in sources if source not in bare]
+                labelled += read_labelled_rooms(corrected, inference.classes, only or ())
             rooms = []
             for number, room in enumerate(labelled, start=1):
                 shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {len(room.labels)} labelled things")

@@ -150,11 +150,14 @@ def decoupled_corner_loss(
     return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
 
 
-def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix"]) -> Tensor:
-    """(N,) sum of the absolute differences of centre, size and rotation: of its three angles, which wrap, or of the
-    nine entries of its matrix."""
+def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix", "sincos"]) -> Tensor:
+    """(N,) sum of the absolute differences of centre, size and rotation: of its three angles, which wrap, of their
+    sines and cosines, or of the nine entries of its matrix."""
     if rotation == "matrix":
         turned = (predicted.rotation - target.rotation).flatten(1)
+    elif rotation == "sincos":
+        mine, theirs = predicted.boxes()[:, 6:], target.boxes()[:, 6:]
+        turned = torch.cat([mine.sin() - theirs.sin(), mine.cos() - theirs.cos()], 1)
     else:
         turned = predicted.boxes()[:, 6:] - target.boxes()[:, 6:]
         turned = torch.remainder(turned + torch.pi, 2 * torch.pi) - torch.pi

@@ -27,7 +27,7 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, fcaf3d, network_config
+from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, compared, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
@@ -500,8 +500,7 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
         spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
         config = dataclasses.replace(config, grounding=spoken)
     config = dataclasses.replace(config, refined=run.network.refined == "on")
-    if run.network.variant != "ours":
-        config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
+    config = compared(config, run.network.variant)
     if run.network.presence == "on":
         if config.detection is None:
             raise ValueError(f"option presence=on: a network of task {run.task} has no detection")

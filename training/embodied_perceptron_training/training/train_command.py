@@ -50,7 +50,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("validations", int | None, None, {"min": 0, "help": "Over the whole training."}),
     ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
-    ("variant", str, "ours", {"help": "ours, fcaf3d or fcaf3d+decoder."}),
+    ("variant", str, "ours", {"help": "ours, or one that the paper compares with."}),
     ("box_loss", str, "decoupled", {"help": "decoupled, decoupled-three, plain, l1-angles, l1-matrix or none."}),
     ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
     (
@@ -200,8 +200,8 @@ def ablate(
     rows: Annotated[
         str,
         typer.Option(
-            help="Names of tables (detection, detectors, occupancy, loss, training-views, tasks, views, occlusion) or "
-            "rows."
+            help="Names of tables (detection, detectors, architecture, occupancy, loss, training-views, tasks, "
+            "matchers, views, occlusion) or rows."
         ),
     ] = "all",
     minutes_per_row: Annotated[
@@ -255,7 +255,7 @@ def ablate(
             weights=weights and weights_file(str(weights)).resolve(),
         )
         out.mkdir(parents=True, exist_ok=True)
-        chosen = chosen_rows([name.strip() for name in rows.split(",")])
+        chosen = chosen_rows([name.strip() for name in rows.split(",")], preset)
         if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
             typer.echo("stopped; nothing is lost: the same command goes on")
             raise typer.Exit(EXIT_STOPPED)

@@ -15,12 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from embodied_perceptron.nn.presets import Modality
+from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
 
-Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
-BoxLoss = Literal["decoupled", "decoupled-three", "plain", "l1-angles", "l1-matrix", "none"]
+BoxLoss = Literal["decoupled", "decoupled-three", "plain", "l1-angles", "l1-matrix", "l1-sincos", "none"]
 ScheduleShape = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
@@ -122,6 +121,7 @@ class NetworkChoice:
     learn: str = field(default="all", metadata=_option())
 
     def __post_init__(self) -> None:
+        _check_choice(self, "variant", get_args(Variant))
         _check_choice(self, "presence", ("off", "on"))
         _check_choice(self, "refined", ("off", "on"))
         if self.pretrained and self.images:
@@ -206,7 +206,7 @@ class LossConfig:
     Attributes:
         box_loss: corner distances of boxes: ``decoupled`` into centre, size, rotation and the whole box (the paper's),
             ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or the differences of their
-            numbers (``l1-angles``, ``l1-matrix``); ``none``: ``box_iou`` alone.
+            numbers (``l1-angles``, ``l1-matrix``, ``l1-sincos``); ``none``: ``box_iou`` alone.
         box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
         contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
         detection, occupancy, grounding: weights of the heads.

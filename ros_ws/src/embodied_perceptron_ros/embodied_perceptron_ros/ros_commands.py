@@ -50,7 +50,7 @@ def perceive_command(
         ),
     ] = "",
     color_topic: Annotated[str, typer.Option(help="Colour topic: of the one camera.")] = "",
-    depth_topic: Annotated[str, typer.Option(help="Depth topic: of the one camera, registered to colour.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Depth topic: of the one camera; best registered to colour.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
     detections_topic: Annotated[
         str, typer.Option(help="Another program's 2-D detections; {camera} stands for each camera's name.")

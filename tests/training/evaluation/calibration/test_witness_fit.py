@@ -7,8 +7,16 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from support.onnx_files import write_constant_model
+from support.small_recording import write_recording
+from typer.testing import CliRunner
 
+from embodied_perceptron.apps import cli
+from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.config import LiftOptions
+from embodied_perceptron.detection2d.detectors import DetectorFileError
 from embodied_perceptron.detection2d.fusion import Place
+from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
@@ -18,6 +26,7 @@ from embodied_perceptron.inference.posterior import (
     WitnessModel,
 )
 from embodied_perceptron.results import UNNAMED
+from embodied_perceptron_training.evaluation.calibration import witness_fit
 from embodied_perceptron_training.evaluation.calibration.witness_fit import (
     DetectorCounts,
     HeardPlace,
@@ -118,3 +127,89 @@ def test_truth_is_what_a_box_lies_on_under_a_name_that_is_said():
     assert true_state(place, Truth(np.stack([aside]), ("lamp",))) == UNNAMED
     assert true_state(place, Truth(box[None] + 5.0 * np.eye(9)[:1], ("chair",))) == NOTHING
     assert true_state(place, Truth(np.zeros((0, 9)), ())) == NOTHING
+
+
+def chair_everywhere(path):
+    """A file of the layout yolov8 that sees one chair in the middle of every picture."""
+    table = np.zeros((84, 315), np.float32)
+    table[:4, 5] = [80, 48, 60, 50]
+    table[4 + 56, 5] = 0.8
+    return write_constant_model(path, {"output0": table[None]})
+
+
+def calibrate(model, out, *recordings, layout="yolov8"):
+    arguments = [*map(str, recordings), "--detector", str(model), "--detector-layout", layout, "--out", str(out)]
+    app = cli.build_app()
+    return CliRunner().invoke(app, ["evaluate", "calibrate-witnesses", *arguments])
+
+
+def test_the_command_writes_what_a_lift_reads(places, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    of = {home: HomeRecord(places[k::2], {"yolov8": DetectorCounts.none()}) for k, home in enumerate(homes)}
+    monkeypatch.setattr(witness_fit, "record_home", lambda folder, *_: of[folder])
+    model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
+    done = calibrate(model, out, *homes)
+    assert done.exit_code == 0, done.output
+    lift = lift_from_options(LiftOptions(detector=str(model), layout="yolov8", witnesses=str(out)))
+    assert lift is not None
+    assert set(lift.witnesses.detectors) == {"yolov8", ANY_DETECTOR}
+    assert lift.witnesses.weights["score"] == pytest.approx(TRUE["score"], abs=0.3)
+    out.write_text("{}")
+    with pytest.raises(DetectorFileError, match=r"witnesses\.json: no model of witnesses"):
+        lift_from_options(LiftOptions(detector=str(model), layout="yolov8", witnesses=str(out)))
+
+
+def test_the_command_names_what_it_cannot_use(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
+    real = write_recording(tmp_path / "room", count=3)
+    (tmp_path / "other").mkdir()
+    for recordings, reason in (
+        ((real,), "two different"),
+        ((real, real), "two different"),
+        ((real, tmp_path / "other"), "room"),
+    ):
+        done = calibrate(model, out, *recordings)
+        assert isinstance(done.exception, CommandError), done.output
+        assert reason in str(done.exception)
+    assert not out.exists()
+
+
+def test_silent_detectors_are_nothing_to_fit():
+    with pytest.raises(ValueError, match="nothing to fit"):
+        fit_weights([], WitnessModel(TRUE, {ANY_DETECTOR: COUNTED}))
+
+
+@pytest.mark.slow
+def test_two_small_homes_end_to_end(tmp_path):
+    pytest.importorskip("onnxruntime")
+    app = cli.build_app()
+    homes = []
+    for seed in ("3", "5"):
+        homes.append(tmp_path / seed)
+        drawn = [
+            "--seed",
+            seed,
+            "--frames",
+            "12",
+            "--fps",
+            "3",
+            "--size",
+            "160x120",
+            "--workers",
+            "1",
+            "--version",
+            "2",
+        ]
+        done = CliRunner().invoke(app, ["render-recording", "--out", str(homes[-1]), *drawn])
+        assert done.exit_code == 0, done.output
+    model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
+    done = calibrate(model, out, *homes)
+    assert done.exit_code == 0, done.output
+    assert json.loads(out.read_text())["measured"]["homes"] == 2
+    done = calibrate(model, out, *homes, layout="yolox")
+    assert isinstance(done.exception, CommandError)
+    assert "a detector failed" in str(done.exception)

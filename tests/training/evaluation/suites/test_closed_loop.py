@@ -155,6 +155,8 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
     figures = json.loads((out / "metrics.json").read_text())
     grounded = {name: figures.pop(name) for name in list(figures) if name.startswith("grounded/")}
     states = {name: figures.pop(name) for name in list(figures) if name.startswith("states/")}
+    dense = {name: figures.pop(name) for name in list(figures) if name.startswith("dense/")}
+    assert set(dense) == {f"dense/{name}" for name in ("precision", "recall", "f1", "located")}
     assert "states/ontop/recall" in states
     assert all(0.0 <= value <= 100.0 for value in states.values())
     assert {name.split("/")[1] for name in grounded} == set(KINDS)

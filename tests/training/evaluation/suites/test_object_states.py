@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.evaluation.suites.object_states import (
-    StateLabels,
     labels_of_record,
     matched_rows,
-    predict_states,
     renumbered,
     state_metrics,
 )

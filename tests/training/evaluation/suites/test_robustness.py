@@ -33,6 +33,7 @@ from embodied_perceptron_training.evaluation.suites.robustness import (
     home_of,
     judge,
     level_ap,
+    mask_iou,
     robustness_figures,
 )
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
@@ -107,24 +108,30 @@ class Guessing3d(Knowing3d):
 class Knowing2d:
     """A detector of pictures that the test has seen."""
 
-    def __init__(self, home, shift_px=0.0):
-        self.home, self.shift_px, self.frame = home, shift_px, None
+    def __init__(self, home, shift_px=0.0, kept=None):
+        """``kept``: share of each thing's pixels, from the left, that its mask has; None = no masks."""
+        self.home, self.shift_px, self.kept, self.frame = home, shift_px, kept, None
         self.vocabulary = frozenset(o.label for o in home.objects)
 
     def detect(self, picture):
         ids = self.frame.view.instance
-        boxes, labels = [], []
+        boxes, labels, masks = [], [], []
         for o in self.home.objects:
             rows, columns = np.nonzero(ids == o.id + 1)
             if len(rows):
+                mask, order = np.zeros(ids.shape, bool), np.argsort(columns, kind="stable")
+                kept = order[: max(round((self.kept or 1.0) * len(order)), 1)]
+                mask[rows[kept], columns[kept]] = True
+                masks.append(mask)
                 edges = np.array([columns.min() - 0.5, rows.min() - 0.5, columns.max() + 0.5, rows.max() + 0.5])
                 boxes.append(edges + self.shift_px)
                 labels.append(o.label)
         size = picture.intrinsics.width, picture.intrinsics.height
         limits = Limits2d(min_side_px=0.5, max_count=1000)
         return accept_detections(
-            "camera", 1, np.array(boxes).reshape(-1, 4), np.full(len(boxes), 0.9), labels, size, limits
-        )
+            "camera", 1, np.array(boxes).reshape(-1, 4), np.full(len(boxes), 0.9), labels, size, limits,
+            None if self.kept is None else np.array(masks).reshape(-1, *ids.shape),
+        )  # fmt: skip
 
 
 class Shown(DetectorSystem):
@@ -149,6 +156,8 @@ def judged(home):
         "random": Guessing3d(home),
         "detector": Shown(Knowing2d(home)),
         "blind": Shown(Knowing2d(home, shift_px=500.0)),
+        "outlines": Shown(Knowing2d(home, kept=1.0)),
+        "slivers": Shown(Knowing2d(home, kept=0.4)),
     }
     return evaluate_home(home, systems, levels=3, views=2, camera=CAMERA)
 
@@ -167,6 +176,23 @@ def test_a_perfect_2d_detector_sees_what_is_to_be_seen(judged):
         assert figures[f"detector/{factor}/worst"] == 100.0
     ap = curves([judged])["detector/visibility"]
     assert ap[0] < ap[-1] == 100.0  # behind the screen it sees nothing
+
+
+def test_masks_are_scored_where_a_detector_makes_them(judged):
+    """Whole masks see everything; of 0.4 of a thing's pixels the IoU is 0.4, too little."""
+    figures = robustness_figures([judged])
+    for factor in ("articulation", "lighting", "zoom", "pitch"):
+        assert figures[f"outlines/masks/{factor}/worst"] == 100.0
+        assert figures[f"slivers/masks/{factor}/area"] == 0.0
+    assert not any(name.startswith(("detector/masks", "random/masks")) for name in figures)
+
+
+def test_overlap_of_masks_by_hand():
+    a = np.zeros((2, 2, 4), bool)
+    a[0, 0, :3] = True  # three pixels; the other has none
+    b = np.zeros((2, 2, 4), bool)
+    b[0, 0, 1:] = True  # three, two of them shared: 2 of 4
+    np.testing.assert_allclose(mask_iou(a, b), [[0.5, 0.0], [0.0, 0.0]])
 
 
 def test_results_of_homes_are_pooled(judged):

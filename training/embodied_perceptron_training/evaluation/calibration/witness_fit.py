@@ -115,9 +115,10 @@ class DetectorCounts:
 def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: float) -> HomeRecord:
     """Replay a simulated recording with its detectors and compare every perception with the truth.
 
-    Raises ``ValueError`` for a recording without truth of this generator.
+    Raises ``ValueError`` for a recording without truth of this generator, and for a detector that fails.
     """
-    lift_settings = replace(settings.lift, max_rate_hz=1e3)  # every keyframe, as a robot's detector has time for
+    # every keyframe, as a robot's detector has time for; nobody walks through simulated homes
+    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped")
     priors = shipped_priors()
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
@@ -129,6 +130,8 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
         lift = perceptron.lift
         assert lift is not None
         heard.append([place for place in lift.places if place.is_heard])
+        if lift.statistics().failures:
+            raise ValueError(f"{folder}: a detector failed: {lift.statistics().last_error}")
         last[:] = [(lift.things, lift.surroundings(perception.voxels, lift.floor_z_m))]
 
     replay(
@@ -136,6 +139,8 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
         ToldPerceptron.telling(replace(settings, lift=lift_settings), listen),
         perceive_every_s=perceive_every_s,
     )
+    if not last:
+        raise ValueError(f"{folder}: the recording ends before the first perception; perceive more often")
     places = [HeardPlace(p, true_state(p, truth), 1.0 / len(heard)) for look in heard for p in look]
     return HomeRecord(places, count_detectors(*last[0], truth))
 
@@ -187,7 +192,9 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
 
 
 def fit_weights(places: Sequence[HeardPlace], model: WitnessModel) -> dict[str, float]:
-    """Weights by maximum likelihood; of ``model`` the confusions count."""
+    """Weights by maximum likelihood; of ``model`` the confusions count. Raises ``ValueError`` without a place."""
+    if not places:
+        raise ValueError("the detectors say nothing of any place in the recordings: there is nothing to fit")
     samples = [_sample(sample, model) for sample in places]
     most = max(len(offset) for _, offset, _ in samples)
     table = np.zeros((len(samples), most, len(FEATURES)))
@@ -260,7 +267,7 @@ class WitnessReport:
 
 
 def cross_validated(homes: Sequence[HomeRecord]) -> WitnessReport:
-    """Each home by a model of the others."""
+    """Each home by a model of the others. Raises ``ValueError`` where no place has a name."""
     rows, losses = [], []
     for k, home in enumerate(homes):
         model = fit([other for j, other in enumerate(homes) if j != k])
@@ -273,6 +280,8 @@ def cross_validated(homes: Sequence[HomeRecord]) -> WitnessReport:
             if names:
                 best = max(sorted(names), key=lambda name: names[name])
                 rows.append((sample.weight, names[best], float(best == sample.true)))
+    if not rows:
+        raise ValueError("nobody names any place in the recordings: there is nothing to measure")
     table, loss = np.array(rows), np.array(losses)
     curve = []
     for low in np.arange(0.0, 1.0, 0.2):

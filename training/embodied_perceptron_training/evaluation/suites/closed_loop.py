@@ -26,17 +26,25 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
-from embodied_perceptron.geometry.boxes import points_in_boxes, transform_boxes
+from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, transform_boxes
 from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.object_states import StateLabels, predict_states
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, Grounding, GroundingStatus, Perception, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
-from embodied_perceptron_training.datasets.embodiedscan import SOURCES, EmbodiedScanDataset, MissingSplitError
+from embodied_perceptron_training.datasets.embodiedscan import (
+    SOURCES,
+    DatasetError,
+    EmbodiedScanDataset,
+    MissingSplitError,
+)
+from embodied_perceptron_training.datasets.grounded_prompts import grounded_texts
+from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
 from embodied_perceptron_training.evaluation.runner.scene_tasks import cells_at, mapped_scene, perceive_everywhere
@@ -49,6 +57,7 @@ from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     refer_metrics,
 )
 from embodied_perceptron_training.evaluation.suites.grounded_questions import (
+    MIN_IOU,
     GroundedQuestion,
     GroundedReply,
     answer_grounded,
@@ -56,10 +65,8 @@ from embodied_perceptron_training.evaluation.suites.grounded_questions import (
     read_grounded_questions,
 )
 from embodied_perceptron_training.evaluation.suites.object_states import (
-    StateLabels,
     labels_of_record,
     matched_rows,
-    predict_states,
     renumbered,
     state_metrics,
 )
@@ -246,6 +253,7 @@ class PopeResult:
     """One scene: what is in it, the answers by category, and the questions of all kinds with their answers.
 
     ``boxes``: (9,) of each thing by its annotation id. ``states``: what is so, and what the published objects say.
+    ``dense``: how well phrases of descriptions were grounded.
     """
 
     presence: ScenePresence
@@ -254,6 +262,7 @@ class PopeResult:
     replies: tuple[GroundedReply, ...] = ()
     boxes: dict[int, F64] = field(default_factory=dict)
     states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
+    dense: DenseScore = field(default_factory=DenseScore)
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:
@@ -332,7 +341,8 @@ class _PopeWork:
         boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
         states = self._states(name, scene, perception) if is_home(name) else (StateLabels(), StateLabels())
         said = existence(perceptron, presence.scene_id, asked)
-        return PopeResult(presence, said, tuple(kinds), tuple(replies), boxes, states)
+        dense = _dense(perceptron, language, boxes) if language.exists() else DenseScore()
+        return PopeResult(presence, said, tuple(kinds), tuple(replies), boxes, states, dense)
 
     def _states(self, name: str, scene: SuiteScene, perception: Perception) -> tuple[StateLabels, StateLabels]:
         """True ones of the used views, and those of the published objects, by annotation id."""
@@ -350,10 +360,27 @@ class _PopeWork:
         return truth, renumbered(said, {row: int(things.ids[k]) for row, k in rows.items()})
 
 
+def _dense(perceptron: Perceptron, language: Path, boxes: Mapping[int, F64]) -> DenseScore:
+    """Of the descriptions beside a home: the published object lies on the thing that the tag names (IoU 0.25)."""
+    mine = {o.id: o.box for o in perceptron.objects}
+
+    def same(said: int, meant: int) -> bool:
+        if said not in mine or meant not in boxes:
+            return False
+        pair = (torch.from_numpy(np.asarray(b, np.float64)[None]) for b in (mine[said], boxes[meant]))
+        return bool(box_iou(*pair) >= MIN_IOU)
+
+    try:
+        return score_dense(grounded_texts(language), perceptron.ground_many, same)
+    except DatasetError as error:
+        raise CorruptSceneError(str(error)) from error
+
+
 def run_pope(
     spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[PopeResult]:
     """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model, and of homes
+    ``dense/...`` of the descriptions (:mod:`..metrics.dense_grounding`) and
     ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
     ``states/<name>/...`` of relations, doors, containers and cloth (:mod:`.object_states`)."""
     start = time.perf_counter()
@@ -367,6 +394,8 @@ def run_pope(
         [a for r in results for a in r.replies],
         [r.boxes for r in results for _ in r.questions],
     )
+    dense = sum((r.dense for r in results), DenseScore())
+    figures |= {f"dense/{name}": value for name, value in dense.as_dict().items()}
     homes = [r.states for r in results if is_home(r.presence.scene_id)]
     if homes:
         figures |= state_metrics(*map(list, zip(*homes, strict=True)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from rich.table import Table
 from embodied_perceptron.apps.errors import CommandError
 
 if TYPE_CHECKING:
+    from embodied_perceptron.results import Grounding, SceneObject
     from embodied_perceptron_training.datasets.grand import GrandText
 
 
@@ -37,9 +40,11 @@ def grand(
     ] = None,
     kind: Annotated[TextKind | None, typer.Option(help="Of texts without a referred object; else by name.")] = None,
 ) -> None:
-    """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts."""
+    """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts;
+    how well the reader of sentences grounds their phrases (dense/)."""
     from embodied_perceptron.recordings.files import write_atomically  # torch loads only when needed
     from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids
+    from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
     said_kind = None if kind is None else kind.value
@@ -50,6 +55,11 @@ def grand(
         for name in sorted({text.kind for text in said}):
             own = score_texts([text for text in said if text.kind == name], known)
             figures |= {f"{name}/{figure}": value for figure, value in own.items()}
+        dense = DenseScore()
+        for text in said if truth is None else read_texts(truth, known, said_kind):
+            ask = partial(_ground, known[text.scene].objects)
+            dense += score_dense([text.asked if text.kind == "reference" else text.text], ask)
+        figures |= {f"dense/{figure}": value for figure, value in dense.as_dict().items()}
         if truth is not None:
             figures |= {f"objects/{k}": v for k, v in score_ids(said, read_texts(truth, known, said_kind)).items()}
     except ValueError as error:
@@ -66,6 +76,12 @@ def grand(
     for name, value in figures.items():
         table.add_row(name, f"{value:.2f}")
     Console().print(table)
+
+
+def _ground(objects: Sequence[SceneObject], sentences: Sequence[str]) -> list[Grounding]:
+    from embodied_perceptron.language.answer import ground_objects  # as above
+
+    return [ground_objects(sentence, objects, fronts="none", vocabulary=None) for sentence in sentences]
 
 
 def _entry(text: GrandText) -> dict[str, object]:

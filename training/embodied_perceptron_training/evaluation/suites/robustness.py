@@ -8,7 +8,7 @@ another object of that class are ignored, all others that miss it are wrong. The
 factor and its worst point are the figures.
 
 A :class:`System` is what is scored: the deployed perceptron on the single picture (3-D boxes, IoU 0.25), or a 2-D
-detector (boxes in the picture, IoU 0.5).
+detector (boxes in the picture, IoU 0.5; where it makes masks, these too: segmentation AP, IoU 0.5 of their pixels).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 OUR = ""  # name of the perceptron's figures
-DETECTOR = "detector"
+DETECTOR, MASKS = "detector", "masks"
 DEFAULT_SCENES, DEFAULT_LEVELS, DEFAULT_VIEWS = 6, 5, 4
 IOU_3D, IOU_2D = 0.25, 0.5
 OTHER_IOU = 0.3  # with another object of the class: neither right nor wrong
@@ -71,11 +71,13 @@ class Predictions:
         boxes: (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels.
         scores: (N,).
         labels: class names, in the words of the homes.
+        masks: (N, H, W) bool, of a 2-D system that makes them.
     """
 
     boxes: F64
     scores: F64
     labels: tuple[str, ...]
+    masks: NDArray[np.bool_] | None = None
 
 
 class System(Protocol):
@@ -133,7 +135,8 @@ class DetectorSystem:
     def predict(self, frame: FactorFrame) -> Predictions:
         """Boxes in pixels."""
         found, _ = self._detector.detect(_rgbd(frame))
-        return Predictions(found.boxes_px, found.scores, tuple(self._canonical(label) for label in found.labels))
+        labels = tuple(self._canonical(label) for label in found.labels)
+        return Predictions(found.boxes_px, found.scores, labels, found.masks)
 
 
 def _rgbd(frame: FactorFrame) -> RgbdFrame:
@@ -198,7 +201,7 @@ class FactorResult:
     """One home: what each system said, by (system, factor), then by level.
 
     Attributes:
-        judged: pictures by level.
+        judged: pictures by level; masks of a system under its name and ``/masks``.
         measured: the factor as the pictures show it, by factor, then by level.
         views: how many targets were shown, by factor.
         unasked: targets that a system has no name for, by (system, factor).
@@ -236,7 +239,12 @@ def evaluate_home(
                     result.unasked[name, factor] += 1
                     continue
                 for level, frame in enumerate(frames):
-                    result.judged[name, factor][level].append(_judge_frame(home, frame, frames[-1], system))
+                    found = system.predict(frame)
+                    judged = _judge_frame(home, frame, frames[-1], found, system.dimensions)
+                    result.judged[name, factor][level].append(judged)
+                    if found.masks is not None:
+                        of_masks = result.judged.setdefault((f"{name}/{MASKS}", factor), [[] for _ in range(levels)])
+                        of_masks[level].append(_judge_masks(home, frame, frames[-1], found))
             for level, frame in enumerate(frames):
                 result.measured[factor][level].append(frame.measured)
     return result
@@ -261,10 +269,9 @@ def _videos(
             yield frames
 
 
-def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, system: System) -> Judged:
-    found = system.predict(frame)
+def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions, dimensions: int) -> Judged:
     label = home.objects[frame.target_id].label
-    if system.dimensions == 3:
+    if dimensions == 3:
         others = [o.box9() for o in home.objects if o.label == label and o.id != frame.target_id]
         boxes = np.stack([frame.box9, *others])
         overlap = box_iou(torch.from_numpy(found.boxes.reshape(-1, 9)), torch.from_numpy(boxes)).numpy()
@@ -281,6 +288,26 @@ def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, system: Syst
         _iou_px(found.boxes, np.array(others_px).reshape(-1, 4)).max(axis=1, initial=0.0),
         IOU_2D,
     )
+
+
+def _judge_masks(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions) -> Judged:
+    """By pixels; where a screen hides all of the target, by those of the picture without it, as its box."""
+    assert found.masks is not None
+    label = home.objects[frame.target_id].label
+    target = frame.view.instance == frame.target_id + 1
+    if not target.any():
+        target = last.view.instance == frame.target_id + 1
+    others = [frame.view.instance == o.id + 1 for o in home.objects if o.label == label and o.id != frame.target_id]
+    overlap = mask_iou(found.masks, np.stack([target, *others]))
+    return judge(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_2D)
+
+
+def mask_iou(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> F64:
+    """(N, H, W) and (M, H, W) masks -> (N, M) share of the pixels of either that are of both; 0 of two empty ones."""
+    a, b = (m.reshape(len(m), -1).astype(np.float64) for m in (a, b))
+    shared = a @ b.T
+    union = a.sum(1)[:, None] + b.sum(1)[None] - shared
+    return np.asarray(shared / np.maximum(union, 1.0))
 
 
 def _box_px(frame: FactorFrame, number: int) -> F64 | None:
@@ -360,7 +387,7 @@ def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
 
 
 def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
-    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``."""
+    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``, of its masks ``detector/masks/``."""
     return {
         f"{name}/{figure}": value for name, ap in curves(results).items() for figure, value in curve_figures(ap).items()
     }

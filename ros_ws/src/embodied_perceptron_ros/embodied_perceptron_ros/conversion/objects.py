@@ -96,6 +96,15 @@ def objects_to_detections(
     return Detection3DArray(header=make_header(stamp_ns, frame_id), detections=detections)
 
 
+def conditions_to_detections(
+    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+) -> Detection3DArray:
+    """Objects whose condition is known -> vision_msgs/Detection3DArray: ids and boxes as in
+    :func:`objects_to_detections`, the condition ("open") in place of the class."""
+    known = [replace(o, label=o.condition, names=()) for o in objects if o.condition]
+    return objects_to_detections(known, stamp_ns, frame_id, T_out_world)
+
+
 def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
     """vision_msgs/Detection3DArray -> objects in its frame, their stamps that of the message."""
     stamp_ns = stamp_to_ns(message.header.stamp)

@@ -20,6 +20,7 @@ from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
 from embodied_perceptron.detection2d.detections2d import Limits2d, accept_detections
+from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.camera_model import CameraModel
@@ -195,4 +196,6 @@ def lift_diagnostics(statistics: Any, busy_s: float) -> dict[str, Any]:
         "dropped": sum(statistics.dropped.values()),
         **{f"dropped.{reason}": count for reason, count in sorted(statistics.dropped.items())},
     }
+    if statistics.persons is not None:
+        values |= {f"persons.{key}": value for key, value in person_numbers(statistics.persons).items()}
     return {**values, "last_error": statistics.last_error} if statistics.last_error else values

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import Disconnected, PoseLookup
+from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import (
     BadCalibration,
     BadImage,
+    DepthInput,
     Drop,
     DropReason,
     RgbdSynchronizer,
@@ -89,6 +92,10 @@ class CameraPoses:
         if not frame:
             return Disconnected(self._fusion_frame, camera, f"images of camera {camera!r} carry no frame_id")
         return self._transforms.lookup(self._fusion_frame, frame, stamp_ns)
+
+    def mount(self, color_frame: str, depth_frame: str, stamp_ns: int) -> PoseLookup:
+        """``T_color_depth`` of two frames of one camera, or why there is none."""
+        return self._transforms.lookup(color_frame, depth_frame, stamp_ns)
 
 
 class Undecoded:
@@ -229,7 +236,7 @@ class FrameInbox:
         self._late = 0
         self._at_work: PosedFrame | None = None
         self._jumps: list[TimeJump] = []
-        self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
+        self._calibrations: dict[tuple[str, str], tuple[Any, CameraModel | BadCalibration]] = {}  # by camera and kind
         self._depths: dict[
             str, tuple[bytes, bytes, int, int]
         ] = {}  # by camera: depth, colour, since, changes of colour
@@ -286,7 +293,10 @@ class FrameInbox:
 
     def camera_model(self, camera: str) -> CameraModel | None:
         """Calibration of a camera; None before the first that can be used."""
-        _, calibration = self._calibrations.get(camera, (None, None))
+        return self._model(camera, "info")
+
+    def _model(self, camera: str, kind: Kind) -> CameraModel | None:
+        _, calibration = self._calibrations.get((camera, kind), (None, None))
         return calibration if isinstance(calibration, CameraModel) else None
 
     # ---- from the thread that fuses
@@ -388,6 +398,8 @@ class FrameInbox:
         camera, stamp_ns = received.camera, stamp_to_ns(received.message.header.stamp)
         if received.kind == "info":
             self._synchronizer.add_camera_info(camera, stamp_ns, self._calibration(received), now_ns)
+        elif received.kind == "depth_info":
+            self._calibration(received)
         elif received.kind == "color":
             self._name_frame(camera, received.message.header.frame_id)
             self._synchronizer.add_color(camera, stamp_ns, self._color(received), now_ns, received.sent_ns)
@@ -430,33 +442,57 @@ class FrameInbox:
             return BadImage(str(error))
 
     def _depth(self, received: Received) -> Any:
-        expected, frame = self._poses.frames.get(received.camera), received.message.header.frame_id
-        if expected and frame and frame != expected:
-            return BadImage(f"depth is in frame {frame!r}, colour in {expected!r}: depth must be registered to colour")
         try:
             depth_m = depth_from_message(received.message)
         except (ValueError, OverflowError) as error:
             return BadImage(str(error))
         if self._cameras[received.camera].inf_depth == "unknown":  # the driver means "invalid" by a depth of +Inf
             depth_m = np.where(np.isposinf(depth_m), np.float32(0.0), depth_m)
-        return depth_m
+        return self._in_its_camera(received, depth_m)
+
+    def _in_its_camera(self, received: Received, depth_m: NDArray[np.float32]) -> DepthInput:
+        """Depth as it is where it is registered to colour, otherwise with what registers it; or why it cannot be."""
+        camera, frame = received.camera, received.message.header.frame_id
+        expected, own, color = (
+            self._poses.frames.get(camera),
+            self._model(camera, "depth_info"),
+            self.camera_model(camera),
+        )
+        elsewhere = bool(expected and frame and frame != expected)
+        other_size = color is not None and depth_m.shape != (color.intrinsics.height, color.intrinsics.width)
+        if not elsewhere and not (other_size and own is not None):
+            return depth_m
+        T_color_depth = np.eye(4)
+        if elsewhere:
+            differs = f"depth is in frame {frame!r}, colour in {expected!r}: to register it"
+            if own is None:
+                topic = self._cameras[camera].depth_info or f"{camera}.depth_info_topic"
+                return BadImage(f"{differs} its camera_info is needed, and none that can be used has come on {topic}")
+            mount = self._poses.mount(str(expected), frame, stamp_to_ns(received.message.header.stamp))
+            if not isinstance(mount, Found):
+                return BadImage(f"{differs} the transform between the two is needed: {mount}")
+            T_color_depth = mount.T
+        assert own is not None
+        return UnregisteredDepth(depth_m, own, T_color_depth)
 
     def _calibration(self, received: Received) -> CameraModel | BadCalibration:
-        camera, key = received.camera, camera_info_key(received.message)
-        known = self._calibrations.get(camera)
+        which, key = (received.camera, received.kind), camera_info_key(received.message)
+        known = self._calibrations.get(which)
         if known is None or known[0] != key:
-            known = self._calibrations[camera] = key, self._read_calibration(received)
+            known = self._calibrations[which] = key, self._read_calibration(received)
         return known[1]
 
     def _read_calibration(self, received: Received) -> CameraModel | BadCalibration:
-        camera = received.camera
+        camera, whose = received.camera, "depth of " if received.kind == "depth_info" else ""
         try:
             model = camera_model(received.message, self._cameras[camera].rectified)
         except (ValueError, OverflowError) as error:
-            refused = f"camera_info of {camera!r} refused: {error}"
-            self._health.count("camera_info_refused")
-            self._health.problem("frames", ERROR, refused, camera)
-            self._log.warning(f"{camera}: camera_info", refused)
+            refused = f"camera_info of {whose}{camera!r} refused: {error}"
+            if not whose:  # depth that is registered needs none of its own
+                self._health.count("camera_info_refused")
+                self._health.problem("frames", ERROR, refused, camera)
+            self._log.warning(f"{whose}{camera}: camera_info", refused)
             return BadCalibration(str(error))
-        self._health.clear_problem("frames", camera)
+        if not whose:
+            self._health.clear_problem("frames", camera)
         return model

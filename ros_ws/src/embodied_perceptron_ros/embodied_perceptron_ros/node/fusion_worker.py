@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import FusionReport
 from embodied_perceptron.scene.map_frame import MapLimitError
@@ -98,6 +99,7 @@ class FusionWorker:
         self._inbox.settle()
 
     def _run_encoder(self) -> None:
+        yield_to_fusion()
         while True:
             self._keyframe.wait()
             self._keyframe.clear()

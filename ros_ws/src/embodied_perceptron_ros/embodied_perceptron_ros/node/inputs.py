@@ -12,11 +12,12 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
+from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron_ros.conversion.values import camera_info_key, stamp_to_ns
 from embodied_perceptron_ros.node.frame_inbox import FrameInbox, Received
 from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.parameters import CameraParameters, Kind
+from embodied_perceptron_ros.node.parameters import CALIBRATIONS, CameraParameters, Kind
 
 SILENT_S = 5.0  # an input that says nothing for so long is missed
 _MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
@@ -92,12 +93,14 @@ class CameraSubscriptions:
         self._inbox = inbox
         self._health = health
         self._subscriptions: list[Any] = []
-        self._calibrations: dict[str, Any] = {}  # the last, by camera
-        self._latched: dict[str, tuple[Any, str, Any]] = {}  # by camera, until it has a calibration
+        self._calibrations: dict[tuple[str, Kind], Any] = {}  # the last, by camera and kind
+        self._latched: dict[tuple[str, Kind], tuple[Any, str, Any]] = {}  # until there is a calibration
         self.silence = Silence(cameras)
         for camera in cameras:
             for kind, (message_type, topic) in camera.subscriptions.items():
                 self._subscribe(camera.name, kind, message_type, topic)
+            if camera.depth_info:
+                self._subscribe(camera.name, "depth_info", CameraInfo, camera.depth_info)
 
     def _subscribe(self, camera: str, kind: Kind, message_type: Any, topic: str) -> None:
         # Best effort matches every publisher; the overrides (qos_overrides.<topic>.subscription.reliability) are for
@@ -114,27 +117,27 @@ class CameraSubscriptions:
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
         )
-        if kind == "info":
-            self._latched[camera] = message_type, topic, callback
+        if kind in CALIBRATIONS:
+            self._latched[camera, kind] = message_type, topic, callback
 
     def look_for_latched(self) -> None:
         """Calibration that was sent once, before this node listened: ask for what its publisher has kept."""
-        for camera in list(self._latched):
-            if camera in self._calibrations:
-                del self._latched[camera]
-            elif (latched := create_latched_subscription(self._node, *self._latched[camera])) is not None:
+        for key in list(self._latched):
+            if key in self._calibrations:
+                del self._latched[key]
+            elif (latched := create_latched_subscription(self._node, *self._latched[key])) is not None:
                 self._subscriptions.append(latched)
-                del self._latched[camera]
+                del self._latched[key]
 
     def _receive(self, kind: Kind, camera: str, delivery: DeliveryCount, message: Any, info: Any) -> None:
         self.silence.heard(camera, kind)
         now_ns = time.time_ns()
         number = info.get("publication_sequence_number")  # where the middleware numbers them
-        if kind == "info":
+        if kind in CALIBRATIONS:
             told = stamp_to_ns(message.header.stamp), camera_info_key(message)
-            if self._calibrations.get(camera) == told:
+            if self._calibrations.get((camera, kind)) == told:
                 return  # heard by both subscriptions
-            self._calibrations[camera] = told
+            self._calibrations[camera, kind] = told
         elif number is not None:
             missed = delivery.missed(info["publisher_gid"]["data"], number)
             if missed:

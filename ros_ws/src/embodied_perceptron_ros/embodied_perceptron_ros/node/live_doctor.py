@@ -23,6 +23,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
+from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.apps.checks import (
     CameraEvidence,
@@ -34,7 +35,9 @@ from embodied_perceptron.apps.checks import (
     check_pose_delay,
 )
 from embodied_perceptron.config import SynchronizerConfig
+from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
+from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
     camera_model,
@@ -45,7 +48,13 @@ from embodied_perceptron_ros.conversion.values import (
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.inputs import create_latched_subscription
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
-from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters, Kind, default_topics
+from embodied_perceptron_ros.node.parameters import (
+    CALIBRATIONS,
+    CAMERA_DECLARATIONS,
+    CameraParameters,
+    Kind,
+    default_topics,
+)
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
@@ -175,7 +184,8 @@ class _Listener:
         self._depths: dict[str, SpreadSamples[tuple[int, NDArray[np.float32]]]] = {}
         self._pairs: dict[str, SpreadSamples[tuple[NDArray[np.uint8], NDArray[np.float32]]]] = {}
         self._last_color: dict[str, Any] = {}  # messages
-        self._last_info: dict[str, Any] = {}  # stamp and content
+        self._last_info: dict[tuple[str, Kind], Any] = {}  # stamp and content
+        self._depth_models: dict[str, CameraModel] = {}
         self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp, when they came: later they are forgotten
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
         self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival until its pose is known, by camera
@@ -280,20 +290,23 @@ class _Listener:
         for kind, (message_type, topic) in topics.items():
             receive = partial(self._receive, camera, kind, topic)
             self.node.create_subscription(message_type, topic, receive, qos)
-            if kind == "info":  # sent once, perhaps, before anybody listened
+            if kind in CALIBRATIONS:  # sent once, perhaps, before anybody listened
                 create_latched_subscription(self.node, message_type, topic, receive)
 
     def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
-        if kind == "info" and self._last_info.get(camera.name) == (stamp_ns, camera_info_key(message)):
-            return  # heard by both subscriptions
-        if kind == "info":
-            self._last_info[camera.name] = stamp_ns, camera_info_key(message)
+        if kind in CALIBRATIONS:
+            told = stamp_ns, camera_info_key(message)
+            if self._last_info.get((camera.name, kind)) == told:
+                return  # heard by both subscriptions
+            self._last_info[camera.name, kind] = told
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:
-            if kind == "info":
+            if kind == "depth_info":
+                self._depth_models[camera.name] = camera_model(message, camera.rectified)
+            elif kind == "info":
                 evidence.add_calibration(camera_model(message, camera.rectified))
             elif kind == "color":
                 evidence.color_ns.append(stamp_ns)
@@ -305,13 +318,25 @@ class _Listener:
             else:
                 evidence.depth_ns.append(stamp_ns)
                 if self._depths[camera.name].is_next_wanted():
-                    depth = depth_from_message(message).copy()
+                    depth = self._at_color(camera.name, message, depth_from_message(message).copy())
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
                     self._depths[camera.name].keep((stamp_ns, depth))
                     evidence.depths = self._depths[camera.name].items
                     self._pair(camera.name, stamp_ns, depth)
         except ValueError as error:
             self.faults[camera.name][f"{topic}: {error}"] += 1
+
+    def _at_color(self, camera: str, message: Any, depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Depth as the node registers it, where it does."""
+        evidence, own = self.evidence[camera], self._depth_models.get(camera)
+        color, depth = evidence.frames.get("color", ""), message.header.frame_id
+        if own is None or not color or color == depth or not evidence.calibrations:
+            return depth_m
+        mount = self.transforms.lookup(color, depth, stamp_to_ns(message.header.stamp))
+        if not isinstance(mount, Found):
+            return depth_m
+        evidence.registered_here = True
+        return UnregisteredDepth(depth_m, own, mount.T).registered(evidence.calibrations[-1].intrinsics)
 
     def _pair(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32]) -> None:
         """Depth with the colour image of its moment, if that came already."""
@@ -370,6 +395,10 @@ def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> l
         rclpy.try_shutdown(context=context)
 
 
+def _absolute(topic: str, root: str) -> str:
+    return topic if topic.startswith("/") else root + topic
+
+
 def _examine(listener: _Listener, duration_s: float, wanted: str | None, running: str | None) -> list[Finding]:
     """``wanted``: where the node should be, None = anywhere; ``running``: where it is, None = nowhere."""
     namespace = running if running in listener.namespaces() else None
@@ -390,15 +419,15 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
     root = (wanted or namespace or "").rstrip("/") + "/"
     topics = {
         camera.name: {
-            kind: (message_type, topic if topic.startswith("/") else root + topic)
-            for kind, (message_type, topic) in camera.subscriptions.items()
+            kind: (message_type, _absolute(topic, root)) for kind, (message_type, topic) in camera.subscriptions.items()
         }
         for camera in cameras
     }
     clock_publishers = len(listener.endpoints("/clock")[0])
     findings += check_time_source(clock_publishers, sim_time)
     for camera in cameras:
-        listener.listen_to(camera, topics[camera.name])
+        own = {"depth_info": (CameraInfo, _absolute(camera.depth_info, root))} if camera.depth_info else {}
+        listener.listen_to(camera, {**topics[camera.name], **own})
     listener.collect(duration_s, fusion_frame)
     delays: dict[str, float] = {}
     for camera in cameras:

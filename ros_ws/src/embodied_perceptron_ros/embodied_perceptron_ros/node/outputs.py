@@ -24,6 +24,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.results import UNNAMED, Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -38,7 +39,12 @@ from embodied_perceptron_ros.conversion.maps import (
     semantic_to_cloud,
     voxels_to_cloud,
 )
-from embodied_perceptron_ros.conversion.objects import MarkerKey, object_markers, objects_to_detections
+from embodied_perceptron_ros.conversion.objects import (
+    MarkerKey,
+    conditions_to_detections,
+    object_markers,
+    objects_to_detections,
+)
 from embodied_perceptron_ros.conversion.values import make_image
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
@@ -161,6 +167,7 @@ class Outputs:
         for topic, message_type, profile in (
             ("voxels", PointCloud2, plain),
             ("boxes", Detection3DArray, plain),
+            ("states", Detection3DArray, plain),
             ("box_markers", MarkerArray, plain),
             ("label_info", LabelInfo, latched),
             ("semantic_voxels", PointCloud2, plain),
@@ -220,6 +227,9 @@ class Outputs:
         if source is not None and source is not self._timed:  # not again for those who began to listen later
             self._health.latency("boxes", (time.time_ns() - source.arrival_ns) / 1e6)
             self._timed = source
+        if self._heard("states"):
+            conditioned = with_conditions(perception.objects, perception.voxels)
+            self._send("states", conditions_to_detections(conditioned, *place))
         if self._heard("box_markers"):
             markers, self._shown = object_markers(perception.objects, self._shown, *place)
             self._send("box_markers", markers)

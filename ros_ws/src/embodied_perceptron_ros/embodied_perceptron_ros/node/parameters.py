@@ -28,7 +28,8 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from embodied_perceptron.config import PerceptronConfig, load_config
 from embodied_perceptron_ros.node.map_folder import MapFolder
 
-Kind = Literal["color", "depth", "info"]
+Kind = Literal["color", "depth", "info", "depth_info"]
+CALIBRATIONS: tuple[Kind, ...] = ("info", "depth_info")
 TIME_JUMP_ACTIONS = ("keep", "reset")
 INF_MEANINGS = ("free", "unknown")
 _DEVICE = re.compile(r"cpu|auto|cuda(:\d+)?")
@@ -143,6 +144,9 @@ DECLARATIONS: dict[str, _Declaration] = {
         "Names that are published, what belongs to none of them is 'object': a file with one a line, or several "
         "separated by commas; empty = as in the configuration (all)",
     ),
+    "spill_folder": _D(
+        "", "Folder for places left behind, which come back on return; empty = as in config_file (none: forgotten)"
+    ),
     "sentence_reader": _D(
         "", "What reads sentences; empty = as in the configuration (learned)", choices=("", "learned", "grammar")
     ),
@@ -157,6 +161,11 @@ DECLARATIONS: dict[str, _Declaration] = {
     "detections_tolerance_s": _D(
         0.0, "Stamps of 2-D detections and images may differ by this; 0 = as in the configuration", 0.0, 1.0
     ),
+    "persons": _D(
+        "",
+        "People whom a 2-D detector of the node sees: 'masked' out of the map, or 'mapped'; empty = as configured",
+        choices=("", "masked", "mapped"),
+    ),
     "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
     "min_obstacle_height_m": _D(
         0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
@@ -167,8 +176,13 @@ DECLARATIONS: dict[str, _Declaration] = {
 }
 CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "color_topic": _D("", "Colour images"),
-    "depth_topic": _D("", "Depth images, registered to colour"),
+    "depth_topic": _D("", "Depth images, registered to colour or in a frame of their own"),
     "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
+    "depth_info_topic": _D(
+        "",
+        "sensor_msgs/CameraInfo of depth, which registers it where it is in another frame or of another size; "
+        "empty = camera_info beside the depth images",
+    ),
     "color_transport": _D("raw", "How colour comes", choices=("raw", "compressed")),
     "depth_transport": _D("raw", "How depth comes", choices=("raw", "compressed", "compressedDepth")),
     "inf_depth": _D(
@@ -188,8 +202,9 @@ _GRID_OVERRIDES = {
     "min_obstacle_height_m": "min_obstacle_height_m",
     "max_obstacle_height_m": "max_obstacle_height_m",
 }
-_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
+_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s", "persons": "persons"}
 _LANGUAGE_OVERRIDES = {"sentence_reader": "reader"}
+_SPILL_OVERRIDES = {"spill_folder": "folder"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -206,6 +221,14 @@ class CameraParameters:
     inf_depth: str
     rectified: bool
     detections_topic: str = ""
+    depth_info_topic: str = ""
+
+    @property
+    def depth_info(self) -> str:
+        """Topic of the calibration of depth; empty where that is colour's."""
+        above, _, _ = self.depth_topic.rpartition("/")
+        topic = self.depth_info_topic or (f"{above}/camera_info" if above else "")
+        return "" if topic == self.info_topic else topic
 
     @property
     def subscriptions(self) -> dict[Kind, tuple[type, str]]:
@@ -346,7 +369,8 @@ def read_parameters(node: Node) -> NodeParameters:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
     names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
-    overrides = {name: values.pop(name) for name in (*names, *_LANGUAGE_OVERRIDES, "weights", "classes")}
+    names = (*names, *_LANGUAGE_OVERRIDES, *_SPILL_OVERRIDES)
+    overrides = {name: values.pop(name) for name in (*names, "weights", "classes")}
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
@@ -382,6 +406,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
     lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
     language = {field: overrides[k] for k, field in _LANGUAGE_OVERRIDES.items() if overrides[k]}
+    spill = {field: overrides[k] for k, field in _SPILL_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
@@ -398,6 +423,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         network=dataclasses.replace(config.network, **network),
         grid=dataclasses.replace(config.grid, **grid),
         lift=dataclasses.replace(config.lift, **lift),
+        spill=dataclasses.replace(config.spill, **spill),
         language=dataclasses.replace(config.language, **language),
     )
 
@@ -412,6 +438,7 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
     values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
     values |= {name: getattr(config.language, field) for name, field in _LANGUAGE_OVERRIDES.items()}
+    values |= {name: getattr(config.spill, field) for name, field in _SPILL_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
     values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from embodied_perceptron.apps.checks import Severity, check_depth
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError
+from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -74,6 +75,7 @@ class PerceptionWorker:
         self._changed.set()
 
     def _run(self) -> None:
+        yield_to_fusion()
         try:
             self._warm_up(self._stopping.is_set)
         except WarmUpStoppedError:

@@ -197,7 +197,7 @@ class MapServices:
 
     async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """The message is the description; its ids are those of ``~/boxes``."""
-        return await self._run("describe", lambda: describe(self._perceptron.objects).text, response)
+        return await self._run("describe", lambda: describe(self._perceptron.conditioned()).text, response)
 
     async def _changes(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """The message is what has changed since the map was saved that was loaded, a change a line."""

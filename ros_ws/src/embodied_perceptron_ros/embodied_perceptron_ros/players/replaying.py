@@ -122,16 +122,20 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
     }
     for camera in recording.cameras:
         color, depth, info = default_topics(camera, alone=len(recording.cameras) == 1).values()
+        depth_info = ""
         if isinstance(recording, BagRecording):
             topics = recording.camera_topics(camera)
             color, depth, info = topics.color, topics.depth, topics.camera_info
+            depth_info = topics.depth_info
         for kind, topic in (("color", color), ("depth", depth)):
             base, transport = _split_transport(topic)
             parameters[f"{camera}.{kind}_topic"] = base
             parameters[f"{camera}.{kind}_transport"] = transport
         parameters[f"{camera}.info_topic"] = info
+        if depth_info:
+            parameters[f"{camera}.depth_info_topic"] = depth_info
         if reliable:
-            for topic in (color, depth, info):
+            for topic in filter(None, (color, depth, info, depth_info)):
                 key = f"qos_overrides.{topic if topic.startswith('/') else '/' + topic}.subscription"
                 parameters |= {f"{key}.reliability": "reliable", f"{key}.depth": 30}
     return parameters

@@ -1,0 +1,277 @@
+"""People kept out of the map: what a 2-D detector takes for a person is left out of the frame before it is fused.
+
+A detector looks at some frames a second, at the moment they are fused, since what is fused once must be seen through
+again to go. Within the box of a person what is nearest around its middle is the person; the surface behind it is known
+from other frames. Frames in between leave out what lies where somebody was seen last, as far as people walk meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.detection2d.detectors import Detector
+from embodied_perceptron.detection2d.layouts import LayoutError
+from embodied_perceptron.detection2d.scheduler import LiftScheduler
+from embodied_perceptron.geometry.transforms import invert_transform
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+
+PERSON = "person"
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PersonRules:
+    """What is taken for a person, and for how long.
+
+    Attributes:
+        rate_hz: pictures a second of each camera's stamps that are looked at.
+        min_score: of the detector.
+        side_m: least and greatest extent of the picture's box at the person's depth.
+        gap_m: what lies so much behind a person, without anything in between, is no part of it.
+        margin_m: depth that is left out before and behind.
+        thick_m: from the chest's depth to a person's hindmost part: arms, a back seen from aside.
+        grown: of the picture's box, as a share of its sides: detectors cut off arms.
+        speed_m_s: of people, between two pictures.
+        hold_s: how long somebody is believed to be there whom the detector does not see any more.
+        max_share: of all time that the detectors may take, live; slower ones look less often.
+    """
+
+    rate_hz: float = 5.0
+    min_score: float = 0.4
+    side_m: tuple[float, float] = (0.3, 2.6)
+    gap_m: float = 0.2
+    margin_m: float = 0.1
+    thick_m: float = 0.5
+    grown: float = 0.06
+    speed_m_s: float = 1.2
+    hold_s: float = 0.5
+    max_share: float = 0.2
+
+
+@dataclass
+class PersonStatistics:
+    """What happened so far.
+
+    Attributes:
+        pictures: looked at for people; ``looking_ms`` of them, summed up.
+        persons: found in them.
+        frames, pixels: from which something was left out, and how much.
+        failures: of the detectors, ever; ``last_error`` in words.
+    """
+
+    pictures: int = 0
+    looking_ms: float = 0.0
+    persons: int = 0
+    frames: int = 0
+    pixels: int = 0
+    failures: int = 0
+    last_error: str = ""
+
+
+def person_numbers(s: PersonStatistics) -> dict[str, int | float | str]:
+    """What is told of them: counts, milliseconds a picture, and the last failure where there was one."""
+    numbers: dict[str, int | float | str] = {
+        "pictures": s.pictures,
+        "found": s.persons,
+        "frames": s.frames,
+        "pixels": s.pixels,
+        "failures": s.failures,
+        "looking_ms": round(s.looking_ms / max(s.pictures, 1), 2),
+    }
+    return {**numbers, "last_error": s.last_error} if s.last_error else numbers
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where a person was: bounds (2, 3) in the world, metres."""
+
+    bounds_m: F64
+    stamp_ns: int
+
+
+class PersonMask:
+    """See the module docstring. Belongs to the thread that fuses.
+
+    Args:
+        makers: build detectors; those that know no ``person`` are not asked. They take turns.
+        rules: see :class:`PersonRules`.
+
+    Attributes:
+        live: somebody waits for the frames: the time of the detectors is bounded. A replay is decided by its stamps.
+
+    Raises what ``makers`` raise.
+    """
+
+    def __init__(self, makers: Sequence[Callable[[], Detector]], rules: PersonRules | None = None) -> None:
+        self.rules = rules if rules is not None else PersonRules()
+        self.live = False
+        detectors = [detector for detector in (make() for make in makers) if PERSON in detector.vocabulary]
+        self._detectors = [(detector, LiftScheduler()) for detector in detectors]
+        self._turn = 0
+        self._next_ns: dict[str, int] = {}  # by camera
+        self._places: dict[str, list[_Place]] = {}
+        self._statistics = PersonStatistics()
+
+    @property
+    def knows_persons(self) -> bool:
+        """Whether any of the detectors does."""
+        return bool(self._detectors)
+
+    def statistics(self) -> PersonStatistics:
+        """A copy."""
+        return replace(self._statistics)
+
+    def forget(self) -> None:
+        """Another map: whoever was seen is elsewhere in it."""
+        self._places.clear()
+
+    def applied(self, posed: PosedFrame) -> PosedFrame:
+        """The frame without depth where people are; the same one where nobody is."""
+        frame = posed.frame
+        places = [p for p in self._places.get(frame.camera, []) if 0 <= frame.stamp_ns - p.stamp_ns <= self._hold_ns]
+        hidden = np.zeros(frame.depth_m.shape, dtype=bool)
+        masks = self._look(frame)
+        for mask in masks or []:
+            hidden |= mask
+        if masks:
+            places = [p for p in places if not any(_same(p, posed, mask, self._reach(p, frame)) for mask in masks)]
+        for place in places:
+            _hide(hidden, posed, place, self._reach(place, frame))
+        if masks is not None:
+            seen = [_Place(_bounds(posed, mask), frame.stamp_ns) for mask in masks]
+            self._places[frame.camera] = [*places, *seen]
+        if not hidden.any():
+            return posed
+        self._statistics.frames += 1
+        self._statistics.pixels += int(np.count_nonzero(hidden))
+        depth = np.where(hidden, np.float32(0.0), frame.depth_m)
+        return replace(posed, frame=replace(frame, depth_m=depth))
+
+    @property
+    def _hold_ns(self) -> int:
+        return int(self.rules.hold_s * 1e9)
+
+    def _reach(self, place: _Place, frame: RgbdFrame) -> float:
+        """How far somebody may have gone, metres."""
+        return self.rules.margin_m + self.rules.speed_m_s * (frame.stamp_ns - place.stamp_ns) * 1e-9
+
+    def _look(self, frame: RgbdFrame) -> list[NDArray[np.bool_]] | None:
+        """(H, W) mask of each person that a detector sees; None where none looks at this frame."""
+        now_ns = frame.stamp_ns
+        due_ns = self._next_ns.get(frame.camera, now_ns)
+        if not self._detectors or (now_ns < due_ns and due_ns - now_ns < 1_000_000_000):  # clocks may be set back
+            return None
+        able = [entry for entry in self._detectors if not entry[1].disabled]
+        if not able:
+            return None
+        detector, scheduler = able[self._turn % len(able)]
+        self._turn += 1
+        period_ns = int(1e9 / self.rules.rate_hz)
+        self._next_ns[frame.camera] = now_ns + period_ns
+        began = time.perf_counter()
+        try:
+            found, _ = detector.detect(frame)
+        except Exception as error:  # whatever a foreign detector raises must not end the robot's mapping
+            scheduler.failed_with(error, now_ns, hopeless=isinstance(error, LayoutError))
+            self._statistics.failures += 1
+            self._statistics.last_error = scheduler.last_error
+            return None
+        scheduler.succeeded()
+        taken_s = time.perf_counter() - began
+        if self.live:
+            self._next_ns[frame.camera] = now_ns + max(period_ns, int(1e9 * taken_s / self.rules.max_share))
+        self._statistics.pictures += 1
+        self._statistics.looking_ms += taken_s * 1e3
+        masks = [
+            mask
+            for box, label, score in zip(found.boxes_px, found.labels, found.scores, strict=True)
+            if label == PERSON and score >= self.rules.min_score
+            for mask in [person_mask(frame, box, self.rules)]
+            if mask is not None
+        ]
+        self._statistics.persons += len(masks)
+        return masks
+
+
+def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np.bool_] | None:
+    """(H, W) pixels of the person in a (4,) box of the picture; None where there is no depth, or nobody of its size.
+
+    The chest's depth decides: around the feet the floor leads from the person to whatever is behind without a gap.
+    """
+    height, width = frame.depth_m.shape
+    sides = box_px[2:] - box_px[:2]
+    left, top = box_px[:2] + sides * [0.25, 0.1]
+    right, bottom = box_px[2:] - sides * [0.25, 0.4]
+    chest = frame.depth_m[_span(top, bottom, height), _span(left, right, width)]
+    known = np.sort(chest[(chest > 0) & np.isfinite(chest)])
+    if len(known) < 10 or len(known) < 0.2 * chest.size:
+        return None
+    groups = np.split(known, np.flatnonzero(np.diff(known) > rules.gap_m) + 1)
+    number = next((i for i, group in enumerate(groups) if len(group) >= 0.2 * len(known)), None)
+    if number is None:
+        return None
+    near = groups[number]
+    extent_m = float(sides.max()) * float(np.median(near)) / (0.5 * (frame.intrinsics.fx + frame.intrinsics.fy))
+    if not rules.side_m[0] <= extent_m <= rules.side_m[1]:
+        return None
+    low, high = near[0] - rules.margin_m, max(near[-1] + rules.margin_m, float(np.median(near)) + rules.thick_m)
+    if number + 1 < len(groups):  # whatever comes next is not the person
+        high = min(high, float(near[-1] + groups[number + 1][0]) / 2)
+    grown = np.concatenate([box_px[:2] - rules.grown * sides, box_px[2:] + rules.grown * sides])
+    window = _span(grown[1], grown[3], height), _span(grown[0], grown[2], width)
+    mask = np.zeros((height, width), dtype=bool)
+    mask[window] = (frame.depth_m[window] >= low) & (frame.depth_m[window] <= high)
+    return mask if mask.any() else None
+
+
+def _span(low: float, high: float, size: int) -> slice:
+    """Pixels between two borders, within a picture."""
+    return slice(int(np.clip(np.ceil(low), 0, size)), int(np.clip(np.floor(high) + 1, 0, size)))
+
+
+def _points(posed: PosedFrame, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> F64:
+    """(K, 3) what pixels show, in the world."""
+    k, depth = posed.frame.intrinsics, posed.frame.depth_m[rows, columns].astype(np.float64)
+    camera = np.stack([(columns - k.cx) / k.fx * depth, (rows - k.cy) / k.fy * depth, depth], axis=1)
+    points: F64 = camera @ posed.T_world_camera[:3, :3].T + posed.T_world_camera[:3, 3]
+    return points
+
+
+def _bounds(posed: PosedFrame, mask: NDArray[np.bool_]) -> F64:
+    """(2, 3) of a person in the world, a few stray pixels aside."""
+    rows, columns = np.nonzero(mask)
+    step = 1 + len(rows) // 2000
+    return np.percentile(_points(posed, rows[::step], columns[::step]), [2, 98], axis=0)
+
+
+def _same(place: _Place, posed: PosedFrame, mask: NDArray[np.bool_], reach_m: float) -> bool:
+    """Whether a person seen now may be the one who was there."""
+    now, before = _bounds(posed, mask), place.bounds_m
+    return bool((now[0, :2] <= before[1, :2] + reach_m).all() and (now[1, :2] >= before[0, :2] - reach_m).all())
+
+
+def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _Place, reach_m: float) -> None:
+    """Mark what lies where somebody was, up to ``reach_m`` aside."""
+    low, high = place.bounds_m + np.array([[-reach_m, -reach_m, 0.0], [reach_m, reach_m, 0.1]])
+    corners = np.array([[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])])
+    T, k = invert_transform(posed.T_world_camera), posed.frame.intrinsics
+    camera = corners @ T[:3, :3].T + T[:3, 3]
+    height, width = hidden.shape
+    window = slice(0, height), slice(0, width)
+    if (camera[:, 2] <= 0).all():
+        return
+    if (camera[:, 2] > 0.05).all():
+        u, v = camera[:, 0] / camera[:, 2] * k.fx + k.cx, camera[:, 1] / camera[:, 2] * k.fy + k.cy
+        window = _span(v.min(), v.max(), height), _span(u.min(), u.max(), width)
+    known = posed.frame.depth_m[window]
+    rows, columns = np.nonzero((known > 0) & np.isfinite(known))
+    rows, columns = rows + window[0].start, columns + window[1].start
+    points = _points(posed, rows, columns)
+    inside = ((points >= low) & (points <= high)).all(axis=1)
+    hidden[rows[inside], columns[inside]] = True

@@ -1,0 +1,414 @@
+"""Places left behind on the disk: blocks that leave the map's radius or budget go there, and come back on return.
+
+    spill = BlockSpill(folder, max_bytes)
+    spill.add(blocks)                                  that were evicted
+    for blocks in spill.returning(center, radius):     that are near again, read meanwhile in a thread of its own
+
+Blocks are written by *segments* of some thousand voxels, whole or not at all and with checksums
+(:mod:`~embodied_perceptron.mapping.storage`), in a folder of their own below the given one, which goes with the map. A
+segment is read once: what of it is near comes back, the rest joins the next segment, and its file goes. So the folder
+holds what is left behind and nothing else. Frames never wait for the disk. What cannot be kept (the disk is full or
+slow, the folder has its size, a file was cut) is dropped by whole segments, counted by reason and logged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import ConfigError
+from embodied_perceptron.mapping.blocks import BLOCK_BITS, block_coords, split_coords, squared_distance
+from embodied_perceptron.mapping.storage import MapFileError, read_map, take_array, write_map
+from embodied_perceptron.mapping.voxels import RECORD, VoxelRows
+
+_SEGMENT_VOXELS = 1 << 15
+_MOST_WAITING = 16  # segments that the disk has not taken yet
+_VOXEL_BYTES = 2 + 4 * RECORD + 8
+_FOLDER = re.compile(r"map-[0-9a-f]{16}")
+_LOCK = "in_use"  # in such a folder, locked by the process that it belongs to
+_MOVED = 2.0  # block edges that the camera moves before it is asked again what is near
+_LOG = logging.getLogger(__name__)
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Voxels of some blocks.
+
+    Attributes:
+        keys: (B,) int64 distinct block keys. counts: (B,) int64 voxels of each.
+        local: (N,) int64 place of each voxel in its block, block by block.
+        records: (N, 8) int32. last_seen_ns: (N,) int64.
+    """
+
+    keys: Index
+    counts: Index
+    local: Index
+    records: NDArray[np.int32]
+    last_seen_ns: Index
+
+    @staticmethod
+    def of(rows: VoxelRows) -> Blocks:
+        """Of voxels in any order, on the CPU."""
+        keys, local = split_coords(rows.coords.numpy())
+        order = np.lexsort((local, keys))
+        distinct, counts = np.unique(keys, return_counts=True)
+        records, stamps = rows.records.numpy()[order], rows.last_seen_ns.numpy()[order]
+        return Blocks(distinct, counts.astype(np.int64), local[order], records, stamps)
+
+    def rows(self) -> VoxelRows:
+        """The same, voxel by voxel."""
+        inside = np.stack([self.local >> 6, (self.local >> 3) & 7, self.local & 7], axis=1)
+        coords = (np.repeat(block_coords(self.keys), self.counts, axis=0) << BLOCK_BITS) + inside
+        return VoxelRows(
+            torch.from_numpy(coords.astype(np.int32)),
+            torch.from_numpy(self.records),
+            torch.from_numpy(self.last_seen_ns),
+        )
+
+    def where(self, chosen: NDArray[np.bool_]) -> Blocks:
+        """The blocks where (B,) ``chosen`` holds."""
+        voxels = np.repeat(chosen, self.counts)
+        return Blocks(
+            self.keys[chosen],
+            self.counts[chosen],
+            self.local[voxels],
+            self.records[voxels],
+            self.last_seen_ns[voxels],
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Blocks]) -> Blocks:
+        """All of them; a block may stand in several."""
+        return Blocks(
+            np.concatenate([p.keys for p in parts]),
+            np.concatenate([p.counts for p in parts]),
+            np.concatenate([p.local for p in parts]),
+            np.concatenate([p.records for p in parts]),
+            np.concatenate([p.last_seen_ns for p in parts]),
+        )
+
+
+@dataclass(eq=False)
+class _Segment:
+    """Blocks that are written together.
+
+    ``content`` until the disk has it; ``written``: by the writer, None before; ``read``: on its way back.
+    """
+
+    path: Path
+    keys: Index
+    voxels: int
+    content: Blocks | None
+    written: Future[None] | None = None
+    read: Future[Blocks] | None = None
+    coords: NDArray[np.int32] = field(init=False)
+    middle: list[float] = field(init=False)  # of a sphere around the centres of its blocks
+    reach: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.coords = block_coords(self.keys).astype(np.int32)
+        middle = 0.5 * (self.coords.min(axis=0) + self.coords.max(axis=0) + 1.0)
+        self.middle = middle.tolist()
+        self.reach = float(np.sqrt(squared_distance(self.coords, middle).max()))
+
+    @property
+    def nbytes(self) -> int:
+        return self.voxels * _VOXEL_BYTES
+
+    def may_be_near(self, center: list[float], radius: float) -> bool:
+        """Whether one of its blocks may be, without asking for any: there are thousands of segments."""
+        x, y, z = self.middle[0] - center[0], self.middle[1] - center[1], self.middle[2] - center[2]
+        return x * x + y * y + z * z <= (radius + self.reach) ** 2
+
+
+class BlockSpill:
+    """See the module docstring. For one thread at a time.
+
+    Args:
+        folder: where maps keep what they left behind; it must be there. What ended processes left goes.
+        max_bytes: of voxels in it; the oldest go first.
+
+    Attributes:
+        dropped: blocks that were lost, by reason: ``full`` (``max_bytes``), ``disk`` (it could not be written),
+            ``slow`` (too much waits for it), ``damaged`` (a file was cut or changed).
+
+    Raises ``ConfigError`` for a folder that is missing or cannot be written.
+    """
+
+    def __init__(self, folder: str | Path, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.dropped: Counter[str] = Counter()
+        parent = Path(folder)
+        try:
+            _remove_leftovers(parent)
+            name = secrets.token_hex(8)
+            begun = parent / f"new-{name}"  # not taken for a leftover before it is locked
+            begun.mkdir()
+            lock = os.open(begun / _LOCK, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._folder = begun.rename(parent / f"map-{name}")
+        except OSError as error:
+            raise ConfigError(f"spill.folder {str(folder)!r} cannot be used: {error}") from error
+        self._disk = ThreadPoolExecutor(1, "spill")
+        self._open: list[Blocks] = []  # the next segment
+        self._open_voxels = 0
+        self._segments: list[_Segment] = []  # oldest first
+        self._waiting: list[_Segment] = []  # of these, what the disk has not taken yet,
+        self._returning: list[_Segment] = []  # and what is on its way back
+        self._number = 0
+        self._asked: NDArray[np.float64] | None = None  # where the camera was when it was last asked what is near
+        self._closed = weakref.finalize(self, _close, self._disk, self._folder, lock)
+
+    def __len__(self) -> int:
+        """Blocks that are left behind."""
+        return sum(len(s.keys) for s in self._segments) + sum(len(b.keys) for b in self._open)
+
+    @property
+    def nbytes(self) -> int:
+        """Their voxels' bytes on the disk, or on the way there."""
+        return sum(s.nbytes for s in self._segments) + self._open_voxels * _VOXEL_BYTES
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the main memory: what the disk has not taken yet, and where each block is."""
+        waiting = sum(s.nbytes for s in self._waiting)
+        return waiting + self._open_voxels * _VOXEL_BYTES + 20 * len(self)
+
+    def add(self, blocks: Blocks) -> None:
+        """Keep blocks that leave the map."""
+        if len(blocks.keys) == 0:
+            return
+        self._open.append(blocks)
+        self._open_voxels += len(blocks.local)
+        while self._open_voxels >= _SEGMENT_VOXELS:
+            every = Blocks.joined(self._open)
+            ends = np.cumsum(every.counts)
+            first = np.arange(len(ends)) < max(1, int(np.searchsorted(ends, _SEGMENT_VOXELS, "right")))
+            self._write(every.where(first))
+            rest = every.where(~first)
+            self._open, self._open_voxels = ([rest] if len(rest.keys) else []), len(rest.local)
+
+    def returning(self, center: NDArray[np.float64], radius: float) -> Iterator[Blocks]:
+        """What has come back of the blocks whose centres lie within ``radius`` of ``center``, (3,) in block edges; what
+        lies near and is not here yet is fetched for a later call. Blocks are given once, and are the caller's."""
+        self._settle()
+        ready = [s for s in self._returning if s.read is not None and s.read.done()]
+        moved = self._asked is None or float(np.abs(self._asked - center).max()) >= _MOVED
+        if not ready and not moved:
+            return
+        if moved:
+            self._asked = center.copy()
+            at: list[float] = center.tolist()
+            for segment in self._segments:
+                if segment.read is not None or not segment.may_be_near(at, radius):
+                    continue
+                if _near(segment.coords, center, radius).any():
+                    self._fetch(segment)
+            still_open, self._open, self._open_voxels = self._open, [], 0
+            yield from self._part(still_open, center, radius)
+        for segment in ready:
+            content = self._taken(segment)
+            if content is not None:
+                yield from self._part([content], center, radius)
+
+    def take(self, wanted: Callable[[NDArray[np.int32]], NDArray[np.bool_]]) -> list[Blocks]:
+        """All segments with a block that is ``wanted`` by its (B, 3) coordinates; waits for the disk."""
+        taken, self._open, self._open_voxels = self._open, [], 0
+        for segment in [s for s in self._segments if wanted(s.coords).any()]:
+            if segment.read is None:
+                self._fetch(segment)
+            content = self._taken(segment)
+            if content is not None:
+                taken.append(content)
+        return taken
+
+    def clear(self) -> None:
+        """Forget everything; the counts of what was lost too."""
+        for segment in self._segments:
+            self._disk.submit(_unlink, segment.path)
+        for segments in (self._segments, self._waiting, self._returning):
+            segments.clear()
+        self._open, self._open_voxels, self._asked = [], 0, None
+        self.dropped.clear()
+
+    def flush(self) -> None:
+        """Wait until the disk has all whole segments."""
+        for segment in list(self._segments):
+            if segment.written is not None:
+                segment.written.exception()
+        self._settle()
+
+    def close(self) -> None:
+        """Remove the folder; nothing is kept from now on."""
+        self._closed()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _part(self, contents: list[Blocks], center: NDArray[np.float64], radius: float) -> Iterator[Blocks]:
+        """The near ones of blocks; the others stay here."""
+        for content in contents:
+            near = _near(block_coords(content.keys), center, radius)
+            self.add(content.where(~near))
+            if near.any():
+                yield content.where(near)
+
+    def _write(self, blocks: Blocks) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            self._settle()
+            if len(self._waiting) >= _MOST_WAITING:
+                self._drop("slow", len(blocks.keys), f"{_MOST_WAITING} segments wait for {self._folder}")
+                return
+        path = self._folder / f"segment-{self._number:08d}.safetensors"
+        self._number += 1
+        segment = _Segment(path, blocks.keys, len(blocks.local), blocks)
+        segment.written = self._disk.submit(_write_segment, path, blocks)
+        self._segments.append(segment)
+        self._waiting.append(segment)
+        while self.nbytes > self.max_bytes:
+            oldest = next((s for s in self._segments if s.read is None), None)
+            if oldest is None:
+                break
+            self._forget(oldest)
+            self._disk.submit(_unlink, oldest.path)
+            self._drop("full", len(oldest.keys), f"it holds {self.max_bytes} bytes, the oldest go")
+
+    def _settle(self) -> None:
+        """Let go what the disk has; drop what it could not take."""
+        for segment in list(self._waiting):
+            if segment.written is None or not segment.written.done():
+                continue
+            error = segment.written.exception()
+            if error is None:
+                segment.content = None
+                self._waiting.remove(segment)
+            elif segment.read is not None:
+                continue  # it comes back from memory
+            elif isinstance(error, OSError):
+                self._forget(segment)
+                self._drop("disk", len(segment.keys), str(error))
+            else:
+                raise error
+
+    def _fetch(self, segment: _Segment) -> None:
+        segment.read = self._disk.submit(_read_segment, segment)
+        self._returning.append(segment)
+
+    def _forget(self, segment: _Segment) -> None:
+        for segments in (self._segments, self._waiting, self._returning):
+            if segment in segments:
+                segments.remove(segment)
+
+    def _taken(self, segment: _Segment) -> Blocks | None:
+        """What was read of a segment, whose file goes; None where it is lost."""
+        assert segment.read is not None
+        self._forget(segment)
+        try:
+            content = segment.read.result()
+        except (OSError, MapFileError) as error:
+            self._drop("damaged", len(segment.keys), str(error))
+            content = None
+        self._disk.submit(_unlink, segment.path)
+        return content
+
+    def _drop(self, reason: str, blocks: int, why: str) -> None:
+        self.dropped[reason] += blocks
+        _LOG.warning("%d blocks of places left behind are lost (%s): %s", blocks, reason, why)
+
+
+def _near(coords: NDArray[np.integer[Any]], center: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
+    near: NDArray[np.bool_] = squared_distance(coords, center) <= radius * radius
+    return near
+
+
+def _write_segment(path: Path, blocks: Blocks) -> None:
+    tensors = {
+        "keys": torch.from_numpy(blocks.keys),
+        "counts": torch.from_numpy(blocks.counts),
+        "local": torch.from_numpy(blocks.local.astype(np.int16)),
+        "records": torch.from_numpy(blocks.records),
+        "last_seen_ns": torch.from_numpy(blocks.last_seen_ns),
+    }
+    write_map(path, tensors, {"segment": path.stem})
+
+
+def _read_segment(segment: _Segment) -> Blocks:
+    """Runs after the writing of the same segment. Raises ``OSError``, ``MapFileError``."""
+    content = segment.content
+    if content is not None:
+        return content
+    saved = read_map(segment.path)
+    n = segment.voxels
+    found = [
+        take_array(segment.path, saved.tensors, name, dtype, shape)
+        for name, dtype, shape in (
+            ("keys", torch.int64, (len(segment.keys),)),
+            ("counts", torch.int64, (len(segment.keys),)),
+            ("local", torch.int16, (n,)),
+            ("records", torch.int32, (n, RECORD)),
+            ("last_seen_ns", torch.int64, (n,)),
+        )
+    ]
+    if not np.array_equal(found[0], segment.keys):
+        raise MapFileError(f"{segment.path} is of other blocks than were written there")
+    keys, counts, local, records, stamps = found
+    return Blocks(keys, counts, local.astype(np.int64), records, stamps)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _close(disk: ThreadPoolExecutor, folder: Path, lock: int) -> None:
+    disk.shutdown(wait=True, cancel_futures=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Folders of processes that have ended: nobody holds their lock. A process id would not tell, every container has
+    the same."""
+    for entry in os.scandir(parent):
+        if _FOLDER.fullmatch(entry.name) is not None and not _is_in_use(Path(entry.path)):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_in_use(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[NDArray[np.int32]], NDArray[np.bool_]]:
+    """For :meth:`BlockSpill.take`: blocks that reach into a part of space, (3,) in block edges."""
+
+    def wanted(coords: NDArray[np.int32]) -> NDArray[np.bool_]:
+        inside: NDArray[np.bool_] = np.all((coords + 1 > lower) & (coords < upper), axis=1)
+        return inside
+
+    return wanted
