@@ -47,7 +47,7 @@ from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
-from embodied_perceptron_training.homes.prompts import FREE, all_facts, plural
+from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, all_facts, plural
 from embodied_perceptron_training.homes.relations import make_scene
 
 SPOKEN = Path(__file__).parent / "data" / "spoken_forms.json"
@@ -375,14 +375,14 @@ _FACTS = 4  # of each relation and home
 
 def paraphrases(count: int) -> dict[str, dict[str, float]]:
     """Top-1 in percent by relation, over the true boxes of ``count`` homes that are laid out, not rendered: in the
-    patterns that were looked at while sentences were read by rules, in others, in the prompts' free forms, and in the
-    forms of :data:`SPOKEN`, of which those of even places were looked at too."""
+    patterns and free forms of the prompts that the reader is fitted to, in those that it is not, and in the forms of
+    :data:`SPOKEN`, of which those of even places were looked at."""
     spoken: dict[str, list[str]] = json.loads(SPOKEN.read_text(encoding="utf-8"))
     seen = {relation: forms[::2] for relation, forms in spoken.items()}
     kept = {relation: forms[1::2] for relation, forms in spoken.items()}
-    names = ("tuned", "held out", "free forms of the prompts", "spoken, tuned", "spoken, held out")
+    names = ("fitted", "held out", "free, fitted", "free, held out", "spoken, tuned", "spoken, held out")
     tallies = {name: Tally() for name in names}
-    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE, seen, kept), strict=True))
+    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE_FITTED, FREE_HELD_OUT, seen, kept), strict=True))
     for seed in range(810_000, 810_000 + count):
         home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
         scene = make_scene(home, range(len(home.objects)))

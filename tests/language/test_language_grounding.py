@@ -45,6 +45,7 @@ FROM_NORTH = camera((0.0, 4.0, 1.5), (0.0, 0.0, 0.5))
         ("the stand that is supporting the tv", 9),
         ("where is the lamp?", 5),
         ("the table in front of the couch", 2),
+        ("the thing next to the lamp: the couch", 1),
     ],
 )
 def test_one_object_is_meant(text, wanted):

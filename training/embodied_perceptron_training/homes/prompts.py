@@ -142,6 +142,9 @@ FREE: dict[str, tuple[str, ...]] = {
     ),
     "unique": ("I could do with a {target} now", "where would you go if you needed the {target}"),
 }
+# The reader of sentences is fitted to the free forms of even places, and to none of odd places.
+FREE_FITTED = {relation: forms[::2] for relation, forms in FREE.items()}
+FREE_HELD_OUT = {relation: forms[1::2] for relation, forms in FREE.items()}
 
 JOIN: tuple[str, ...] = (
     "{first}, and it is {second}",
