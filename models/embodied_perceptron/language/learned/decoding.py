@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from embodied_perceptron.language.learned.graph import (
     EVERY_NUMBER,
@@ -20,8 +21,9 @@ from embodied_perceptron.language.learned.graph import (
     Told,
 )
 from embodied_perceptron.language.learned.numbers import cardinal, metres, ordinal
-from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, serving, word_set
+from embodied_perceptron.language.lexicon import Word, lexicon, listed_words, relation_words, serving, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
+from embodied_perceptron.language.noun_taxonomy import noun_taxonomy
 from embodied_perceptron.language.plurals import pluralize, singular
 
 _KINDS: dict[str, Kind] = {
@@ -42,6 +44,10 @@ _ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
+_CLOSE = frozenset(("close", "near", "next", "to", "by", "beside"))
+_REFUSALS = frozenset(("don't", "dont", "not", "doesn't", "didn't", "wouldn't", "never"))
+_MOVES = frozenset(("wheel", "roll", "push", "drag", "carry", "move", "slide"))
+_EXTREMES = {"closest": "closest", "nearest": "closest", "farthest": "farthest", "furthest": "farthest"}
 _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _ORDERS = frozenset(
     ("from-left", "from-right", "leftmost", "rightmost", "closest", "farthest", "nearest-me", "farthest-me", "round")
@@ -114,7 +120,8 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        graph = _numbered(_own_sides(graph, words), words)
+        graph = _left_over(_beside_another(_moved(graph, words), words), words)
+        graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
         self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
@@ -127,7 +134,7 @@ class Decoder:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph = self.graph
         if graph.intent == "none":
-            return Meaning(self.text, None, probability=graph.probability)
+            return Meaning(self.text, self._only_named(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
@@ -222,10 +229,22 @@ class Decoder:
         span = words[0].start, words[-1].end
         mentions = lexicon().mentions(words, self.labels)
         head = next((m for m in mentions if m.last == len(words)), None)
+        if head is None and mentions and mentions[-1].last == len(words) - 1 and _is_verb(tokens[-1]):
+            head, span = mentions[-1], (span[0], words[-2].end)  # "the wardrobe cowers behind the globe"
         if head is not None:
             return head.noun, span, head.plural, True
         one = singular(tokens[-1])
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
+
+    def _only_named(self) -> ObjectPhrase | None:
+        """What a sentence names that has no other words: "the chair the chair"; None where it has."""
+        named = lexicon().mentions(self.words, self.labels)
+        count = sum(m.last - m.first for m in named) + sum(w.text in _ARTICLES for w in self.words)
+        if len({m.noun for m in named}) != 1 or count < len(self.words):
+            return None
+        first = named[0]
+        span = self.words[first.first].start, self.words[first.last - 1].end
+        return ObjectPhrase(first.noun, span, first.plural)
 
     def _phrase(self, number: int, depth: int) -> ObjectPhrase:
         """The phrase of a thing, with what is told of it down to a depth; what is told in a circle is told once."""
@@ -444,6 +463,10 @@ class Decoder:
         ranked = any(r.name == "rank" and r.owner == number for r in self.graph.told)
         if t.others and ranked and _COUNTING.issuperset(self._tokens(t)):
             name = "closest"  # "the second one, counting from the door"
+        if name == "closest" and _CLOSE.issuperset(tokens):  # close, and not closest
+            name = "near"
+        if name in ("on", "in") and tokens == ["from"]:  # "the umbrella from the bench": where it is now, about
+            name = "near"
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         said = " ".join(w for a in (t, *amounts) for w in self._tokens(a))
         after = [w.text for a in amounts for w in self.words[a.last : a.last + 1]]
@@ -504,11 +527,94 @@ def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
     return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
 
 
+def _is_verb(word: str) -> bool:
+    """Whether an English word is no noun at all."""
+    return word in listed_words() and not noun_taxonomy().named([word])[0]
+
+
+def _moved(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with what an order moves as target: in "wheel the stool to the desk" nobody holds the stool yet."""
+    held = [t for t in graph.things if t.kind == HELD]
+    place = [t for t in graph.things if t.kind == TARGET]
+    if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
+        return graph
+    before = [w.text for w in words[: held[0].first]][-2:]
+    if len(before) < 2 or before[0] not in _MOVES or before[1] != "the":
+        return graph
+    told = tuple(t for t in graph.told if t.owner == held[0].number)
+    return replace(graph, things=(replace(held[0], kind=TARGET),), told=told)
+
+
+def _beside_another(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where nothing stands beside itself: "an office chair. it is left of the chair" names two chairs."""
+    things, told = list(graph.things), list(graph.told)
+    for k, t in enumerate(told):
+        if t.name not in RELATIONS or t.others or t.owner == NOBODY:
+            continue
+        behind = next((i for i, o in enumerate(things) if o.number == t.owner and o.first == t.last + 1), None)
+        if behind is None or words[t.last].text not in _ARTICLES or things[behind].first == things[0].first:
+            continue
+        number = 1 + max(o.number for o in things)
+        things[behind] = replace(things[behind], kind=LANDMARK, number=number)
+        told[k] = replace(t, others=(number,))
+    return replace(graph, things=tuple(things), told=tuple(told))
+
+
+def _left_over(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where what is not wanted is excluded: "I don't want the pink hair dryer, give me the other one"."""
+    said = [w.text for w in words]
+    target = next((t for t in graph.things if t.kind == TARGET), None)
+    if graph.intent != "find" or target is None or any(t.kind == EXCLUDED for t in graph.things):
+        return graph
+    other = next((k for k in range(target.last, len(said)) if said[k] in _ONE_LIKE_IT and said[k] not in _ONES), None)
+    wanted = next((k for k in range(target.first - 1, 0, -1) if said[k] in ("want", "need", "like")), None)
+    if other is None or wanted is None or target.first - wanted > _MOST_BEFORE or said[wanted - 1] not in _REFUSALS:
+        return graph
+    last = other + 2 if said[other + 1 : other + 2] == ["one"] else other + 1
+    things = [replace(t, kind=EXCLUDED) if t.number == target.number and t.last <= other else t for t in graph.things]
+    things = [t for t in things if t.first >= last or t.last <= other]
+    new = Thing(other, last, TARGET, 1 + max(t.number for t in graph.things))
+    return replace(graph, things=tuple(sorted((*things, new), key=lambda t: t.first)))
+
+
+def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with what plain words beside the target say that it leaves out."""
+    target = next((t.number for t in graph.things if t.kind == TARGET), None)
+    if target is None:
+        return graph
+    said = [w.text for w in words]
+    told = [t for t in graph.told if not (t.name in _ORDERS and said[t.first : t.last] == ["most"])]
+    for k, t in enumerate(told):  # "most tall": the tallest
+        if t.name in _STATURE and said[t.first - 1 : t.first] == ["most"]:
+            told[k] = replace(t, first=t.first - 1)
+    read = {i for p in (*graph.things, *told) for i in range(p.first, p.last)}
+    names = {t.name for t in told if t.owner in (target, NOBODY)}
+    for k in range(1, len(said)):
+        before = max((t for t in graph.things if t.last <= k), key=lambda t: t.last, default=None)
+        if before is None or before.number != target:
+            continue
+        bare = said[k + 1 : k + 2] in ([], ["."], ["!"], ["?"])
+        if bare and k not in read and said[k - 1] == "the" and "rank" not in names and ordinal([said[k]]) is not None:
+            told.append(Told(k, k + 1, "rank", target))  # "take the third"
+        elif said[k : k + 3] in (["left", "to", "right"], ["right", "to", "left"]) and not names & _ORDERS:
+            told.append(Told(k, k + 1, f"from-{said[k]}", target))
+        elif said[k] == "on" and said[k + 2 : k + 3] and said[k + 2] in _FLOORS and not read & {k, k + 1, k + 2}:
+            told.append(Told(k, k + 3, "low", target))
+    counts = graph.intent == "find" and ("how", "many") in pairwise(said)  # "black chair, have how many?"
+    return replace(graph, intent="count" if counts else graph.intent, told=tuple(told))
+
+
 def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     """The graph, with "chair number five" told of the chair, and "the third chair from the door" of the door."""
     told = list(graph.told)
     related = {o for t in told for o in t.others}
     ranked = {t.owner for t in told if t.name == "rank"}
+    for k, r in enumerate(told):  # "the fourth closest chair to the table"
+        order = _EXTREMES.get(words[r.first].text, "") if r.name == "rank" and r.last == r.first + 1 else ""
+        free = next((t for t in graph.things if t.kind == LANDMARK and t.number not in related), None)
+        if order and free is not None:
+            told[k] = replace(r, name=order, others=(free.number,))
+            related.add(free.number)
     for t in graph.things:
         said = [w.text for w in words[t.last : t.last + 2]]
         if said[:1] == ["number"] and ordinal(said[1:]) is not None and not any(r.first == t.last for r in told):
