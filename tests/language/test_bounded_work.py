@@ -41,7 +41,8 @@ def longest(unit: str) -> str:
 @pytest.mark.parametrize("reader", ["learned", "grammar"])
 @pytest.mark.parametrize("repetitions", [2, 14, 40])
 def test_nested_betweens_do_not_double(repetitions: int, reader: SentenceReading) -> None:
-    meaning = read_meaning("the chair between " + "chair window between " * repetitions, LABELS, reader)
+    said = "the chair between " + "the chair and the window between " * repetitions
+    meaning = read_meaning(said, LABELS, reader)
     assert meaning.target is not None
     assert phrases_met(meaning) <= LIMIT
 

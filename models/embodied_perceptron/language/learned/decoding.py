@@ -456,17 +456,13 @@ class Decoder:
         return [Constraint("colour", value=value, negated=t.denied, span=span) for value in values]
 
     def _relation(self, number: int, t: Told, amounts: Sequence[Told], depth: int) -> list[Constraint]:
-        span, name = self._span(t), t.name
+        span, name = self._span(t), self._as_said(t)
         tokens = self._tokens(t)
         if not _DENIALS.isdisjoint(tokens) and "far" not in tokens:  # "without" and its like say both in one
             t = replace(t, denied=True)
         ranked = any(r.name == "rank" and r.owner == number for r in self.graph.told)
         if t.others and ranked and _COUNTING.issuperset(self._tokens(t)):
             name = "closest"  # "the second one, counting from the door"
-        if name == "closest" and _CLOSE.issuperset(tokens):  # close, and not closest
-            name = "near"
-        if name in ("on", "in") and tokens == ["from"]:  # "the umbrella from the bench": where it is now, about
-            name = "near"
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         said = " ".join(w for a in (t, *amounts) for w in self._tokens(a))
         after = [w.text for a in amounts for w in self.words[a.last : a.last + 1]]
@@ -509,6 +505,15 @@ class Decoder:
         if name == "between" or len(anchors) == 1:
             return [Constraint(name, anchors, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
+
+    def _as_said(self, t: Told) -> str:
+        """The relation, where its words say less than it near: "close to" is no closest, "from the bench" not on it."""
+        tokens = self._tokens(t)
+        from_it = [w.text for w in self.words[t.last : t.last + 1]] == ["it"]  # what has just been told of
+        less = (t.name == "closest" and _CLOSE.issuperset(tokens)) or (
+            t.name in ("on", "in") and tokens == ["from"] and not from_it
+        )
+        return "near" if less else t.name
 
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
