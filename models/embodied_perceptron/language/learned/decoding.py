@@ -592,7 +592,8 @@ def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     for k, t in enumerate(told):  # "most tall": the tallest
         if t.name in _STATURE and said[t.first - 1 : t.first] == ["most"]:
             told[k] = replace(t, first=t.first - 1)
-    read = {i for p in (*graph.things, *told) for i in range(p.first, p.last)}
+    spans = [(t.first, t.last) for t in graph.things] + [(t.first, t.last) for t in told]
+    read = {i for first, last in spans for i in range(first, last)}
     names = {t.name for t in told if t.owner in (target, NOBODY)}
     for k in range(1, len(said)):
         before = max((t for t in graph.things if t.last <= k), key=lambda t: t.last, default=None)
