@@ -5,7 +5,7 @@
     ... --ablation [STEP]                                    # every STEP-th sentence without each part
     ... --paraphrases 24                                     # facts of so many homes, each said in many ways
     ... --errors 20                                          # and show so many wrong answers
-    ... --reader rules                                       # of human descriptions; default: both readers
+    ... --reader grammar                                     # what reads; default: the network
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
 are split in two halves by name, and words and weights were chosen on the first only. Homes are answered over their true
@@ -35,11 +35,10 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language import parser
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.learned import reading
 from embodied_perceptron.language.lexicon import Lexicon
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.reader import Reading, SentenceReader
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
@@ -48,7 +47,7 @@ from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
-from embodied_perceptron_training.homes.prompts import FREE, all_facts, plural
+from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, all_facts, plural
 from embodied_perceptron_training.homes.relations import make_scene
 
 SPOKEN = Path(__file__).parent / "data" / "spoken_forms.json"
@@ -92,19 +91,6 @@ def half_of(scan: str) -> str:
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
 
 
-def timed_readings(took_ms: list[float]) -> AbstractContextManager[Any]:
-    """What every sentence costs that the learned reader is asked about."""
-    full = SentenceReader.read
-
-    def timed(self: SentenceReader, text: str, nouns: Any, names: Any) -> Reading | None:
-        started = time.perf_counter()
-        reading = full(self, text, nouns, names)
-        took_ms.append((time.perf_counter() - started) * 1e3)
-        return reading
-
-    return mock.patch.object(SentenceReader, "read", timed)
-
-
 def human(path: Path, errors: int, limit: int | None, reader: SentenceReading) -> dict[str, Any]:
     data = json.loads(path.read_text())
     queries = data["queries"][:limit] if limit else data["queries"]
@@ -113,11 +99,9 @@ def human(path: Path, errors: int, limit: int | None, reader: SentenceReading) -
     confidence: list[tuple[float, bool]] = []
     scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
     labels = {scan: {o.label for o in objects} for scan, objects in scenes.items()}
-    read_ms: list[float] = []
     for query in queries:
         started = time.perf_counter()
-        with timed_readings(read_ms):
-            asked = Query(query["text"]).parsed(labels[query["scene"]], reader)
+        asked = Query(query["text"]).parsed(labels[query["scene"]], reader)
         parse_ms.append((time.perf_counter() - started) * 1e3)
         grounding = ground_objects(asked, scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms - parse_ms[-1])
@@ -141,8 +125,6 @@ def human(path: Path, errors: int, limit: int | None, reader: SentenceReading) -
         "parse_ms_p50": round(float(np.median(parse_ms)), 3),
         "answer_ms_p50": round(float(np.median(answer_ms)), 3),
         "answer_ms_p99": round(float(np.percentile(answer_ms, 99)), 3),
-        "asks_the_reader": round(100 * len(read_ms) / len(queries), 1),
-        "reader_ms_p50": round(float(np.median(read_ms)), 3) if read_ms else None,
         "calibration": reliability(confidence),
     }
 
@@ -191,16 +173,16 @@ def from_one_viewpoint() -> LeftOut:
     return mock.patch.object(SceneGeometry, "view_points", property(lambda g: full.func(g)[:1]))
 
 
-def without_reader() -> LeftOut:
-    """The patterns read alone."""
-    return mock.patch.object(parser, "retold", return_value=None)
+def without_network() -> LeftOut:
+    """The closed grammar reads alone."""
+    return mock.patch.object(reading, "sentence_reader", return_value=None)
 
 
 # what carries a sentence, each left out at once, then term by term (PARTS)
 _RELATIONS = tuple(name for names in list(PARTS.values())[:9] for name in names)
 WHOLE_PARTS: dict[str, Callable[[], LeftOut]] = {
     "synonyms": without_synonyms,
-    "the learned reader": without_reader,
+    "the network that reads": without_network,
     "all relations, sizes and places": partial(without_weights, (*_RELATIONS, "within", "beyond", "larger", "smaller")),
     "viewpoints that are stated": without_stated_viewpoints,
     "mean over viewpoints (one corner instead)": from_one_viewpoint,
@@ -237,7 +219,7 @@ def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
 
 def ablate_robot() -> dict[str, dict[str, float]]:
     """A robot user's sentences of the first list's tuned half, right and confidently wrong in percent, with everything
-    and without synonyms, the robot's pose, the learned reader, relations."""
+    and without synonyms, the robot's pose, the network that reads, relations."""
     data = json.loads(robot_sentences.SENTENCES.read_text(encoding="utf-8"))
     nowhere = {name: {k: v for k, v in scene.items() if k != "viewpoint"} for name, scene in data["scenes"].items()}
 
@@ -247,7 +229,7 @@ def ablate_robot() -> dict[str, dict[str, float]]:
         return {key: everything[key] for key in ("right", "confidently_wrong")}
 
     rows = {"everything": measure(data["scenes"]), "without the robot's pose": measure(nowhere)}
-    for part in ("synonyms", "the learned reader", "all relations, sizes and places"):
+    for part in ("synonyms", "the network that reads", "all relations, sizes and places"):
         with WHOLE_PARTS[part]():
             rows[f"without {part}"] = measure(data["scenes"])
     return rows
@@ -258,7 +240,7 @@ def hash_of(text: str) -> int:
 
 
 def show_error(text: str, grounding: Grounding, truth: str) -> None:
-    meaning = parser.parse(text)
+    meaning = reading.read_meaning(text)
     said = [(c.relation, [a.noun for a in c.anchors], c.value) for c in meaning.constraints]
     noun = meaning.target.noun if meaning.target else None
     best = [(c.id, c.label, round(c.score, 2)) for c in grounding.candidates[:3]]
@@ -393,14 +375,14 @@ _FACTS = 4  # of each relation and home
 
 def paraphrases(count: int) -> dict[str, dict[str, float]]:
     """Top-1 in percent by relation, over the true boxes of ``count`` homes that are laid out, not rendered: in the
-    patterns that the parser was written with, in those that it was not, in the prompts' free forms, and in the forms
-    of :data:`SPOKEN`, of which the parser was mended with those of even places."""
+    patterns and free forms of the prompts that the reader is fitted to, in those that it is not, and in the forms of
+    :data:`SPOKEN`, of which those of even places were looked at."""
     spoken: dict[str, list[str]] = json.loads(SPOKEN.read_text(encoding="utf-8"))
     seen = {relation: forms[::2] for relation, forms in spoken.items()}
     kept = {relation: forms[1::2] for relation, forms in spoken.items()}
-    names = ("tuned", "held out", "free forms of the prompts", "spoken, tuned", "spoken, held out")
+    names = ("fitted", "held out", "free, fitted", "free, held out", "spoken, tuned", "spoken, held out")
     tallies = {name: Tally() for name in names}
-    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE, seen, kept), strict=True))
+    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE_FITTED, FREE_HELD_OUT, seen, kept), strict=True))
     for seed in range(810_000, 810_000 + count):
         home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
         scene = make_scene(home, range(len(home.objects)))
@@ -478,7 +460,7 @@ def main() -> int:
     )
     parser.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
-    parser.add_argument("--reader", choices=("both", "learned", "rules"), default="both", help="of human descriptions")
+    parser.add_argument("--reader", choices=("learned", "grammar"), default="learned", help="of human descriptions")
     parser.add_argument("--repeats", type=int, default=15, help="of each sentence over many objects")
     options = report.parse(parser, paraphrases=1, limit=100, repeats=1)
     results: dict[str, Any] = {}

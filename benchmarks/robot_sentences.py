@@ -1,14 +1,14 @@
 """What a robot's user says: right, wrong and confidently wrong answers, by kind.
 
     python benchmarks/robot_sentences.py                       # all of benchmarks/data/robot_sentences.json
-    ... --half tune --errors 30                                # the half that rules are tuned on, with wrong answers
+    ... --half tune --errors 30                                # the half that was looked at, with wrong answers
     ... --answers ANSWERS                                      # of `embodied-perceptron ground --scenes ...` instead
     ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
     ... --sentences benchmarks/data/robot_sentences_3.json --list 6      # lists 3 to 6, written blind
     ... --sentences benchmarks/data/robot_sentences_4.json --list 12     # lists 7 to 15, half of them of other rooms
     ... --sentences benchmarks/data/robot_sentences_5.json --list 23     # lists 21 to 23, three rooms of its own each
     ... --sentences benchmarks/data/robot_sentences_6.json --list 24     # lists 24 and 25, likewise
-    ... --reader learned                                                 # read by the network alone
+    ... --reader grammar                                                 # read by the closed grammar alone
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
@@ -104,9 +104,7 @@ def main() -> int:
     parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
     parser.add_argument("--limit", type=int, help="only so many sentences")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
-    parser.add_argument(
-        "--reader", choices=("both", "learned", "rules"), default="both", help="what reads the sentences"
-    )
+    parser.add_argument("--reader", choices=("learned", "grammar"), default="learned", help="what reads the sentences")
     options = report.parse(parser, limit=60)
     data = json.loads(options.sentences.read_text(encoding="utf-8"))
     if options.list is not None:

@@ -537,7 +537,7 @@ class LiftOptions:
         return bool(self.detector) or self.from_topics
 
 
-SentenceReading = Literal["both", "learned", "rules"]
+SentenceReading = Literal["learned", "grammar"]
 
 
 @dataclass(frozen=True)
@@ -545,11 +545,11 @@ class LanguageOptions:
     """How sentences are read.
 
     Attributes:
-        reader: "rules", "learned" = a network over MiniLM, of the extra ``language``, or "both", of which the scene
-            decides; without that extra the rules read.
+        reader: "learned" = a network over MiniLM, of the extra ``language``, without which the closed grammar reads;
+            "grammar" = this alone.
     """
 
-    reader: SentenceReading = "both"
+    reader: SentenceReading = "learned"
 
 
 @dataclass(frozen=True)

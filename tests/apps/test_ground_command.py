@@ -33,7 +33,9 @@ def ask(*texts: str, scene: dict = SCENE) -> list[dict]:
 
 
 def test_answers_are_in_the_order_of_the_queries_and_boxes_unchanged():
-    answers = ask("the blue chair", "the piano", "how many chairs", "la chaise rouge", "the leftmost chair")
+    answers = ask(
+        "the blue chair", "the piano", "how many chairs", "la chaise près de la fenêtre", "the leftmost chair"
+    )
     assert [a["status"] for a in answers] == ["FOUND", "NOT_FOUND", "FOUND", "INVALID", "FOUND"]
     assert set(answers[0]) == {"scene", "text", "status", "boxes", "count", "reason", "tagged", "ms"}
     box = answers[0]["boxes"][0]

@@ -18,6 +18,7 @@ from embodied_perceptron.inference.loading import (
     save_network,
 )
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import WeightsError
 from embodied_perceptron.weights.checkpoint import CheckpointError
@@ -143,13 +144,13 @@ def test_language_is_prepared_where_sentences_are_read(task):
     assert makings == [1, 1]
 
 
-def test_the_reader_of_relations_is_prepared_where_things_have_names(monkeypatch):
-    """A robot's first sentence in an unforeseen form does not wait for ninety megabytes."""
+def test_the_reader_of_sentences_is_prepared_unless_the_grammar_reads(monkeypatch):
+    """A robot's first sentence does not wait for ninety megabytes."""
     made = []
-    monkeypatch.setattr("embodied_perceptron.language.grounder.sentence_reader", lambda: made.append(1))
-    Perceptron().prepare_language()
+    monkeypatch.setattr("embodied_perceptron.language.learned.reading.sentence_reader", lambda: made.append(1))
+    Grounder(reader="grammar").prepare()
     assert made == []
-    Perceptron(inference=Predictor(small_network(small_config("detection", "depth")), CLASSES, ())).prepare_language()
+    Perceptron().prepare_language()
     assert made == [1]
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from support.language_scenes import thing
 
+from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language import relations
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.lexicon import split_words
-from embodied_perceptron.language.parser import Meaning, ObjectPhrase, Parser, parse
-from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
+from embodied_perceptron.language.learned.reading import read_meaning
+from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
+from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS, Query
 
 LABELS = ("chair", "table", "window", "lamp", "couch", "door", "box", "cabinet")
 LIMIT = 40_000  # phrases that a walk over everything that is said meets, in a sentence of the longest length
@@ -37,23 +38,26 @@ def longest(unit: str) -> str:
     return (unit * MAX_QUERY_CHARACTERS)[:MAX_QUERY_CHARACTERS].strip()
 
 
+@pytest.mark.parametrize("reader", ["learned", "grammar"])
 @pytest.mark.parametrize("repetitions", [2, 14, 40])
-def test_nested_betweens_do_not_double(repetitions: int) -> None:
-    meaning = parse("the chair between " + "chair window between " * repetitions, LABELS)
+def test_nested_betweens_do_not_double(repetitions: int, reader: SentenceReading) -> None:
+    said = "the chair between " + "the chair and the window between " * repetitions
+    meaning = read_meaning(said, LABELS, reader)
     assert meaning.target is not None
     assert phrases_met(meaning) <= LIMIT
 
 
-def test_repetitions_of_any_kind_stay_small() -> None:
+@pytest.mark.parametrize("reader", ["learned", "grammar"])
+def test_repetitions_of_any_kind_stay_small(reader: SentenceReading) -> None:
     draw = random.Random(7)
-    for _ in range(60):
+    for _ in range(25):
         unit = "".join(draw.choice(PARTS) for _ in range(draw.randint(1, 4)))
-        assert phrases_met(parse(longest(unit), LABELS)) <= LIMIT, unit
+        assert phrases_met(read_meaning(longest(unit), LABELS, reader)) <= LIMIT, unit
 
 
 def test_three_levels_are_kept() -> None:
     """What people do say: a landmark of a landmark of a landmark."""
-    meaning = parse("the chair next to the table under the lamp near the window", LABELS)
+    meaning = read_meaning("the chair next to the table under the lamp near the window", LABELS, "grammar")
     nouns, level = [], [a for c in meaning.constraints for a in c.anchors]
     while level:
         nouns.append({a.noun for a in level})
@@ -62,21 +66,11 @@ def test_three_levels_are_kept() -> None:
     assert {"lamp"} <= set().union(*nouns)
 
 
-@pytest.mark.parametrize("unit", ["with red to lamp ", "facing lamp blue as ", "from blue lamp right "])
-def test_the_owner_of_a_colour_is_looked_for_once_per_word(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-    owner = Parser._owner
-    monkeypatch.setattr(Parser, "_owner", lambda parser, i: looked.append(i) or owner(parser, i))
-    text = longest(unit)
-    parse(text, LABELS)
-    assert len(looked) <= 2 * len(split_words(text))  # of a reading by patterns, and of one by the network
-
-
 def test_what_is_said_many_times_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     front = relations.PAIR_RELATIONS["front"]
     monkeypatch.setitem(relations.PAIR_RELATIONS, "front", lambda pairs: computed.append(1) or front(pairs))
     draw = np.random.default_rng(0)
     objects = [thing(i + 1, LABELS[i % 8], (*draw.uniform(-4, 4, 2), 0.5), (0.5, 0.5, 1.0)) for i in range(24)]
-    ground_objects(longest("chair facing table and as any "), objects)
+    ground_objects(Query(longest("chair facing table and as any ")).parsed(LABELS, "grammar"), objects)
     assert 0 < len(computed) <= 12

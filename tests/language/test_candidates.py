@@ -13,7 +13,7 @@ from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, box_iou
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import UNTRACKED, LowConfidenceCandidates, name_shares
-from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.results import Detections, GroundingStatus, ObjectState, SceneObject
 
@@ -133,13 +133,13 @@ def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
     room = living_room()
     found = seen(*((name, 0.2, box(20.0 + k)) for k, name in enumerate(["toaster"] * 30 + ["oven"] * 30)))
     low_confidence = LowConfidenceCandidates(room, (), found, SCORES)
-    labels = [o.label for o in low_confidence.about(parse("the toaster on the table"))]
+    labels = [o.label for o in low_confidence.about(read_meaning("the toaster on the table"))]
     assert set(labels) == {"toaster"}
     assert 1 <= len(labels) < 30
-    assert low_confidence.about(parse("the couch")) == ()
+    assert low_confidence.about(read_meaning("the couch")) == ()
     # as an object scores that was looked at once
     quarter = LowConfidenceCandidates(room, (), found, SCORES, lambda score: score / 4)
-    assert quarter.about(parse("the oven"))[0].score == pytest.approx(0.05)
+    assert quarter.about(read_meaning("the oven"))[0].score == pytest.approx(0.05)
 
 
 def test_shares_are_those_of_a_plain_loop():

@@ -1,10 +1,11 @@
-"""Who reads sentences, the rules or the network, is chosen in the configuration and on the command line."""
+"""Who reads sentences, the network or the closed grammar, is chosen in the configuration and on the command line."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +14,17 @@ from support.language_scenes import thing
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.config import ConfigError, load_config
-from embodied_perceptron.language import answer
+from embodied_perceptron.config import ConfigError, SentenceReading, load_config
 from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.learned import sentence_reader
+from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
-from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron.scene.published_scene import PublishedScene
 
 TEXT = "the chair"
@@ -37,13 +37,18 @@ needs_minilm = pytest.mark.skipif(
 
 @pytest.fixture
 def reads_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that reads every sentence as "the table", which the rules never do."""
-    monkeypatch.setattr(queries, "read_meaning", lambda text, labels: Meaning(text, ObjectPhrase("table", (4, 9))))
+    """A network that reads every sentence as "the table", which the closed grammar never does."""
+
+    def read(text: str, labels: Iterable[str], reader: SentenceReading) -> Meaning:
+        table = Meaning(text, ObjectPhrase("table", (4, 9)))
+        return table if reader == "learned" else read_meaning(text, labels, reader)
+
+    monkeypatch.setattr(queries, "read_meaning", read)
 
 
 @pytest.mark.usefixtures("reads_tables")
 def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
-    for reader, wanted in (("rules", 1), ("learned", 2)):
+    for reader, wanted in (("grammar", 1), ("learned", 2)):
         scene = PublishedScene(objects=(CHAIR, TABLE))
         assert Grounder(named=True, reader=reader).answer(scene, [TEXT])[0].candidates[0].id == wanted
         called = PublishedScene(objects=(replace(CHAIR, user_name="my throne"), TABLE))
@@ -63,15 +68,16 @@ def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
 def test_the_configuration_chooses(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("network: {weights: none}")
-    assert Perceptron.from_config(load_config(path)).grounder.reader == "both"
-    path.write_text("network: {weights: none}\nlanguage: {reader: learned}")
     assert Perceptron.from_config(load_config(path)).grounder.reader == "learned"
-    path.write_text("language: {reader: guess}")
-    with pytest.raises(ConfigError, match=r"language\.reader"):
-        load_config(path)
+    path.write_text("network: {weights: none}\nlanguage: {reader: grammar}")
+    assert Perceptron.from_config(load_config(path)).grounder.reader == "grammar"
+    for gone in ("guess", "both", "rules"):
+        path.write_text(f"language: {{reader: {gone}}}")
+        with pytest.raises(ConfigError, match=r"language\.reader.*learned.*grammar"):
+            load_config(path)
 
 
-def test_without_minilm_the_rules_read_and_the_log_says_so_once(
+def test_without_minilm_the_closed_grammar_reads_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing() -> None:
@@ -82,25 +88,25 @@ def test_without_minilm_the_rules_read_and_the_log_says_so_once(
     try:
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
-                assert Query(TEXT).parsed(("chair",), "learned").meaning == parse(TEXT, ("chair",))
+                read = Query(TEXT).parsed(("chair",)).meaning
+                assert read == read_meaning(TEXT, ("chair",), "grammar")
+                assert ground_objects("the chair left of the table", [CHAIR, TABLE]).candidates[0].id == CHAIR.id
     finally:
         sentence_reader.sentence_reader.cache_clear()
-    said = [r.getMessage() for r in caplog.records if "by the rules" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "by the closed grammar" in r.getMessage()]
     assert len(said) == 1
     assert "MiniLM is not installed" in said[0]
 
 
 @needs_minilm
-def test_the_learned_reader_says_how_sure_it_is_and_the_rules_do_not() -> None:
-    learned, rules = Query(TEXT).parsed((), "learned").meaning, Query(TEXT).parsed(()).meaning
-    assert learned is not None
-    assert rules is not None
-    assert learned.probability < 1.0 == rules.probability
+def test_the_learned_reader_says_how_sure_it_is_and_the_grammar_does_not() -> None:
+    learned, grammar = read_meaning(TEXT), read_meaning(TEXT, (), "grammar")
+    assert learned.probability < 1.0 == grammar.probability
     assert learned.target is not None
     assert learned.target.noun == "chair"
 
 
-@needs_minilm
+@pytest.mark.parametrize("reader", ["learned", "grammar"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -109,8 +115,8 @@ def test_the_learned_reader_says_how_sure_it_is_and_the_rules_do_not() -> None:
         "le fauteuil \u00e0 c\u00f4t\u00e9 de la table", "hundred " * 120, "left " * 190, "\u200b\u200b chair",
     ],
 )  # fmt: skip
-def test_every_text_has_its_answer(text: str) -> None:
-    asked = Query(text).parsed(("chair", "table"), "learned")
+def test_every_text_has_its_answer(text: str, reader: SentenceReading) -> None:
+    asked = Query(text).parsed(("chair", "table"), reader)
     assert asked.meaning is not None
     assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
 
@@ -142,57 +148,6 @@ def test_of_two_readings_the_one_is_meant_that_stands_so() -> None:
     assert found.candidates[0].score < alone.candidates[0].score  # the reading might be the other one
     hardly = ground_objects(Query(TEXT, meaning=replace(on, others=(replace(near, probability=1e-6),))), objects)
     assert hardly.status != GroundingStatus.FOUND
-
-
-def test_two_readers_that_differ_are_less_sure_and_the_scene_decides() -> None:
-    chair, table, piano = (meaning_of(noun, 0.5) for noun in ("chair", "table", "piano"))
-
-    def asked(first: Meaning, second: Meaning | None) -> Grounding:
-        return ground_objects(Query(TEXT, meaning=replace(first, second=second)), [CHAIR, TABLE])
-
-    alone, agreed, differs = (asked(chair, second) for second in (None, chair, table))
-    assert {a.candidates[0].id for a in (alone, agreed, differs)} == {CHAIR.id}
-    assert agreed.candidates[0].score == alone.candidates[0].score > differs.candidates[0].score
-    found = asked(piano, table)
-    assert (found.status, found.candidates[0].id) == (GroundingStatus.FOUND, TABLE.id)
-    assert found.candidates[0].score < asked(table, table).candidates[0].score
-    assert asked(piano, piano).status == GroundingStatus.NOT_FOUND
-
-
-def test_readings_of_the_same_gist_are_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    decided = []
-    decide = answer._Answer.decide
-
-    def counted(asked: answer._Answer, limit: int | None) -> object:
-        decided.append(asked.meaning)
-        return decide(asked, limit)
-
-    monkeypatch.setattr(answer._Answer, "decide", counted)
-    first = meaning_of("chair", 0.5, relation="near")
-    elsewhere = replace(first, constraints=(replace(first.constraints[0], span=(3, 7)),), probability=1.0)
-    assert elsewhere != first
-    assert elsewhere.gist == first.gist
-    farther = meaning_of("chair", 1.0, relation="farthest")
-    for second, count in ((elsewhere, 1), (farther, 2), (replace(elsewhere, every=True), 2)):
-        decided.clear()
-        ground_objects(Query(TEXT, meaning=replace(first, second=second)), [CHAIR, TABLE])
-        assert len(decided) == count
-
-
-def test_a_second_reader_counts_where_the_first_one_is_not_sure_that_nothing_is_meant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for probability, wanted in ((0.99, GroundingStatus.INVALID), (0.5, GroundingStatus.FOUND)):
-        nothing = Meaning(TEXT, None, probability=probability)
-        monkeypatch.setattr(queries, "read_meaning", lambda text, labels, nothing=nothing: nothing)
-        assert ground_objects(Query(TEXT).parsed(("chair",), "both"), [CHAIR, TABLE]).status == wanted
-    monkeypatch.setattr(queries, "read_meaning", lambda text, labels: meaning_of("table", 0.25))
-    read = Query(TEXT).parsed(("chair",), "both").meaning
-    assert read is not None
-    assert read.second == replace(parse(TEXT, ("chair",)), probability=0.25)
-    part = ground_objects(Query("the handle of the table").parsed(("table",), "both"), [CHAIR, TABLE])
-    assert part.status == GroundingStatus.NOT_FOUND
-    assert "a part of it" in part.reason
 
 
 def test_what_says_that_it_is_of_a_kind_is_meant_where_nothing_answers_better() -> None:

@@ -16,7 +16,7 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.facing import front_probabilities
 from embodied_perceptron.language.grounder import Grounder
-from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, Query
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.perceptron import Perceptron
@@ -152,7 +152,7 @@ def test_as_many_candidates_as_the_query_asks_for():
 
 def test_a_query_is_parsed_once_and_its_latency_counts_from_its_arrival(monkeypatch):
     parsed = []
-    monkeypatch.setattr(query_module, "parse", lambda *a: parsed.append(a[0]) or parse(*a))
+    monkeypatch.setattr(query_module, "read_meaning", lambda *a: parsed.append(a[0]) or read_meaning(*a))
     early = dataclasses.replace(Query("the couch"), arrived_s=time.monotonic() - 5.0)
     perceptron = Perceptron()
     perceptron.map.published = PublishedScene(tuple(living_room()))

@@ -19,7 +19,7 @@ LABELS = ("door", "refrigerator", "cabinet", "basket", "towel", "chair")
 FOUND, NOT_FOUND = GroundingStatus.FOUND, GroundingStatus.NOT_FOUND
 
 
-def said(text: str, reader: str = "rules") -> tuple[str, bool] | None:
+def said(text: str, reader: str = "learned") -> tuple[str, bool] | None:
     """State and denial that a sentence says of its target."""
     meaning = Query(text).parsed(LABELS, reader).meaning  # type: ignore[arg-type]
     assert meaning is not None

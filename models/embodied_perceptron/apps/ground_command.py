@@ -24,7 +24,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
-    reader: Annotated[SentenceReading, typer.Option(help="What reads the sentences.")] = "both",
+    reader: Annotated[SentenceReading, typer.Option(help="What reads the sentences.")] = "learned",
 ) -> None:
     """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers.
 

@@ -66,7 +66,6 @@ _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, Groundin
 _LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
 _PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
 _SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
-_DISPUTED = 0.6  # share of its probability that an answer keeps where two readers differ
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -95,7 +94,7 @@ def ground_objects(
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
     Args:
-        query: the sentence; the rules read it unless it is parsed. Its viewpoint, or else ``viewpoint``, is the (4, 4)
+        query: the sentence, read unless it is parsed. Its viewpoint, or else ``viewpoint``, is the (4, 4)
             pose of the speaker, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are
             averaged over plausible viewpoints, and the score is lower.
         objects: with labels; walls among them separate rooms.
@@ -161,15 +160,6 @@ class _Decided:
         ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in self.ranked)
         return dataclasses.replace(self, ranked=ranked)
 
-    def agrees(self, other: _Decided) -> bool:
-        """Whether another reading gives the same objects, or where one is meant the same one first."""
-        if self.status != other.status:
-            return False
-        many = self.answer.meaning.every or self.status == GroundingStatus.AMBIGUOUS
-        mine, others = ((d.ranked if many else d.ranked[:1]) for d in (self, other))
-        same = all(np.array_equal(a.box, b.box) for a, b in zip(mine, others, strict=False))
-        return same and len(mine) == len(others)
-
 
 def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
     """The answer to the reading that is likeliest by the words and by the scene."""
@@ -180,12 +170,7 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
         decided = answered(other)
         if share * decided.support > support:
             support, best = share * decided.support, decided.times(share)
-    if meaning.second is None or meaning.second.gist == best.answer.meaning.gist:
-        return best
-    second = answered(meaning.second)
-    if second.support > support:
-        best, second = second, best
-    return best if best.agrees(second) else best.times(_DISPUTED)
+    return best
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:

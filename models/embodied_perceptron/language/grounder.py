@@ -26,7 +26,6 @@ from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.noun_taxonomy import likelihood_of_label
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, query_problem
-from embodied_perceptron.language.reader import sentence_reader
 from embodied_perceptron.language.state_words import speaks_of_states
 from embodied_perceptron.language.user_names import with_user_names
 from embodied_perceptron.results import UNNAMED, Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
@@ -77,7 +76,7 @@ class Grounder:
     scores: ScorePolicy = EVERY_SCORE
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     named: bool = False
-    reader: SentenceReading = "rules"
+    reader: SentenceReading = "learned"
     _contexts: WeakKeyDictionary[PublishedScene, dict[bool, QueryContext]] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
     )
@@ -110,19 +109,18 @@ class Grounder:
         return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
 
     def prepare(self) -> None:
-        """Read what reads sentences now, so that the first one does not wait for it: tables of words, with a network
-        the rules' own, and the text encoder. The learned reader is read in any case unless the rules alone read.
+        """Read what reads sentences now, so that the first one does not wait for it: tables of words, the reader's
+        network, and the text encoder.
 
-        The text encoder only where the network reads sentences, and nothing where no network gives things names. Raises
-        what reading it raises (a package that is not installed, for example); the first sentence then tries again.
+        The text encoder only where the map's network reads sentences, and nothing where no network gives things names.
+        Raises what reading it raises (a package that is not installed, for example); the first sentence then tries
+        again.
         """
         Query("the chiar by the red tabel").parsed((), self.reader)  # what is no word is looked up in every table
         likelihood_of_label("chair", "stool")
         inference = self.inference
         if inference is None:
             return
-        if self.reader != "learned":
-            sentence_reader()
         if inference.network.grounding is not None and inference.text_encoder is not None:
             inference.text_encoder.encode(["a chair"])
 

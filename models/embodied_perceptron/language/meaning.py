@@ -121,7 +121,6 @@ class Meaning:
         invalid: the problem is the sentence's, not the scene's.
         probability: that the sentence is read right; 1 = the reader does not say.
         others: what else it may mean, where that is not out of the question, likelier ones first.
-        second: what another reader reads, or None.
     """
 
     text: str
@@ -141,23 +140,8 @@ class Meaning:
     invalid: bool = False
     probability: float = 1.0
     others: tuple[Meaning, ...] = ()
-    second: Meaning | None = None
-
-    @property
-    def gist(self) -> tuple[object, ...]:
-        """What is asked for, without the words: meanings of the same gist have the same answer."""
-        speaker = None if self.speaker is None else (self.speaker.kind, self.speaker.anchor.noun)
-        noun = None if self.target is None else self.target.noun
-        excluded = tuple(sorted(map(repr, (e.gist for e in self.excluded))))
-        told = tuple(sorted(map(_gist_of, self.constraints)))
-        return self.kind, noun, told, speaker, self.every, self.number, self.any_of, excluded, self.problem
 
     @property
     def is_view_dependent(self) -> bool:
         """Whether the answer may depend on who speaks."""
         return any(c.is_view_dependent for c in self.constraints)
-
-
-def _gist_of(c: Constraint) -> str:
-    anchors = [(a.noun, sorted(map(_gist_of, a.constraints))) for a in c.anchors]
-    return repr((c.relation, anchors, c.value, c.rank, c.negated, c.weight, c.amount_m))

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Meaning
-from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.state_words import with_states
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
-_SURE_OF_NOTHING = 0.9  # probability of "names nothing of the map" from which nobody else is asked
 MAX_QUERY_CHARACTERS = 1_000  # the longest human sentence of the public grounding sets has about 600
 
 
@@ -63,20 +61,14 @@ class Query:
             return cls(query, viewpoint=viewpoint)
         return query if viewpoint is None or query.viewpoint is not None else replace(query, viewpoint=viewpoint)
 
-    def parsed(self, labels: Iterable[str], reader: SentenceReading = "rules") -> Query:
+    def parsed(self, labels: Iterable[str], reader: SentenceReading = "learned") -> Query:
         """With its meaning; ``labels`` of the scene count as nouns. Itself when it is parsed or cannot be read.
 
-        ``reader`` "learned" reads by the network, "both" by the rules too; where its package is missing the rules read.
+        ``reader``: see :func:`~.learned.reading.read_meaning`.
         """
         if self.meaning is not None or query_problem(self.text):
             return self
-        labels = tuple(labels)
-        meaning = None if reader == "rules" else read_meaning(self.text, labels)
-        if meaning is None:
-            meaning = parse(self.text, labels)
-        elif reader == "both":
-            meaning = _with_second(meaning, parse(self.text, labels))
-        return replace(self, meaning=with_states(meaning))
+        return replace(self, meaning=with_states(read_meaning(self.text, labels, reader)))
 
     def answer(
         self,
@@ -92,20 +84,6 @@ class Query:
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
         text = printable_query(self.text)
         return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases, nearest)
-
-
-def _with_second(meaning: Meaning, second: Meaning) -> Meaning:
-    """A reading with that of a second reader, which does not say how sure it is: what is hard to read for one is for
-    the other. It counts alone where the first one is not sure that nothing is meant, and where it knows that no object
-    is: a part of one."""
-    if meaning.problem or second.invalid or (second.target is None and not second.problem):
-        return meaning
-    if second.problem:
-        return second
-    if meaning.target is None:
-        doubt = 1.0 - meaning.probability
-        return replace(second, probability=doubt) if meaning.probability < _SURE_OF_NOTHING else meaning
-    return replace(meaning, second=replace(second, probability=meaning.probability))
 
 
 def query_problem(text: object) -> str:

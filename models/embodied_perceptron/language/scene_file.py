@@ -42,7 +42,7 @@ class DetectedScene:
     viewpoint: NDArray[np.float64] | None
     fronts: tuple[FrontSource, ...]
 
-    def ground(self, text: str, reader: SentenceReading = "both") -> Grounding:
+    def ground(self, text: str, reader: SentenceReading = "learned") -> Grounding:
         """The answer to one sentence, that of a running perceptron about the same objects.
 
         Where all names are its own, they mean what they mean there; names of another detector are read more freely.
@@ -54,7 +54,7 @@ class DetectedScene:
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
-    def answer(self, scene: str, text: str, reader: SentenceReading = "both") -> dict[str, Any]:
+    def answer(self, scene: str, text: str, reader: SentenceReading = "learned") -> dict[str, Any]:
         """One entry of the answers file; what is NOT_FOUND gives the boxes that come nearest to it."""
         grounding = self.ground(text, reader)
         boxes = []
@@ -125,7 +125,7 @@ def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:
 def answer_file(
     data: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda done, total: None,
-    reader: SentenceReading = "both",
+    reader: SentenceReading = "learned",
 ) -> dict[str, Any]:
     """The answers to all queries of a scenes file, in their order; ``reader`` reads them.
 

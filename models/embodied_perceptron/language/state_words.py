@@ -68,7 +68,6 @@ def with_states(meaning: Meaning) -> Meaning:
         unmatched=tuple(word for word in meaning.unmatched if own is None or word not in _SAID),
         excluded=tuple(with_states(other) for other in meaning.excluded),
         others=tuple(with_states(other) for other in meaning.others),
-        second=None if meaning.second is None else with_states(meaning.second),
     )
 
 

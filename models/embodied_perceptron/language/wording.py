@@ -70,8 +70,7 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
     known = set(meant)
     for name in _SETS:
         known |= {part for word in word_set(name) for part in word.split()}
-    for _, pattern in (*table.relations, *table.unary, ("", table.viewpoint)):
-        known |= set(re.findall(r"[a-z']{2,}", pattern.pattern))
+    known |= {part for phrase in table.phrases for part in phrase}
     return frozenset(word for word in meant if len(word) >= _ONE_SLIP and word.isalpha()), frozenset(known)
 
 
@@ -136,12 +135,14 @@ _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("dete
 
 
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
-    """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips, and are meant
-    before those of the lexicon; nor is a verb that nobody taught the lexicon: "the sink huddles by the blanket" tells
-    of no handles."""
+    """The words with slips put right, and "couch's" as "couch"; spans stay those of the sentence.
+
+    Words of ``labels`` are no slips, and are meant before those of the lexicon; nor is a verb that nobody taught the
+    lexicon: "the sink huddles by the blanket" tells of no handles."""
     own = {part for label in labels for part in label.lower().split()}
     result: list[Word] = []
-    for i, word in enumerate(words):
+    for i, said in enumerate(words):
+        word = _bare(said, own)
         meant = "" if word.text in own else _label_meant(word.text, own) or meant_by(word.text)
         if meant and word.text.endswith("s") and 0 < i < len(words) - 1:
             subject, follows = result[-1].text, words[i + 1].text
@@ -149,6 +150,13 @@ def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
                 meant = ""
         result.append(replace(word, text=meant) if meant else word)
     return result
+
+
+def _bare(word: Word, own: set[str]) -> Word:
+    """A known noun without what makes it an owner."""
+    bare = word.text.removesuffix("'s")
+    known = bare != word.text and (bare in own or (bare,) in lexicon().surfaces)
+    return replace(word, text=bare) if known else word
 
 
 def _label_meant(token: str, own: set[str]) -> str:
@@ -161,68 +169,28 @@ def _label_meant(token: str, own: set[str]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# other languages: function words that English does not have, and the commonest things of a home
+# other languages
 
 _SCRIPTS = {
     "CYRILLIC": "a Cyrillic script", "CJK": "Chinese or Japanese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese",
     "HANGUL": "Korean", "ARABIC": "Arabic", "HEBREW": "Hebrew", "GREEK": "Greek", "THAI": "Thai",
     "DEVANAGARI": "Hindi", "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
 }  # fmt: skip
-_LANGUAGES = {
-    "German": (
-        "der das dem den des ein eine einen einem einer und ist sind nicht neben unter über auf zwischen hinter "
-        "vor bei mit mir mich dich bitte wo welche welcher welches wie viele gibt es ich du bring hol geh gehe "
-        "zeig zeige finde suche rote roter rotes blaue grüne schwarze weiße stuhl tisch schrank bett kühlschrank "
-        "drucker lampe küche tür fenster regal kissen sessel flasche tasse buch"
-    ),
-    "French": (
-        "le la les l' un une des du de est sont où pas à côté sur sous entre derrière devant avec moi toi s'il "
-        "plaît quel quelle combien y il je tu apporte apportez cherche montre trouve va aller dans rouge bleu "
-        "bleue vert noir noire blanc blanche chaise lit livre lampe porte fenêtre canapé réfrigérateur frigo "
-        "armoire cuisine bouteille tasse près d'une d'un c'est qu'est-ce apporte-moi donne-moi donne"
-    ),
-    "Spanish": (
-        "el la los las un una unos unas del al está están dónde donde es son junto sobre bajo entre detrás "
-        "delante con por favor cuál cuántas cuántos hay yo tú trae tráeme busca muestra encuentra ve rojo roja "
-        "azul verde negro negra blanco blanca silla mesa cama libro lámpara puerta ventana sofá nevera armario "
-        "cocina botella taza gris cerca"
-    ),
-    "Italian": (
-        "il lo la gli le un una uno dello della è sono dove vicino sopra sotto tra fra dietro davanti con per "
-        "favore quale quanti quante c'è ci io tu porta portami cerca mostra trova vai rosso rossa blu verde nero "
-        "nera bianco bianca sedia tavolo letto libro lampada finestra divano frigorifero armadio cucina bottiglia "
-        "tazza"
-    ),
-    "Dutch": (
-        "de het een en zijn niet naast onder boven tussen achter voor bij met mij alsjeblieft waar welke hoeveel "
-        "er ik jij breng zoek toon vind ga naar rode blauwe groene zwarte witte stoel tafel kast koelkast deur "
-        "raam boek fles kopje keuken"
-    ),
-    "Portuguese": (
-        "o os um uma uns umas do da dos das está estão onde é são ao lado sobre entre atrás frente com por favor "
-        "qual quantos quantas há eu traga procure mostre encontre vá vermelho vermelha azul verde preto preta "
-        "branco branca cadeira mesa cama livro lâmpada porta janela geladeira cozinha garrafa xícara"
-    ),
-}
-_OF_LANGUAGE = {name: frozenset(words.split()) for name, words in _LANGUAGES.items()}
-_ENGLISH = word_set("english")
+_LEAST_ENGLISH = 0.5  # share of the words of an English sentence that are English
+_LEAST_WORDS = 3  # of a sentence whose language is told
 
 
 def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
-    """The language of a sentence that is not English, by name; empty for English, and for what may be.
+    """What a sentence that is not English is in, in words; empty for English, and for what may be.
 
-    A word of ``labels`` speaks for no language.
+    Words of ``labels`` and those of the lexicon are English.
     """
     letters = [c for word in words for c in word.text if c.isalpha()]
     scripts = [unicodedata.name(c, "LATIN").split()[0].split("-")[0] for c in letters[:200]]
     foreign = [s for s in scripts if s in _SCRIPTS]
     if letters and 2 * len(foreign) > len(scripts):
         return _SCRIPTS[max(set(foreign), key=lambda s: (foreign.count(s), s))]
-    own = {part for label in labels for part in label.lower().split()}
-    tokens = [w.text for w in words if w.text not in own and w.text[0].isalpha()]
-    english = sum(t in _ENGLISH for t in tokens)
-    counts = {name: sum(t in known and t not in _ENGLISH for t in tokens) for name, known in _OF_LANGUAGE.items()}
-    best = max(counts.values(), default=0)
-    if best == 0 or best <= english:
-        return ""
-    return next(name for name, count in counts.items() if count == best)
+    own = {part for label in labels for part in label.lower().split()} | _vocabulary()[1]
+    tokens = [t for w in words if w.text[0].isalpha() for t in re.split("['-]", w.text) if len(t) > 1]
+    english = sum(t in own or t in listed_words() or meant_by(t) != "" for t in tokens)
+    return "another language" if len(tokens) >= _LEAST_WORDS and english < _LEAST_ENGLISH * len(tokens) else ""

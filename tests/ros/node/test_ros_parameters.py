@@ -87,14 +87,14 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
 
 def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
     config = tmp_path / "config.yaml"
-    config.write_text("language: {reader: learned}")
-    assert read_parameters(make()).config.language.reader == "both"
-    assert read_parameters(make(config_file=str(config))).config.language.reader == "learned"
-    parameters = read_parameters(make(config_file=str(config), sentence_reader="rules"))
-    assert parameters.config.language.reader == "rules"
-    assert effective_values(parameters)["sentence_reader"] == "rules"
-    with pytest.raises(ValueError, match=r"sentence_reader.*both, learned, rules"):
-        read_parameters(make(sentence_reader="guess"))
+    config.write_text("language: {reader: grammar}")
+    assert read_parameters(make()).config.language.reader == "learned"
+    assert read_parameters(make(config_file=str(config))).config.language.reader == "grammar"
+    parameters = read_parameters(make(config_file=str(config), sentence_reader="learned"))
+    assert parameters.config.language.reader == "learned"
+    assert effective_values(parameters)["sentence_reader"] == "learned"
+    with pytest.raises(ValueError, match=r"sentence_reader.*learned, grammar"):
+        read_parameters(make(sentence_reader="rules"))
 
 
 def test_the_folder_of_places_left_behind_stands_over_the_configuration(make, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,12 @@ from embodied_perceptron.language.learned.graph import EVERY_NUMBER, KINDS
 from embodied_perceptron.language.learned.sentence_reader import graphs_of
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
+from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
+from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, PLAIN
+from embodied_perceptron_training.language.fit_language import SENTENCES as CALIBRATED
 from embodied_perceptron_training.language.markup import read_sentence
 from embodied_perceptron_training.language.reader_data import example_of, graph_of, loss_of, sentence_of
-from embodied_perceptron_training.language.slot_grammar import SlotGrammar, _described
+from embodied_perceptron_training.language.slot_grammar import SlotGrammar, _described, filled, whole_forms
 from embodied_perceptron_training.language.variation import Variation, _joined, _pieces
 
 SENTENCES = (
@@ -352,3 +357,25 @@ def test_a_negation_denies_what_is_told_next() -> None:
     words, _ = graph_of(sentence)
     read = Decoder(sentence.text, words, graphs_of(scores, 0, count)[0]).meaning()
     assert said(read.constraints) == ["not colour white"]
+
+
+def test_whole_forms_are_those_that_may_be_fitted_to() -> None:
+    """All of the homes' forms that are not held out, and none of those that are, nor of the calibration."""
+    slots = {"{T}": "{target}", "{Ts}": "{target_plural}", "{A}": "{anchor}", "{B}": "{anchor2}", "{C}": "{attribute}"}
+    plain = {re.sub(r"\[([^\[\]=]*)=[^\[\]=]*\]", r"\1", form) for form in whole_forms()}
+    forms = {re.sub(r"{\w+}", lambda m: slots[m[0]], form) for form in plain}
+    wanted = {form for grammar in (PLAIN, FREE_FITTED, TUNED) for some in grammar.values() for form in some}
+    kept = {form for grammar in (FREE_HELD_OUT, HELD_OUT, CALIBRATED) for some in grammar.values() for form in some}
+    assert wanted <= forms
+    assert not kept & forms
+    assert kept
+
+
+def test_a_whole_form_is_filled_with_nouns() -> None:
+    rng = np.random.default_rng(0)
+    for form in whole_forms():
+        said = str(filled(form, rng))
+        assert not set("{}") & set(said)
+        assert "=t]" in said
+    colours = {str(filled("the [{C}=t.colour] {T}", rng)).split("=t.")[1].split("]")[0] for _ in range(40)}
+    assert colours == {"colour", "material"}

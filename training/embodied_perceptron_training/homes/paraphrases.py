@@ -1,8 +1,8 @@
 """How a robot's user may say a relation: verb phrases, inversions, passives, relative clauses, conditions.
 
 A grammar of its own: it shares no pattern with the prompts, nor with the sentences that answers are calibrated on. The
-patterns of even places were looked at when the parser was written, those of odd places were not
-(:data:`TUNED`, :data:`HELD_OUT`); ``benchmarks/language.py`` prints both.
+reader of sentences is fitted to the patterns of even places and to none of odd places (:data:`TUNED`,
+:data:`HELD_OUT`); ``benchmarks/language.py`` prints both.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ STRUCTURE = {"wall", "floor", "ceiling", "object"}  # classes that no text is ab
 _HARD_FROM = 4  # more than three distractors
 
 # Plain forms follow the benchmark's templates. Free forms say the same without the relation's usual words, as people
-# do; a parser with a table of relation words cannot read them, so a learned grounder has something to learn.
+# do; a table of relation words cannot read them, so a learned grounder has something to learn.
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "closest": (
@@ -142,6 +142,9 @@ FREE: dict[str, tuple[str, ...]] = {
     ),
     "unique": ("I could do with a {target} now", "where would you go if you needed the {target}"),
 }
+# The reader of sentences is fitted to the free forms of even places, and to none of odd places.
+FREE_FITTED = {relation: forms[::2] for relation, forms in FREE.items()}
+FREE_HELD_OUT = {relation: forms[1::2] for relation, forms in FREE.items()}
 
 JOIN: tuple[str, ...] = (
     "{first}, and it is {second}",

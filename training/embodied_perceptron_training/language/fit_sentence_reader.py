@@ -198,7 +198,7 @@ class Fit:
     epochs: int = 6
     seed: int = 0
     times: int = 1
-    made: int = 800
+    made: int = 2400
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:

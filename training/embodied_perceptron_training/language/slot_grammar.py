@@ -1,4 +1,8 @@
-"""Marked sentences from the grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots."""
+"""Marked sentences from the grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots.
+
+Beside them marked whole sentences: among others the plain forms of the homes' prompts, every second of their free forms
+and the paraphrases that may be looked at. The other free forms and paraphrases are held out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import numpy as np
 
 from embodied_perceptron.language.plurals import pluralize
 from embodied_perceptron_training.language.markup import MarkedSentence, read_sentence
-from embodied_perceptron_training.language.variation import nouns
+from embodied_perceptron_training.language.variation import COLOURS, MATERIALS, nouns
 
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
 _WARDS = ("", "ward", "wards", "most")
@@ -47,6 +51,8 @@ _DESCRIBED = (
     "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
 )  # fmt: skip
 _SHARE_DESCRIBED = 0.4
+_SHARE_WHOLE = 0.6  # of all that is drawn
+_LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
 
@@ -102,10 +108,16 @@ def _told_between(whole: str) -> str:
     return f"{whole[:a]}[{whole[a:b]}=r]{whole[b:]}"
 
 
+def whole_forms() -> tuple[str, ...]:
+    """Marked sentences with slots {T} {Ts} {A} {B}, and {C} for a colour or a material."""
+    return tuple(_grammar()["homes"])
+
+
 class SlotGrammar:
     """Draws marked sentences of all relations alike."""
 
     def __init__(self) -> None:
+        self.whole = whole_forms()
         self.forms: dict[str, list[str]] = {}
         for relation, form in forms():
             if "{A}" in form and "{T" in form:
@@ -114,23 +126,43 @@ class SlotGrammar:
     def draw(self, rng: np.random.Generator, count: int) -> list[MarkedSentence]:
         """``count`` sentences, of which some tell what stands where to a thing that was said before."""
         names = sorted(self.forms)
-        return [
-            _described(rng) if rng.random() < _SHARE_DESCRIBED else self._one(rng, names[int(rng.integers(len(names)))])
-            for _ in range(count)
-        ]
+        drawn = []
+        for _ in range(count):
+            if rng.random() < _SHARE_WHOLE:
+                drawn.append(filled(self.whole[int(rng.integers(len(self.whole)))], rng))
+            elif rng.random() < _SHARE_DESCRIBED:
+                drawn.append(_described(rng))
+            else:
+                drawn.append(self._one(rng, names[int(rng.integers(len(names)))]))
+        return drawn
 
     def _one(self, rng: np.random.Generator, relation: str) -> MarkedSentence:
         some = self.forms[relation]
         form = some[int(rng.integers(len(some)))]
-        picked = rng.choice(len(nouns()), 3, replace=False)
-        target, first, second = (nouns()[int(i)] for i in picked)
+        target, first, second = _three(rng)
         others = "a,b" if "{B}" in form else "a"
         said = form.replace("=r]", f"=t.{relation}({others})]")
-        said = said.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
-        said = said.replace("{A}", f"[{first}=a]").replace("{B}", f"[{second}=b]")
-        said = re.sub(r"\ba(?= \[[aeiou])", "an", said)
+        said = _with_nouns(said, target, first, second)
         intent = "where" if said.startswith("where") else "exists" if said.startswith("is there") else "find"
         return read_sentence(f"{intent}: {said}")
+
+
+def _three(rng: np.random.Generator) -> tuple[str, str, str]:
+    a, b, c = (nouns()[int(i)] for i in rng.choice(len(nouns()), 3, replace=False))
+    return a, b, c
+
+
+def _with_nouns(said: str, target: str, first: str, second: str) -> str:
+    said = said.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
+    said = said.replace("{A}", f"[{first}=a]").replace("{B}", f"[{second}=b]")
+    return re.sub(r"\ba(?= \[[aeiou])", "an", said)
+
+
+def filled(form: str, rng: np.random.Generator) -> MarkedSentence:
+    """A whole form with nouns, and a colour or a material, in its slots."""
+    name, words = _LOOKS[int(rng.integers(len(_LOOKS)))]
+    said = form.replace("{C}=t.colour", f"{words[int(rng.integers(len(words)))]}=t.{name}")
+    return read_sentence(f"find: {_with_nouns(said, *_three(rng))}")
 
 
 def _described(rng: np.random.Generator) -> MarkedSentence:

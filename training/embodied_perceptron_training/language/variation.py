@@ -33,11 +33,11 @@ _MIRRORED = {
     )
     for a, b in ((one, other), (other, one))
 }  # fmt: skip
-_COLOURS = (
+COLOURS = (
     "red", "blue", "green", "yellow", "black", "white", "grey", "gray", "brown", "orange", "purple", "pink", "beige",
     "dark blue", "light green", "dark brown", "light grey", "cream", "navy", "turquoise",
 )  # fmt: skip
-_MATERIALS = ("wooden", "metal", "glass", "plastic", "leather", "wicker", "marble", "steel", "fabric", "ceramic", "oak")
+MATERIALS = ("wooden", "metal", "glass", "plastic", "leather", "wicker", "marble", "steel", "fabric", "ceramic", "oak")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "2nd", "3rd", "4th")
 _AMOUNTS = (
     "two metres", "one metre", "3 meters", "half a metre", "1.5 m", "80 cm", "a metre and a half", "five feet",
@@ -63,7 +63,7 @@ _RELATED = (
 _ALIKE = {
     name: words
     for names, words in (
-        (("colour",), _COLOURS), (("material",), _MATERIALS), (("rank",), _ORDINALS), (("amount",), _AMOUNTS),
+        (("colour",), COLOURS), (("material",), MATERIALS), (("rank",), _ORDINALS), (("amount",), _AMOUNTS),
         (("large", "small"), ("big", "small", "large", "little", "bigger", "smaller", "biggest", "smallest")),
         (("tall", "short", "high", "low"), ("tall", "short", "taller", "shorter", "tallest", "high", "lowest")),
         (("left-of-all", "right-of-all"), ("left", "right")), (("leftmost", "rightmost"), ("leftmost", "rightmost")),
@@ -183,9 +183,9 @@ class Variation:
             text = piece.text
             if self.rng.random() < 0.5:
                 if name == "colour" and all(w in table.colours or w in ("dark", "light") for w in said.split()):
-                    text = self._pick(_COLOURS)
+                    text = self._pick(COLOURS)
                 elif name == "material" and " " not in said:
-                    text = self._pick(_MATERIALS)
+                    text = self._pick(MATERIALS)
                 elif name == "rank" and said in _ORDINALS:
                     text = self._pick(_ORDINALS)
                 elif name == "amount":

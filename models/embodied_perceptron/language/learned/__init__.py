@@ -1,1 +1,1 @@
-"""The learned reader of sentences: a choice beside the rules of :mod:`embodied_perceptron.language.parser`."""
+"""The reader of sentences: a network, its graph over the words, and what is decoded of it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from embodied_perceptron.language.learned.graph import (
     EVERY_NUMBER,
@@ -20,9 +20,11 @@ from embodied_perceptron.language.learned.graph import (
     Thing,
     Told,
 )
-from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, serving, word_set
+from embodied_perceptron.language.learned.numbers import cardinal, metres, ordinal
+from embodied_perceptron.language.lexicon import Word, lexicon, listed_words, relation_words, serving, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Kind, Meaning, ObjectPhrase, SpeakerViewpoint
-from embodied_perceptron.language.plurals import singular
+from embodied_perceptron.language.noun_taxonomy import noun_taxonomy
+from embodied_perceptron.language.plurals import pluralize, singular
 
 _KINDS: dict[str, Kind] = {
     "find": "object", "count": "count", "exists": "exists", "where": "where", "contents": "contents", "none": "object",
@@ -34,13 +36,18 @@ _PRONOUNS = frozenset(
      "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
 )  # fmt: skip
 _WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
-_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever"))
+_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place"))
 _REACH = 7  # words from a thing within which its use is told
 _STOPS = frozenset((".", "?", "!", ";"))
 _ONES = frozenset(("one", "ones"))
+_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
+_CLOSE = frozenset(("close", "near", "next", "to", "by", "beside"))
+_REFUSALS = frozenset(("don't", "dont", "not", "doesn't", "didn't", "wouldn't", "never"))
+_MOVES = frozenset(("wheel", "roll", "push", "drag", "carry", "move", "slide"))
+_EXTREMES = {"closest": "closest", "nearest": "closest", "farthest": "farthest", "furthest": "farthest"}
 _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _ORDERS = frozenset(
     ("from-left", "from-right", "leftmost", "rightmost", "closest", "farthest", "nearest-me", "farthest-me", "round")
@@ -58,12 +65,17 @@ _UNARY = frozenset(
 )  # fmt: skip
 _LOOKS = frozenset(("colour", "material"))
 _OUTERMOST = frozenset(("top", "bottom", "topmost", "uppermost", "most", "very"))
+_FROM_IT = 3  # words behind a noun up to the landmark that a rank counts from
 _OF_REACH = 4  # words between "of" and those of which one is meant
 _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
 _ON_THE_FLOOR_M = 0.2
 _FLOORS = frozenset(("floor", "ground", "carpet"))
-_PARTS = word_set("parts") | word_set("whole_parts")
+_WHOLE_PARTS = word_set("whole_parts")
+_PARTS = word_set("parts") | _WHOLE_PARTS
 _PREPOSITIONS = word_set("prepositions")
+_ARTICLES = word_set("articles")
+_PLAIN_ADJECTIVES = word_set("adjectives")
+_MOST_BEFORE = 8  # words of a noun with its article
 _ROOMS = word_set("rooms")
 _ACCESSORIES = word_set("accessories")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
@@ -72,85 +84,30 @@ _CONVERSE = {
     "front": "behind", "behind": "front", "in": "with", "with": "in", "near": "near", "closest": "near",
     "across": "across",
 }  # fmt: skip
+_PLACE_OF = {  # kinds that are named after where they stand
+    "bedside lamp": ("near", "bed"), "bedside table": ("near", "bed"), "desk lamp": ("on", "desk"),
+    "desk chair": ("near", "desk"), "dining chair": ("near", "dining table"),
+}  # fmt: skip
+_NAMED_AFTER = 0.5  # weight of that
 _THE = frozenset(("the", "this", "that"))
 _SIDES_OF_ALL = frozenset(("top", "bottom", "back", "front", "edge", "side", "inside", "middle", "end"))
+_IN_A_ROW = {
+    "left": "leftmost", "right": "rightmost", "top": "high", "bottom": "low", "middle": "middle-of-kind",
+    "higher": "high", "lower": "low",
+}  # fmt: skip
 _BACKWARDS = frozenset(("it", "them"))
+_COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
+_TO_THE_FLOOR = 4  # words behind a length up to the floor that it is measured from
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
 _DENIALS = frozenset(("without", "isn't", "aren't", "not", "lacking"))
 _COUNTING = frozenset(("counting", "counted", "starting", "from"))
 _SIDES = {"left-of-me": "left-of-all", "right-of-me": "right-of-all"}  # of whom the sentence puts somewhere
 _DEPTH = 3  # "by the table under the lamp at the window": people say no more of an anchor
 _MOST_OF_ANCHOR, _MOST = 4, 16  # conditions of an anchor and of what is meant
-_LONGEST_M = 1e6
-_SMALL = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_CARDINALS = {word: float(k) for k, word in enumerate(_SMALL)} | {
-    "a": 1.0, "an": 1.0, "both": 2.0, "couple": 2.0, "pair": 2.0, "hundred": 100.0,
-} | {word: 10.0 * k for k, word in enumerate(_TENS, 2)}  # fmt: skip
-_ORDINALS = {
-    word: rank
-    for rank, words in enumerate(
-        ("first 1st", "second 2nd next", "third 3rd", "fourth 4th", "fifth 5th", "sixth 6th", "seventh 7th",
-         "eighth 8th", "ninth 9th", "tenth 10th", "eleventh 11th", "twelfth 12th"), 1,
-    )
-    for word in words.split()
-}  # fmt: skip
-_UNITS = (  # by how they begin, metres
-    ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
-    ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("m", 1.0),
-)  # fmt: skip
 _AXES = (
     ("height", ("tall", "high", "height", "lower", "shorter")), ("width", ("wid", "narrow", "broad")),
     ("elevation", ("floor", "ground")),
 )  # fmt: skip
-
-
-def cardinal(tokens: Sequence[str]) -> float | None:
-    """The number that the words begin to say: "twenty five", "1.5", "a", "half"; None where they say none."""
-    total: float | None = None
-    for token in tokens:
-        if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
-            return (total or 0.0) + float(token.replace(",", "."))
-        if token in _CARDINALS:
-            total = (total or 0.0) + _CARDINALS[token] if token != "hundred" else 100.0 * (total or 1.0)
-        elif total is not None:
-            break
-    return total
-
-
-def metres(tokens: Sequence[str]) -> float | None:
-    """The length that words say, metres: "two and a half metres", "80 cm", "half a metre"; None where they say none."""
-    unit = next((i for i, t in enumerate(tokens) if any(t.startswith(name) for name, _ in _UNITS)), len(tokens))
-    scale = next((scale for name, scale in _UNITS if unit < len(tokens) and tokens[unit].startswith(name)), 1.0)
-    before = list(tokens[:unit])
-    half = 0.5 if "half" in tokens else 0.0
-    if "half" in before:  # "one and a half": the "a" belongs to the half
-        before = before[: before.index("half")]
-        while before and before[-1] in ("a", "and"):
-            before.pop()
-    number = cardinal([t for t in before if t != "and"])
-    if number is None:
-        number = 0.0 if half and "half" in tokens[:unit] else 1.0
-        if unit == len(tokens) and not half:
-            return None
-    return min((number + half) * scale, _LONGEST_M)
-
-
-def ordinal(tokens: Sequence[str]) -> int | None:
-    """The place that words say: "second", "number two", "5th"; -1 for the last."""
-    for token in tokens:
-        if token in _ORDINALS:
-            return _ORDINALS[token]
-        if token in ("last", "final"):
-            return -1
-        digits = re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", token)
-        if digits:
-            return int(digits[1])
-    number = cardinal([t for t in tokens if t not in ("a", "an")])
-    return None if number is None else int(number)
 
 
 class Decoder:
@@ -163,25 +120,35 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
+        graph = _left_over(_beside_another(_moved(graph, words), words), words)
+        graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
         self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
+        self._told_of: set[int] = set()
+        self._meant = {t.number for t in self.graph.things if t.kind == TARGET}
+        self._called = ""  # what the target is called
 
     def meaning(self) -> Meaning:
         """See :class:`~embodied_perceptron.language.meaning.Meaning`."""
         graph = self.graph
         if graph.intent == "none":
-            return Meaning(self.text, None, probability=graph.probability)
+            return Meaning(self.text, self._only_named(), probability=graph.probability)
         numbers = {t.number: t.kind for t in graph.things}
         target = next((n for n, kind in numbers.items() if kind == TARGET), NOBODY)
         phrase = self._target(target)
+        self._called = "" if phrase.noun == ANYTHING else phrase.noun
+        self._told_of = {target}
         if phrase.noun in _ROOMS and not self._is_there(phrase.noun):
             return Meaning(self.text, None, problem=f"the {phrase.noun} is a room or a place, no object", invalid=True)
         own = [t for t in graph.told if t.owner in (target, NOBODY) and not t.name.startswith("speaker-")]
         part, whole = phrase.noun, self._whole_of(target, own)
         if not whole:
             part, whole = self._part_before(phrase), phrase.noun
+        if phrase.noun in _WHOLE_PARTS and phrase.noun not in self.labels:
+            problem = f"a {phrase.noun} is a part of something; parts have no boxes of their own"
+            return Meaning(self.text, None, problem=problem)
         if part and whole:
             problem = f"the {part} of the {whole} is a part of it; parts have no boxes of their own"
             return Meaning(self.text, None, problem=problem)
@@ -190,6 +157,8 @@ class Decoder:
             problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
             return Meaning(self.text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
+        if not constraints and self._names_several(phrase.span):
+            constraints = self._picked(phrase)
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
             return Meaning(self.text, None)
         names = {t.name for t in own if not t.denied}
@@ -197,13 +166,20 @@ class Decoder:
         number = self._count_before(target) if told_number is None else cardinal(self._tokens(told_number))
         every = "every" in names or EVERY_NUMBER in names or phrase.plural or graph.intent not in ("find",)
         any_of = "any" in names and graph.intent == "find"
+        speaker = self._speaker()
+        if speaker is not None and speaker.kind == "before":
+            constraints = [_seen_from(c, speaker) for c in constraints]
+        place = _PLACE_OF.get(phrase.noun)
+        if place is not None and phrase.noun not in self.labels:  # weak: what stands elsewhere may be called so too
+            there = Constraint(place[0], (ObjectPhrase(place[1], phrase.span),), weight=_NAMED_AFTER, span=phrase.span)
+            constraints.append(there)
         if graph.intent in ("count", "contents") or every:
             constraints = [self._absolute(c) for c in constraints]
         return Meaning(
             self.text,
             phrase,
             tuple(constraints),
-            self._speaker(),
+            speaker,
             tuple(
                 self._phrase(n, 0) for n, kind in numbers.items() if kind in (LANDMARK, MENTIONED) and self._nouns[n]
             ),
@@ -214,6 +190,7 @@ class Decoder:
             any_of=any_of,
             is_place=HELD in numbers.values(),
             probability=graph.probability,
+            unmatched=self._unread(target),
             length=sum(t.last - t.first for t in graph.things) + sum(t.last - t.first for t in graph.told),
         )
 
@@ -252,20 +229,39 @@ class Decoder:
         span = words[0].start, words[-1].end
         mentions = lexicon().mentions(words, self.labels)
         head = next((m for m in mentions if m.last == len(words)), None)
+        if head is None and mentions and mentions[-1].last == len(words) - 1 and _is_verb(tokens[-1]):
+            head, span = mentions[-1], (span[0], words[-2].end)  # "the wardrobe cowers behind the globe"
         if head is not None:
             return head.noun, span, head.plural, True
         one = singular(tokens[-1])
         return " ".join([*tokens[:-1], one or tokens[-1]]), span, bool(one), False
 
+    def _only_named(self) -> ObjectPhrase | None:
+        """What a sentence names that has no other words: "the chair the chair"; None where it has."""
+        named = lexicon().mentions(self.words, self.labels)
+        count = sum(m.last - m.first for m in named) + sum(w.text in _ARTICLES for w in self.words)
+        if len({m.noun for m in named}) != 1 or count < len(self.words):
+            return None
+        first = named[0]
+        span = self.words[first.first].start, self.words[first.last - 1].end
+        return ObjectPhrase(first.noun, span, first.plural)
+
     def _phrase(self, number: int, depth: int) -> ObjectPhrase:
-        """The phrase of a thing, with what is told of it down to a depth."""
+        """The phrase of a thing, with what is told of it down to a depth; what is told in a circle is told once."""
         places = [t for t in self.graph.things if t.number == number]
         named = self._nouns.get(number)
         told = [t for t in self.graph.told if t.owner == number and not t.name.startswith("speaker-")]
-        nested = tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], depth - 1)) if depth > 0 else ()
+        told = [t for t in told if self._told_of.isdisjoint(t.others)][:_MOST_OF_ANCHOR]
+        nested: tuple[Constraint, ...] = ()
+        if depth > 0 and number not in self._told_of:
+            self._told_of.add(number)
+            nested = tuple(self._constraints(number, told, depth - 1))
+            self._told_of.remove(number)
         if named is None:
             tokens = [t for p in places for t in self._tokens(p)]
             span = self._span(places[0]) if places else (0, 0)
+            if self._called and not _ONE_LIKE_IT.isdisjoint(tokens):  # "the chair next to the green one"
+                return ObjectPhrase(self._called, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
             return ObjectPhrase(ANYTHING, span, not _SEVERAL.isdisjoint(tokens), constraints=nested)
         noun, span, plural, known = named
         return ObjectPhrase(noun, span, plural, known, nested)
@@ -302,6 +298,27 @@ class Decoder:
                 return serving(said[at + 1 : stop])
         return ""
 
+    def _unread(self, number: int) -> tuple[str, ...]:
+        """Words between an article and the noun of what is meant that a map cannot judge: "the velvet chair"."""
+        named = self._nouns.get(number)
+        if named is None:
+            return ()
+        read = {i for t in self.graph.told if self._is_judged(t) for i in range(t.first, t.last)}
+        said = {part for word in named[0].split() for part in (word, pluralize(word))}
+        last = max((k for k, w in enumerate(self.words) if w.end <= named[1][1]), default=0)
+        found: list[str] = []
+        for k in range(last, max(last - _MOST_BEFORE, -1), -1):
+            word = self.words[k].text
+            if word in _ARTICLES:
+                return tuple(reversed(found))
+            if k not in read and word not in said and word not in _PLAIN_ADJECTIVES:
+                found.append(word)
+        return ()
+
+    def _is_judged(self, t: Told) -> bool:
+        """Whether what is told is a condition: no "shiny" or "comfy"."""
+        return t.name != "other" and (t.name not in _LOOKS or bool(self._looks(t)))
+
     def _count_before(self, number: int) -> float | None:
         """The number that stands right before a noun, "the five chairs", and says of how many one is not picked out."""
         first = next((t.first for t in self.graph.things if t.number == number), 0)
@@ -320,7 +337,11 @@ class Decoder:
         if not bare & _PARTS or bare & set(self.labels):
             return ""
         of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
-        named = None if of is None else self._nouns.get(of.others[0])
+        whole = None if of is None else of.others[0]
+        last = max((p.last for p in self.graph.things if p.number == number), default=len(self.words))
+        if of is None and [w.text for w in self.words[last : last + 1]] == ["of"]:
+            whole = next((p.number for p in self.graph.things if p.first > last), None)
+        named = None if whole is None else self._nouns.get(whole)
         return "" if named is None else named[0]
 
     def _part_before(self, phrase: ObjectPhrase) -> str:
@@ -331,8 +352,22 @@ class Decoder:
         of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
         if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
             return ""
+        if self._names_several(phrase.span) and before[of - 1] in _IN_A_ROW:
+            return ""
         leads = before[of - 3] if of >= 3 else ""
         return "" if leads in _PREPOSITIONS or before[of - 1] in self.labels else before[of - 1]
+
+    def _names_several(self, span: tuple[int, int]) -> bool:
+        """Whether a noun stands in plural."""
+        return any(n is not None and n[1] == span and n[2] for n in self._nouns.values())
+
+    def _picked(self, phrase: ObjectPhrase) -> list[Constraint]:
+        """Which of several is meant by where it stands: "the middle of the pillows", "the left of the two monitors"."""
+        before = [w for w in self.words if w.end <= phrase.span[0]]
+        for k in range(len(before) - 1, max(len(before) - _OF_REACH, 1) - 1, -1):
+            if before[k].text == "of" and before[k - 1].text in _IN_A_ROW:
+                return [Constraint(_IN_A_ROW[before[k - 1].text], span=(before[k - 1].start, before[k - 1].end))]
+        return []
 
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
@@ -374,10 +409,16 @@ class Decoder:
 
     def _speaker(self) -> SpeakerViewpoint | None:
         for t in self.graph.told:
-            if t.name.startswith("speaker-") and t.others:
-                phrase = self._phrase(t.others[0], 0)
-                if phrase.noun != ANYTHING:
-                    return SpeakerViewpoint(t.name.removeprefix("speaker-"), phrase)
+            if not t.name.startswith("speaker-"):
+                continue
+            kind = t.name.removeprefix("speaker-")
+            if kind == "from" and set(t.others) <= self._meant:  # "entering the room"
+                return SpeakerViewpoint(kind, ObjectPhrase("door", self._span(t)))
+            if kind == "at" and t.first == 0:  # "facing the couch, ..."
+                kind = "before"
+            phrase = self._phrase(t.others[0], 0) if t.others else None
+            if phrase is not None and phrase.noun != ANYTHING:
+                return SpeakerViewpoint(kind, phrase)
         return None
 
     # ----------------------------------------------------------------------------------------------------- conditions
@@ -409,13 +450,13 @@ class Decoder:
         table, span = relation_words(), self._span(t)
         tokens = [part for token in self._tokens(t) for part in (token, *token.split("-"))]
         if t.name == "material":
-            value = next((token for token in tokens if token in table.materials), tokens[-1])
-            return [Constraint("material", value=value, negated=t.denied, span=span)]
+            found = [token for token in tokens if token in table.materials][:1]
+            return [Constraint("material", value=value, negated=t.denied, span=span) for value in found]
         values = dict.fromkeys(table.colours[token] for token in tokens if token in table.colours)
         return [Constraint("colour", value=value, negated=t.denied, span=span) for value in values]
 
     def _relation(self, number: int, t: Told, amounts: Sequence[Told], depth: int) -> list[Constraint]:
-        span, name = self._span(t), t.name
+        span, name = self._span(t), self._as_said(t)
         tokens = self._tokens(t)
         if not _DENIALS.isdisjoint(tokens) and "far" not in tokens:  # "without" and its like say both in one
             t = replace(t, denied=True)
@@ -425,9 +466,18 @@ class Decoder:
         amount = next((m for a in amounts if (m := metres(self._tokens(a))) is not None), None)
         said = " ".join(w for a in (t, *amounts) for w in self._tokens(a))
         after = [w.text for a in amounts for w in self.words[a.last : a.last + 1]]
+        behind = {w.text for a in amounts for w in self.words[a.last : a.last + _TO_THE_FLOOR]}
+        if name in _COMPARED and amount is not None:
+            to_floor = not behind.isdisjoint(_FLOORS)  # "more than a metre off the floor"
+            if t.others and not to_floor:  # "more than two metres from the desk"
+                name = {"larger": "beyond", "smaller": "within"}.get(name, name)
+            elif to_floor:
+                t, name = replace(t, others=()), {"beyond": "larger", "within": "smaller"}.get(name, name)
+                said += " floor"
         if name in ("within", "beyond") and not t.others and not _TALL.isdisjoint(after):
             name, said = ("smaller" if name == "within" else "larger"), f"{said} {after[0]}"  # "less than 3 feet tall"
         if name in ("larger", "smaller") and not t.others:
+            said += "".join(f" {word}" for word in after if word in _TALL)
             if amount is None:
                 return []
             axis = next((axis for axis, names in _AXES if any(n in said for n in names)), "length")
@@ -450,9 +500,20 @@ class Decoder:
             return []
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
+        if name in ("on", "near") and anchors[0].noun == "wall":
+            return [Constraint("wall", span=span, negated=t.denied)]
         if name == "between" or len(anchors) == 1:
             return [Constraint(name, anchors, negated=t.denied, span=span)]
         return [Constraint(name, (anchor,), negated=t.denied, span=span) for anchor in anchors]
+
+    def _as_said(self, t: Told) -> str:
+        """The relation, where its words say less than it near: "close to" is no closest, "from the bench" not on it."""
+        tokens = self._tokens(t)
+        from_it = [w.text for w in self.words[t.last : t.last + 1]] == ["it"]  # what has just been told of
+        less = (t.name == "closest" and _CLOSE.issuperset(tokens)) or (
+            t.name in ("on", "in") and tokens == ["from"] and not from_it
+        )
+        return "near" if less else t.name
 
     def _is_there(self, noun: str) -> bool:
         return any(lexicon().similarity(noun, label) >= _SAME for label in self.labels)
@@ -464,6 +525,132 @@ class Decoder:
         return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
 
 
+def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
+    """ "Facing the couch, the lamp on the left": left of the couch for who faces it."""
+    if c.relation not in ("left-of-all", "right-of-all"):
+        return c
+    return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
+
+
+def _is_verb(word: str) -> bool:
+    """Whether an English word is no noun at all."""
+    return word in listed_words() and not noun_taxonomy().named([word])[0]
+
+
+def _moved(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with what an order moves as target: in "wheel the stool to the desk" nobody holds the stool yet."""
+    held = [t for t in graph.things if t.kind == HELD]
+    place = [t for t in graph.things if t.kind == TARGET]
+    if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
+        return graph
+    before = [w.text for w in words[: held[0].first]][-2:]
+    if len(before) < 2 or before[0] not in _MOVES or before[1] != "the":
+        return graph
+    told = tuple(t for t in graph.told if t.owner == held[0].number)
+    return replace(graph, things=(replace(held[0], kind=TARGET),), told=told)
+
+
+def _beside_another(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where nothing stands beside itself: "an office chair. it is left of the chair" names two chairs."""
+    things, told = list(graph.things), list(graph.told)
+    for k, t in enumerate(told):
+        if t.name not in RELATIONS or t.others or t.owner == NOBODY:
+            continue
+        behind = next((i for i, o in enumerate(things) if o.number == t.owner and o.first == t.last + 1), None)
+        if behind is None or words[t.last].text not in _ARTICLES or things[behind].first == things[0].first:
+            continue
+        number = 1 + max(o.number for o in things)
+        things[behind] = replace(things[behind], kind=LANDMARK, number=number)
+        told[k] = replace(t, others=(number,))
+    return replace(graph, things=tuple(things), told=tuple(told))
+
+
+def _left_over(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where what is not wanted is excluded: "I don't want the pink hair dryer, give me the other one"."""
+    said = [w.text for w in words]
+    target = next((t for t in graph.things if t.kind == TARGET), None)
+    if graph.intent != "find" or target is None or any(t.kind == EXCLUDED for t in graph.things):
+        return graph
+    other = next((k for k in range(target.last, len(said)) if said[k] in _ONE_LIKE_IT and said[k] not in _ONES), None)
+    wanted = next((k for k in range(target.first - 1, 0, -1) if said[k] in ("want", "need", "like")), None)
+    if other is None or wanted is None or target.first - wanted > _MOST_BEFORE or said[wanted - 1] not in _REFUSALS:
+        return graph
+    last = other + 2 if said[other + 1 : other + 2] == ["one"] else other + 1
+    things = [replace(t, kind=EXCLUDED) if t.number == target.number and t.last <= other else t for t in graph.things]
+    things = [t for t in things if t.first >= last or t.last <= other]
+    new = Thing(other, last, TARGET, 1 + max(t.number for t in graph.things))
+    return replace(graph, things=tuple(sorted((*things, new), key=lambda t: t.first)))
+
+
+def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with what plain words beside the target say that it leaves out."""
+    target = next((t.number for t in graph.things if t.kind == TARGET), None)
+    if target is None:
+        return graph
+    said = [w.text for w in words]
+    told = [t for t in graph.told if not (t.name in _ORDERS and said[t.first : t.last] == ["most"])]
+    for k, t in enumerate(told):  # "most tall": the tallest
+        if t.name in _STATURE and said[t.first - 1 : t.first] == ["most"]:
+            told[k] = replace(t, first=t.first - 1)
+    spans = [(t.first, t.last) for t in graph.things] + [(t.first, t.last) for t in told]
+    read = {i for first, last in spans for i in range(first, last)}
+    names = {t.name for t in told if t.owner in (target, NOBODY)}
+    for k in range(1, len(said)):
+        before = max((t for t in graph.things if t.last <= k), key=lambda t: t.last, default=None)
+        if before is None or before.number != target:
+            continue
+        bare = said[k + 1 : k + 2] in ([], ["."], ["!"], ["?"])
+        if bare and k not in read and said[k - 1] == "the" and "rank" not in names and ordinal([said[k]]) is not None:
+            told.append(Told(k, k + 1, "rank", target))  # "take the third"
+        elif said[k : k + 3] in (["left", "to", "right"], ["right", "to", "left"]) and not names & _ORDERS:
+            told.append(Told(k, k + 1, f"from-{said[k]}", target))
+        elif said[k] == "on" and said[k + 2 : k + 3] and said[k + 2] in _FLOORS and not read & {k, k + 1, k + 2}:
+            told.append(Told(k, k + 3, "low", target))
+    counts = graph.intent == "find" and ("how", "many") in pairwise(said)  # "black chair, have how many?"
+    return replace(graph, intent="count" if counts else graph.intent, told=tuple(told))
+
+
+def _numbered(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with "chair number five" told of the chair, and "the third chair from the door" of the door."""
+    told = list(graph.told)
+    related = {o for t in told for o in t.others}
+    ranked = {t.owner for t in told if t.name == "rank"}
+    for k, r in enumerate(told):  # "the fourth closest chair to the table"
+        order = _EXTREMES.get(words[r.first].text, "") if r.name == "rank" and r.last == r.first + 1 else ""
+        free = next((t for t in graph.things if t.kind == LANDMARK and t.number not in related), None)
+        if order and free is not None:
+            told[k] = replace(r, name=order, others=(free.number,))
+            related.add(free.number)
+    for t in graph.things:
+        said = [w.text for w in words[t.last : t.last + 2]]
+        if said[:1] == ["number"] and ordinal(said[1:]) is not None and not any(r.first == t.last for r in told):
+            told.append(Told(t.last, t.last + 2, "rank", t.number))
+        behind = next((a for a in graph.things if 1 <= a.first - t.last <= _FROM_IT), None)
+        if said[:1] == ["from"] and t.number in ranked and behind is not None and behind.number not in related:
+            told.append(Told(t.last, t.last + 1, "closest", t.number, (behind.number,)))
+    return replace(graph, told=tuple(told))
+
+
+def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, with "on the couch's left" told of the couch's own side, wherever who speaks stands."""
+    owner = next((k for k, w in enumerate(words) if w.end - w.start > len(w.text)), None)
+    behind = [] if owner is None else [w.text for w in words[owner + 1 : owner + 3]]
+    side = next((name for name in behind[: 1 + (behind[:1] == ["own"])] if name in ("left", "right")), "")
+    target = next((t.number for t in graph.things if t.kind == TARGET and not t.first <= (owner or 0) < t.last), None)
+    if (
+        owner is None
+        or not side
+        or target is None
+        or not _PARTS.isdisjoint(w.text for w in words[owner + 2 : owner + 4])
+    ):
+        return graph  # "the table's left leg" is no side
+    things = [t for t in graph.things if not t.first <= owner < t.last]
+    number = 1 + max(t.number for t in graph.things)
+    told = [t for t in graph.told if not t.first <= owner + behind.index(side) + 1 < t.last and t.last != owner - 1]
+    told.append(Told(owner + 1, owner + 1 + len(behind), f"own-{side}", target, (number,)))
+    return replace(graph, things=(*things, Thing(owner, owner + 1, LANDMARK, number)), told=tuple(told))
+
+
 def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
     """The graph, where a pronoun behind a relation stands for its owner, with the relation the other way: in "the chair
     with a trumpet on it" the trumpet is on the chair."""
@@ -471,7 +658,7 @@ def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph
     def turned(t: Told) -> Told:
         if len(t.others) != 1 or t.owner == NOBODY or t.name not in _CONVERSE or t.last >= len(words):
             return t
-        if words[t.last].text not in _BACKWARDS:
+        if words[t.last].text not in _BACKWARDS or t.name == "with":
             return t
         behind = next((p.number for p in graph.things if p.first == t.last), None)
         before = [p.number for p in graph.things if p.last <= t.first and p.number in (t.owner, t.others[0])]
@@ -510,7 +697,13 @@ def _with_denied(graph: SentenceGraph) -> SentenceGraph:
     if not words or any(t.denied for t in graph.told):
         return graph
     told = list(graph.told)
+    related = {o for t in told for o in t.others}
+    target = next((t.number for t in graph.things if t.kind == TARGET), NOBODY)
     for word in words:
+        lacks = next((t for t in graph.things if t.first == word.last and t.kind == LANDMARK), None)
+        if lacks is not None and lacks.number not in related:  # "that has no book"
+            told.append(replace(word, name="with", owner=target, others=(lacks.number,), denied=True))
+            continue
         after = [t for t in told if t.first >= word.last and (t.name in RELATIONS or t.name in _UNARY | _LOOKS)]
         if after:
             k = told.index(min(after, key=lambda t: t.first))

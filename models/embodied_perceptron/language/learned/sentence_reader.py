@@ -345,5 +345,5 @@ def sentence_reader() -> SentenceReader | None:
     try:
         return SentenceReader.load()
     except (ImportError, OSError, ValueError) as error:
-        _LOG.warning("the learned reader cannot be loaded, sentences are read by the rules: %s", error)
+        _LOG.warning("the learned reader cannot be loaded, sentences are read by the closed grammar alone: %s", error)
         return None

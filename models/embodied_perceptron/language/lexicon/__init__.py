@@ -73,10 +73,13 @@ class Mention:
 
 def split_words(text: str) -> list[Word]:
     """Words and punctuation in order; anything else separates words."""
-    plain = text.replace("’", "'")  # same length, so that spans stay true
-    if not plain.isascii():
-        plain = "".join(map(_narrow, plain))
-    return [Word(m.group().lower(), m.start(), m.end()) for m in _TOKEN.finditer(plain)]
+    return [Word(m.group().lower(), m.start(), m.end()) for m in _TOKEN.finditer(in_usual_letters(text))]
+
+
+def in_usual_letters(text: str) -> str:
+    """The text in as many characters, so that spans stay true, letters and apostrophes as they are usually written."""
+    plain = text.replace("’", "'")
+    return plain if plain.isascii() else "".join(map(_narrow, plain))
 
 
 def _narrow(letter: str) -> str:
@@ -308,18 +311,15 @@ def serving(words: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RelationWords:
-    """``relations.json``, compiled.
+    """``relations.json``.
 
     Attributes:
-        relations, unary: (name, pattern over joined words), in order of precedence.
-        viewpoint: where somebody stands or looks.
+        phrases: words -> what they tell of a thing, a name of :data:`~.learned.graph.TOLD`.
         colours: word -> name of the colour.
         materials: words for substances, which geometry cannot judge.
     """
 
-    relations: tuple[tuple[str, re.Pattern[str]], ...]
-    unary: tuple[tuple[str, re.Pattern[str]], ...]
-    viewpoint: re.Pattern[str]
+    phrases: dict[tuple[str, ...], str]
     colours: dict[str, str]
     materials: frozenset[str]
 
@@ -328,15 +328,6 @@ class RelationWords:
 def relation_words() -> RelationWords:
     """The table of relation words that comes with the package."""
     data: dict[str, Any] = json.loads((_FOLDER / "relations.json").read_text(encoding="utf-8"))
-
-    def compiled(pairs: list[list[str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        return tuple((name, re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])")) for name, pattern in pairs)
-
+    phrases = {tuple(said.split()): name for name, many in data["phrases"].items() for said in many.split(",")}
     colours = {word: name for name, words in data["colours"].items() for word in words}
-    return RelationWords(
-        compiled(data["relations"]),
-        compiled(data["unary"]),
-        re.compile(rf"(?<![\w-])(?:{data['viewpoint']})(?![\w-])"),
-        colours,
-        frozenset(data["materials"]),
-    )
+    return RelationWords(phrases, colours, frozenset(data["materials"]))
