@@ -246,11 +246,11 @@ def test_questions_and_tags_refer_to_annotated_objects() -> None:
 def test_pickles_that_run_code_are_refused(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[object, ...]:
-            return (print, ("pwned",))
+            return (eval, ("1 + 1",))
 
     path = tmp_path / "x.pkl"
     path.write_bytes(pickle.dumps({"metainfo": Evil()}))
-    with pytest.raises(UnsafePickleError, match=r"builtins\.print"):
+    with pytest.raises(UnsafePickleError, match=r"builtins\.eval"):
         load_plain_pickle(path)
     path.write_bytes(pickle.dumps({"a": np.arange(3)})[:-4])
     with pytest.raises(UnsafePickleError, match="damaged"):
@@ -288,13 +288,6 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     done = runner.invoke(app, ["generate", "--out", str(tmp_path / "y"), "--split", "dev", "--homes", "1"])
     assert done.exit_code == 1
     assert "split" in done.output
-
-
-@pytest.mark.slow
-def test_ray_makes_the_same_files(root: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    generate(tmp_path / "ray", SEEDS, SPEC, ray_address="local")
-    assert contents(tmp_path / "ray") == contents(root)
 
 
 def test_record_says_states_and_pairs_per_frame(root: Path) -> None:
