@@ -646,7 +646,8 @@ def _own_sides(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
         return graph  # "the table's left leg" is no side
     things = [t for t in graph.things if not t.first <= owner < t.last]
     number = 1 + max(t.number for t in graph.things)
-    told = [t for t in graph.told if not t.first <= owner + behind.index(side) + 1 < t.last and t.last != owner - 1]
+    end = owner + 2 + behind.index(side)
+    told = [t for t in graph.told if (t.last <= owner or t.first >= end) and t.last != owner - 1]  # its words say this
     told.append(Told(owner + 1, owner + 1 + len(behind), f"own-{side}", target, (number,)))
     return replace(graph, things=(*things, Thing(owner, owner + 1, LANDMARK, number)), told=tuple(told))
 
