@@ -47,7 +47,7 @@ from embodied_perceptron.inference.map_predictor import MapPredictor, image_feat
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
-from embodied_perceptron.mapping.image_features import StreamingLookup
+from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -149,18 +149,12 @@ def every_frame(count: int) -> KeyframeConfig:
 # prefixes
 
 
-def prefixes(inference: Predictor, count: int, at: Collection[int], still: int = 0) -> list[Row]:
-    """Costs of an update by ours and the paper's protocol, over the same voxels, windows and views.
-
-    The robot drives for ``count`` frames and then stands for ``still`` more, of which none is a new view; the paper's
-    protocol takes its turn ``at`` some of all.
-    """
-    frames = frames_of(1, count)
-    standing = [again(frames[-1], frames[-1].frame.stamp_ns + 200_000_000 * (i + 1)) for i in range(still)]
-    features = image_features(inference)
+def map_and_predictor(inference: Predictor, count: int) -> tuple[FeatureVolume, ImageFeatures, MapPredictor]:
+    """An empty map that makes a keyframe of each of ``count`` frames, its image features, and the network over it, all
+    as by default."""
+    features, options = image_features(inference), NetworkOptions()
     assert features is not None
     volume = FeatureVolume(None, every_frame(count), features=features)
-    options = NetworkOptions()
     predictor = MapPredictor(
         inference,
         features,
@@ -170,6 +164,19 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         options.window_ahead,
         options.reuse_tolerance,
     )
+    return volume, features, predictor
+
+
+def prefixes(inference: Predictor, count: int, at: Collection[int], still: int = 0) -> list[Row]:
+    """Costs of an update by ours and the paper's protocol, over the same voxels, windows and views.
+
+    The robot drives for ``count`` frames and then stands for ``still`` more, of which none is a new view; the paper's
+    protocol takes its turn ``at`` some of all.
+    """
+    frames = frames_of(1, count)
+    standing = [again(frames[-1], frames[-1].frame.stamp_ns + 200_000_000 * (i + 1)) for i in range(still)]
+    volume, features, predictor = map_and_predictor(inference, count)
+    window_m = NetworkOptions().window_m
     walls, clock = WallFrame(), _Clock()
     rows: list[Row] = []
     last: Detections | None = None
@@ -192,7 +199,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
                 views = [inference.view(f) for f in frames[:n]]
             lookup = _timed(inference.network.lookup([views]), clock)
             center = np.array([*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
-            window = Window(center, np.array([options.window_m, options.window_m, np.inf]), predictor._coarsest)
+            window = Window(center, np.array([window_m, window_m, np.inf]), predictor._coarsest)
             with clock("predict"):
                 sites = copy.as_sparse_tensor(
                     predictor._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0

@@ -30,12 +30,12 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 
 # isort: split
 import torch
-from online import every_frame, frames_of, network
+from online import frames_of, map_and_predictor, network
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from embodied_perceptron.config import NetworkOptions
-from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
+from embodied_perceptron.inference.map_predictor import MapPredictor
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
@@ -197,22 +197,8 @@ def table(stages: _Stages, counted_looks: int, flops_s: float, bytes_s: float) -
 def measure(inference: Predictor, looks: int, skipped: int) -> tuple[_Stages, int]:
     """Drive; every other perception is timed, the others are counted."""
     frames = frames_of(1, looks + skipped)
-    features, stages, counted = image_features(inference), _Stages(), 0
-    assert features is not None
-    volume, options, walls = (
-        FeatureVolume(None, every_frame(len(frames)), features=features),
-        NetworkOptions(),
-        WallFrame(),
-    )
-    predictor = MapPredictor(
-        inference,
-        features,
-        volume.config.voxel_size_m,
-        options.window_m,
-        inference.scores,
-        options.window_ahead,
-        options.reuse_tolerance,
-    )
+    volume, features, predictor = map_and_predictor(inference, len(frames))
+    stages, counted, walls = _Stages(), 0, WallFrame()
     for i, frame in enumerate(frames):
         timed = i % 2 == 0
         with contextlib.ExitStack() as stack:
