@@ -139,12 +139,11 @@ class PersonMask:
         masks = self._look(frame)
         for mask in masks or []:
             hidden |= mask
-        if masks:
-            places = [p for p in places if not any(_same(p, posed, mask, self._reach(p, frame)) for mask in masks)]
+        seen = [_Place(_bounds(posed, mask), frame.stamp_ns) for mask in masks or []]
+        places = [p for p in places if not any(_same(p, now, self._reach(p, frame)) for now in seen)]
         for place in places:
             _hide(hidden, posed, place, self._reach(place, frame))
         if masks is not None:
-            seen = [_Place(_bounds(posed, mask), frame.stamp_ns) for mask in masks]
             self._places[frame.camera] = [*places, *seen]
         if not hidden.any():
             return posed
@@ -250,10 +249,10 @@ def _bounds(posed: PosedFrame, mask: NDArray[np.bool_]) -> F64:
     return np.percentile(_points(posed, rows[::step], columns[::step]), [2, 98], axis=0)
 
 
-def _same(place: _Place, posed: PosedFrame, mask: NDArray[np.bool_], reach_m: float) -> bool:
+def _same(place: _Place, now: _Place, reach_m: float) -> bool:
     """Whether a person seen now may be the one who was there."""
-    now, before = _bounds(posed, mask), place.bounds_m
-    return bool((now[0, :2] <= before[1, :2] + reach_m).all() and (now[1, :2] >= before[0, :2] - reach_m).all())
+    low, high = now.bounds_m[:, :2]
+    return bool((low <= place.bounds_m[1, :2] + reach_m).all() and (high >= place.bounds_m[0, :2] - reach_m).all())
 
 
 def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _Place, reach_m: float) -> None:
