@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, fold_batch_norms, grid_products
+from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, fold_batch_norms, cpu_products
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
@@ -117,6 +117,6 @@ def test_short_products_of_grids_are_right_to_the_third_digit() -> None:
 def test_short_products_only_where_they_are_asked_for_and_multiplied(monkeypatch) -> None:
     for name, there in (("avx512_bf16", False), ("amx_tile", True)):
         monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda there=there: there, raising=False)
-    assert (grid_products("float32"), grid_products("auto")) == (torch.float32, torch.bfloat16)
+    assert (cpu_products("float32"), cpu_products("auto")) == (torch.float32, torch.bfloat16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert grid_products("auto") == torch.float32
+    assert cpu_products("auto") == torch.float32

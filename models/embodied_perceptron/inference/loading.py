@@ -135,10 +135,10 @@ class _MemoryLimit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def fold_batch_norms(module: ModuleT, grid_products: torch.dtype = torch.float32) -> ModuleT:
+def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32) -> ModuleT:
     """A copy for inference: batch norms folded into the convolutions that they follow, weights of images' convolutions
     in channels-last order, grids and ELU by what the CPU does fastest. Outputs agree up to rounding (1e-6 of their
-    range; 1e-2 where ``grid_products``, of :class:`GridConv`, are bfloat16).
+    range; 1e-2 where ``products``, of :class:`GridConv` and of crowded sites, are bfloat16).
 
     A batch norm follows a convolution when it is registered right after it, as in every part of the networks here; any
     other stays as it is.
@@ -155,9 +155,11 @@ def fold_batch_norms(module: ModuleT, grid_products: torch.dtype = torch.float32
             if isinstance(part, nn.Conv2d):
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             elif type(part) is nn.Conv3d:
-                setattr(parent, name, GridConv(part, grid_products))
+                setattr(parent, name, GridConv(part, products))
             elif type(part) is nn.ConvTranspose3d and GridSplit.serves(part):
                 setattr(parent, name, GridSplit(part))
+            elif isinstance(part, SparseConv):
+                part.freeze(products)
             elif type(part) is nn.ELU and part.alpha == 1.0:
                 setattr(parent, name, QuickElu())
     return module
@@ -183,7 +185,7 @@ class GridConv(nn.Module):
     Args:
         conv: whose parameters and numbers it takes over.
         products: of the CPU's convolutions: bfloat16 takes half of the time on a processor that multiplies it
-            (:func:`grid_products`). Sums are float32, inputs and outputs keep their type; pointwise layers, which
+            (:func:`cpu_products`). Sums are float32, inputs and outputs keep their type; pointwise layers, which
             classify, are exact.
     """
 
@@ -258,8 +260,8 @@ class GridSplit(nn.Module):
         return (cells if self.bias is None else cells + self.bias).movedim(-1, 1)
 
 
-def grid_products(precision: Literal["float32", "auto"]) -> torch.dtype:
-    """What convolutions of dense grids multiply on this machine's CPU: with ``auto`` bfloat16, where the processor has
+def cpu_products(precision: Literal["float32", "auto"]) -> torch.dtype:
+    """What convolutions of voxels multiply on this machine's CPU: with ``auto`` bfloat16, where the processor has
     instructions for it."""
     known = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     multiplies = any(asked is not None and asked() for asked in known)
@@ -331,7 +333,7 @@ def load_inference(
         feature_dtype: of a keyframe's image features.
         encoders: what runs them.
         preset, classes: what the caller counts on; None = whatever the file holds.
-        precision: of the dense layers on the CPU, see :func:`grid_products`.
+        precision: of the dense layers on the CPU, see :func:`cpu_products`.
 
     Raises ``WeightsError`` for a name that is not shipped or a shipped file that is damaged, ``CheckpointError`` for a
     file that is none, is damaged, or is of another preset or class list than asked for, ``OSError`` when it cannot be
@@ -341,7 +343,7 @@ def load_inference(
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
-    network, config = fold_batch_norms(network, grid_products(precision)), network.config
+    network, config = fold_batch_norms(network, cpu_products(precision)), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels

@@ -54,23 +54,32 @@ def blocks_of(sites: Sites) -> Blocks | None:
     return Blocks(inside[:-1], around)
 
 
-def convolve_blocks(feats: torch.Tensor, kernel: torch.Tensor, blocks: Blocks) -> torch.Tensor:
-    """(N, Cin) features, (27, Cin, Cout) kernel -> (N, Cout), each block at once.
+def block_filters(kernel: torch.Tensor) -> torch.Tensor:
+    """(27, Cin, Cout) kernel -> (64, Cin, Cout): what the places of a block are multiplied by."""
+    return (_FILTER_3D.to(kernel) @ kernel.reshape(27, -1)).view(64, *kernel.shape[1:])
 
-    Differs from sums offset by offset by rounding alone, some 1e-6 of the largest number around in float32.
+
+def convolve_blocks(feats: torch.Tensor, filters: torch.Tensor, blocks: Blocks) -> torch.Tensor:
+    """(N, Cin) features, (64, Cin, Cout) :func:`block_filters` -> (N, Cout), each block at once.
+
+    Differs from sums offset by offset by rounding alone, some 1e-6 of the largest number around in float32. Filters
+    may be bfloat16: so are the products then, and it is 1e-2.
     """
-    channels, width = kernel.shape[1:]
-    filters = (_FILTER_3D.to(kernel) @ kernel.reshape(27, -1)).view(64, channels, width)
+    channels, width = filters.shape[1:]
     padded = torch.cat([feats, feats.new_zeros(1, channels)])
     out = feats.new_empty(len(feats), width)
     source, target, inside, around = padded.view(-1).numpy(), out.numpy(), blocks.inside.numpy(), blocks.around.numpy()
     chunk = min(_CHUNK, len(around))
     read, product = feats.new_empty(64 * chunk * channels), feats.new_empty(64 * chunk * width)
+    rounded = [x.to(filters.dtype) for x in (read, product)] if filters.dtype != feats.dtype else [read, product]
     for start in range(0, len(around), chunk):
         end = min(start + chunk, len(around))
         left, right = (x[: 64 * (end - start) * n] for x, n in ((read, channels), (product, width)))
         _read(source, around[start:end], left.numpy())
-        torch.bmm(left.view(64, -1, channels), filters, out=right.view(64, -1, width))
+        a, b = (x[: len(y)] for x, y in zip(rounded, (left, right), strict=True))
+        torch.bmm((a if a is left else a.copy_(left)).view(64, -1, channels), filters, out=b.view(64, -1, width))
+        if filters.dtype != feats.dtype:
+            right.copy_(b)
         _write(right.numpy(), inside[start:end], target)
     return out
 

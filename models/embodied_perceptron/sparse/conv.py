@@ -8,13 +8,17 @@ import torch
 from torch import nn
 
 from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.sparse.blocks import KERNEL_SIZE, block_filters
 from embodied_perceptron.sparse.engine import TorchEngine
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 
 class _ConvolutionBase(nn.Module):
-    """Holds ``kernel`` (K, Cin, Cout), or (Cin, Cout) for 1x1 at stride 1, and ``bias`` (1, Cout) or None."""
+    """Holds ``kernel`` (K, Cin, Cout), or (Cin, Cout) for 1x1 at stride 1, and ``bias`` (1, Cout) or None.
+
+    ``filters``: of a crowded convolution that does not change any more (:meth:`SparseConv.freeze`).
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, bias: bool) -> None:
         super().__init__()
@@ -28,6 +32,7 @@ class _ConvolutionBase(nn.Module):
         self.kernel_size = kernel_size
         self.stride = stride
         self.crowded = False
+        self.filters: torch.Tensor | None = None
         pointwise = kernel_size == 1 and stride == 1
         shape = (in_channels, out_channels) if pointwise else (kernel_size**3, in_channels, out_channels)
         self.kernel = nn.Parameter(torch.empty(shape))
@@ -57,7 +62,8 @@ class _ConvolutionBase(nn.Module):
             feats = x.feats.new_zeros(len(out_sites), self.out_channels) + 0.0 * self.kernel.sum()
         else:
             engine = x.sites.engine
-            where = (x.sites, out_sites, self.kernel_size, transposed, self.crowded)
+            crowded = self.crowded if self.filters is None or torch.is_grad_enabled() else self.filters
+            where = (x.sites, out_sites, self.kernel_size, transposed, crowded)
             if self.bias is not None and isinstance(engine, TorchEngine) and not takes_loops(x.feats):
                 return SparseTensor(out_sites, engine.convolve(x.feats, self.kernel, *where, self.bias))
             feats = engine.convolve(x.feats, self.kernel, *where)
@@ -86,6 +92,12 @@ class SparseConv(_ConvolutionBase):
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, bias)
         self.crowded = crowded
+
+    def freeze(self, products: torch.dtype) -> None:
+        """For inference, after the last change of the kernel: what crowded sites are multiplied by is made once. The
+        CPU multiplies them in this precision; sums keep that of the features."""
+        if self.crowded and self.kernel_size == KERNEL_SIZE:
+            self.filters = block_filters(self.kernel.detach()).to(products)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         return self._run(x, x.sites.coarser(self.stride), transposed=False)

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.sparse import cpu_kernels, fused
-from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, blocks_of, convolve_blocks
+from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, block_filters, blocks_of, convolve_blocks
 from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites, empty_row
 
 EngineName = Literal["auto", "torch", "minkowski"]
@@ -35,7 +35,7 @@ class TorchEngine:
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
-        crowded: bool = False,
+        crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As any engine; ``bias``: (1, Cout) added along the way, where the compiled loops do not compute."""
@@ -57,11 +57,12 @@ class TorchEngine:
             return result
         blocks: Blocks | None = None
         served = kernel_size == KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
-        if crowded and served:
+        if crowded is not False and served:
             if in_sites.engine_state is None:
                 in_sites.engine_state = (blocks_of(in_sites),)  # None for a set that is not crowded
             (blocks,) = in_sites.engine_state
-        result = _Convolution.apply(feats, kernel, kernel_map, blocks)  # type: ignore[no-untyped-call]
+        filters = crowded if isinstance(crowded, torch.Tensor) else None
+        result = _Convolution.apply(feats, kernel, kernel_map, blocks, filters)  # type: ignore[no-untyped-call]
         return result
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
@@ -103,12 +104,17 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, find_map: Callable[[], KernelMap], blocks: Blocks | None
+        ctx: Any,
+        feats: torch.Tensor,
+        kernel: torch.Tensor,
+        find_map: Callable[[], KernelMap],
+        blocks: Blocks | None,
+        filters: torch.Tensor | None,
     ) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
         ctx.find_map = find_map
         if blocks is not None:
-            return convolve_blocks(feats, kernel, blocks)
+            return convolve_blocks(feats, block_filters(kernel) if filters is None else filters, blocks)
         kernel_map = find_map()
         if kernel_map.identity is not None:
             out = feats @ kernel[kernel_map.identity]
@@ -120,7 +126,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         feats, kernel = ctx.saved_tensors
         kernel_map: KernelMap = ctx.find_map()
         pairs = [(k, i, o) for k, (i, o) in enumerate(kernel_map.pairs) if k != kernel_map.identity and len(i)]
@@ -137,7 +143,7 @@ class _Convolution(torch.autograd.Function):
             if kernel_map.identity is not None:
                 grad_kernel[kernel_map.identity] = feats.t() @ grad_out
             _gather_outer(feats, grad_out, pairs, grad_kernel)
-        return grad_feats, grad_kernel, None, None
+        return grad_feats, grad_kernel, None, None, None
 
 
 def gather_multiply_scatter(

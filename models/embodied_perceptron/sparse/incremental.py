@@ -134,14 +134,14 @@ class IncrementalEngine(TorchEngine):
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
-        crowded: bool = False,
+        crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See :class:`TorchEngine`. What is returned may be kept: it must not be changed."""
         where = in_sites, out_sites, kernel_size, transposed, crowded, bias
         memory = self._memory()
         # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
-        if memory is None or transposed or crowded or torch.is_grad_enabled():
+        if memory is None or transposed or crowded is not False or torch.is_grad_enabled():
             return super().convolve(feats, kernel, *where)
         if not memory.sites.is_open or not takes_loops(feats, kernel):
             return super().convolve(feats, kernel, *where)

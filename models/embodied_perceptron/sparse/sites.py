@@ -54,13 +54,14 @@ class Engine(Protocol):
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
-        crowded: bool = False,
+        crowded: bool | torch.Tensor = False,
     ) -> torch.Tensor:
         """(N_in, Cin) features, (K, Cin, Cout) kernel -> (N_out, Cout); zero where no input is in reach.
 
         Not transposed: ``out[o] = sum_k feats[o + offset_k * stride_in] @ kernel[k]``. Transposed:
         ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``. ``crowded``: the caller expects sites that coarser
-        ones were split into, and allows for the rounding of what is computed on the lattice of twice their stride.
+        ones were split into, and allows for the rounding of what is computed on the lattice of twice their stride; with
+        the kernel's filters for that where they were made before (:func:`~.blocks.block_filters`).
         """
         ...
 
@@ -70,13 +71,13 @@ class Engine(Protocol):
 
 
 def unique_keys(keys: torch.Tensor) -> torch.Tensor:
-    """(N,) int64 -> sorted, each once. On the CPU ten times as fast as ``torch.unique``: numpy sorts with vectors."""
+    """(N,) int64 site keys -> sorted, each once. On the CPU many times as fast as ``torch.unique``."""
     if not takes_loops(keys):
         distinct: torch.Tensor = torch.unique(keys)
         return distinct
     found = np.empty(len(keys), np.int64)
-    found = found[: cpu_kernels.without_repetitions(keys.numpy(), found)]  # floored sorted keys repeat in runs
-    return torch.from_numpy(distinct_keys(found))
+    count = cpu_kernels.distinct(keys.contiguous().numpy(), found)
+    return torch.from_numpy(distinct_keys(keys.numpy()) if count < 0 else found[:count].copy())
 
 
 def _distinct(ordered: torch.Tensor, ends: torch.Tensor | slice) -> tuple[torch.Tensor, list[int]]:
