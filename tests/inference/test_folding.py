@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, fold_batch_norms, cpu_products
+from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, cpu_products, fold_batch_norms
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 

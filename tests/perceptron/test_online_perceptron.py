@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -86,6 +87,24 @@ def test_the_same_frames_give_the_same_answers():
     assert [o.as_dict() for o in a.objects] == [o.as_dict() for o in b.objects]
     np.testing.assert_array_equal(a.semantic.labels, b.semantic.labels)
     np.testing.assert_array_equal(a.semantic.centers_m, b.semantic.centers_m)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_cells_are_decoded_beside_boxes_where_there_is_a_core_for_them(cores, monkeypatch):
+    alone = run(perceptron(), walk(2, 8))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    it, threads = perceptron(), set()
+    occupancy = it.inference.occupancy
+
+    def watched(*args):
+        threads.add(threading.get_ident() == threading.main_thread().ident)
+        return occupancy(*args)
+
+    monkeypatch.setattr(it.inference, "occupancy", watched)
+    seen = run(it, walk(2, 8))
+    assert threads == {cores == 1}
+    assert [o.as_dict() for o in seen.objects] == [o.as_dict() for o in alone.objects]
+    np.testing.assert_array_equal(seen.semantic.labels, alone.semantic.labels)
 
 
 def test_an_empty_map_has_nothing():

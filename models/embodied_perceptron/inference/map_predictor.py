@@ -16,7 +16,7 @@ depends on those before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -29,6 +29,7 @@ from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import nms
+from embodied_perceptron.inference.beside import beside
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
@@ -399,11 +400,18 @@ class MapPredictor:
         if last is not None and reuse is not None and last.answers(sites, seen, region, answered, reuse, cell):
             return last.prediction
         kept = reuse is not None and takes_loops(sites.keys)
-        with self._memory.over(sites) if kept else nullcontext(sites) as sites:
-            scene = inference.encode(sites, views, copy.manhattan)
-        if config.detection is not None:
-            found = inference.boxes(scene, self.scores.decode)
-        semantic = None if config.occupancy is None else inference.occupancy(scene, anchor.tolist())
+        cells: list[Callable[[], SemanticVoxels]] = []
+
+        def fill(levels: SceneFeatures) -> None:
+            cells.append(beside(lambda: inference.occupancy(levels, anchor.tolist()), takes_loops(sites.keys)))
+
+        try:
+            with self._memory.over(sites) if kept else nullcontext(sites) as sites:
+                scene = inference.encode(sites, views, copy.manhattan, None if config.occupancy is None else fill)
+            if config.detection is not None:
+                found = inference.boxes(scene, self.scores.decode)
+        finally:
+            semantic = cells[0]() if cells else None
         parts = (ScenePart(scene, Region.everywhere()),)
         prediction = ScenePrediction(found, semantic, region, answered, scene, floor_z_m, parts=parts)
         if reuse is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -174,7 +174,11 @@ class Predictor:
 
     @torch.inference_mode()
     def encode(
-        self, sites: SparseTensor, views: Sequence[View] | ImageLookup = (), manhattan: ManhattanFrame = WORLD
+        self,
+        sites: SparseTensor,
+        views: Sequence[View] | ImageLookup = (),
+        manhattan: ManhattanFrame = WORLD,
+        on_levels: Callable[[SceneFeatures], None] | None = None,
     ) -> SceneFeatures:
         """Backbone, fusion and detection neck over one scene.
 
@@ -185,6 +189,7 @@ class Predictor:
                 ``manhattan``
                 frame.
             manhattan: the wall-aligned frame of the sites.
+            on_levels: called as soon as all is there that :meth:`occupancy` reads, before the neck.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -194,7 +199,12 @@ class Predictor:
         lookup: ImageLookup | None = None
         if config.uses_images:
             lookup = views if callable(views) else self.network.lookup([views])
-        return SceneFeatures(**vars(self.network(sites, lookup)), manhattan=manhattan)
+
+        def scene(shared: SharedFeatures) -> SceneFeatures:
+            return SceneFeatures(**vars(shared), manhattan=manhattan)
+
+        hook = None if on_levels is None else lambda shared: on_levels(scene(shared))
+        return scene(self.network(sites, lookup, on_levels=hook))
 
     @torch.inference_mode()
     def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:

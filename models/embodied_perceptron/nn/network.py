@@ -375,15 +375,22 @@ class PerceptionNetwork(nn.Module):
         return ViewLookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
 
     def forward(
-        self, sites: SparseTensor, lookup: ImageLookup | None = None, prefer: Preference | None = None
+        self,
+        sites: SparseTensor,
+        lookup: ImageLookup | None = None,
+        prefer: Preference | None = None,
+        on_levels: Callable[[SharedFeatures], None] | None = None,
     ) -> SharedFeatures:
         """Backbone, fusion and detection neck over a batch of scenes: what all heads share.
 
         Args:
             sites, lookup: see :meth:`encode`.
             prefer: for training: the sites that the detection neck does not prune.
+            on_levels: called as soon as the levels are there, without the neck's part.
         """
         levels = self.encode(sites, lookup)
+        if on_levels is not None:
+            on_levels(SharedFeatures(sites, levels, lookup, None))
         detection: DetectionOutput | None = None
         if self.detection is not None:
             detection = self.detect(levels, None if prefer is None else prefer(levels))

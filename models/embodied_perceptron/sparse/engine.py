@@ -109,7 +109,7 @@ class _Convolution(torch.autograd.Function):
         kernel: torch.Tensor,
         find_map: Callable[[], KernelMap],
         blocks: Blocks | None,
-        filters: torch.Tensor | None,
+        filters: torch.Tensor | None = None,
     ) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
         ctx.find_map = find_map

@@ -28,7 +28,7 @@ class MinkowskiEngineAdapter:
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
-        crowded: bool = False,
+        crowded: bool | torch.Tensor = False,
     ) -> torch.Tensor:
         manager = _manager(in_sites)
         function = ME.MinkowskiConvolutionTransposeFunction if transposed else ME.MinkowskiConvolutionFunction

@@ -1,0 +1,63 @@
+"""Two parts of a perception at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import pytest
+import torch
+
+from embodied_perceptron.inference.beside import beside
+
+VALUE: ContextVar[int] = ContextVar("value", default=0)
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    yield
+    assert not [t for t in threading.enumerate() if t.name == "beside"]  # none is left
+
+
+def test_both_run_at_once() -> None:
+    met = threading.Barrier(2, timeout=20)
+
+    def other() -> int:
+        met.wait()
+        return threading.get_ident()
+
+    result = beside(other)
+    met.wait()  # neither gets on alone
+    assert result() != threading.get_ident()
+
+
+def test_the_context_of_the_caller_holds() -> None:
+    token = VALUE.set(7)
+    try:
+        assert beside(VALUE.get)() == 7
+    finally:
+        VALUE.reset(token)
+
+
+def test_what_fails_there_fails_here() -> None:
+    def fails() -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    result = beside(fails)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        result()
+
+
+@pytest.mark.parametrize("alone", ["one thread", "a device"])
+def test_work_that_has_no_core_of_its_own_is_done_when_it_is_asked_for(
+    alone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if alone == "one thread":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    calls: list[int] = []
+    result = beside(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one thread")
+    assert calls == []
+    result()
+    assert calls == [threading.get_ident()]
