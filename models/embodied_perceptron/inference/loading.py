@@ -333,7 +333,7 @@ def load_inference(
         feature_dtype: of a keyframe's image features.
         encoders: what runs them.
         preset, classes: what the caller counts on; None = whatever the file holds.
-        precision: of the dense layers on the CPU, see :func:`cpu_products`.
+        precision: of most products on the CPU, see :func:`cpu_products`.
 
     Raises ``WeightsError`` for a name that is not shipped or a shipped file that is damaged, ``CheckpointError`` for a
     file that is none, is damaged, or is of another preset or class list than asked for, ``OSError`` when it cannot be
