@@ -17,7 +17,8 @@ the network does not run. The boxes are compared then too: what has changed sinc
 Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
 second. Rates: one thread fuses at 30 Hz, one encodes and one perceives as fast as it can, as in the node.
 
-One torch thread. Ratios are of CPU time, which does not see what else the machine does; rates are of wall time.
+Ratios are of CPU time of one torch thread, which does not see what else the machine does; rates are of wall time, with
+as many threads as the node has.
 """
 
 from __future__ import annotations
@@ -428,6 +429,7 @@ def main() -> int:
     parser.add_argument("--laps", type=int, default=4, help="at least 3")
     parser.add_argument("--seconds", type=float, default=15.0, help="for the rates")
     options = report.parse(parser, frames=6, last=2, rooms=1, poses=10, laps=3, seconds=2.0)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     inference, name = network(options.weights, options.precision)
     warm_up()
@@ -443,6 +445,7 @@ def main() -> int:
     last, standing = rows[count - compared : count], rows[-compared:]
     everything = ("encode", "fuse", "network", "geometry")
     lap = laps(inference, options.rooms, options.poses, options.laps)
+    torch.set_num_threads(threads)
     rate = rates(inference, min(options.rooms, 2), min(options.poses, 40), options.seconds)
     results: Row = {
         "weights": name,
