@@ -205,7 +205,7 @@ def test_random_lives_on_a_device_are_those_on_the_cpu(
 ) -> None:
     """Frames, eviction, corrected poses, cleared boxes, files, resets; counts that a device tells late."""
     rng = np.random.default_rng(budget)
-    monkeypatch.setattr(device_map, "_ERASED_AT_ONCE", 7)
+    monkeypatch.setattr(device_map, "_CLEARED_AT_ONCE", 7)
     monkeypatch.setattr(device_map, "_FIRST_SLOTS", first_slots)
     monkeypatch.setattr(device_map._Counts, "ready", lambda counts: bool(rng.random() < 0.3))
     config = VolumeConfig(voxel_size_m=0.04, max_range_m=2.5, radius_m=2.5, max_blocks=budget)
