@@ -183,6 +183,19 @@ def test_kernels_agree_on_borders_of_voxels() -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
+@pytest.mark.parametrize("few_cells", [1, 1 << 21])
+def test_where_points_lie_is_found_in_a_large_box_too(few_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around what the camera could see, or around the points themselves."""
+    monkeypatch.setattr(device_map, "_FEW_CELLS", few_cells)
+    volumes = [FeatureVolume(CONFIGS["radius"], kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for frame in random_walk(4, 5):
+        reports = [volume.integrate(frame) for volume in volumes]
+        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
+    a, b = (v.snapshot(1) for v in volumes)
+    np.testing.assert_array_equal(a.coords, b.coords)
+    np.testing.assert_array_equal(a.mean_point_m, b.mean_point_m)
+
+
 def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
     camera = read_tum_camera(kitchen_dir)
     poses, colors = dict(camera.poses), dict(camera.color_files)

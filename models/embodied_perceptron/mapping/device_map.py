@@ -49,6 +49,7 @@ from embodied_perceptron.mapping.voxels import (
     EVIDENCE_MAX,
     HITS,
     HITS_CAP,
+    OFFSET,
     OFFSET_BITS,
     OFFSET_UNITS,
     RECORD,
@@ -391,15 +392,19 @@ def place_points(
             mask = BLOCK_EDGE - 1
             local = ((a & mask) << (2 * BLOCK_BITS)) | ((b & mask) << BLOCK_BITS) | (c & mask)
             place[points] = (np.int64(number - 1) << (3 * BLOCK_BITS)) | local
-            row = values[points]
-            row[0] = 1
-            row[1], row[2], row[3] = i & (OFFSET_UNITS - 1), j & (OFFSET_UNITS - 1), k & (OFFSET_UNITS - 1)
-            row[4], row[5], row[6], row[7] = color[v, u, 0], color[v, u, 1], color[v, u, 2], 0
+            values[points, HITS] = 1
+            values[points, OFFSET] = i & (OFFSET_UNITS - 1)
+            values[points, OFFSET + 1] = j & (OFFSET_UNITS - 1)
+            values[points, OFFSET + 2] = k & (OFFSET_UNITS - 1)
+            values[points, COLOR] = color[v, u, 0]
+            values[points, COLOR + 1] = color[v, u, 1]
+            values[points, COLOR + 2] = color[v, u, 2]
+            values[points, EVIDENCE] = 0
             bit = np.uint64(1) << np.uint64(local & 63)
             word = seen[number - 1, local >> 6]
             if not word & bit:
                 seen[number - 1, local >> 6] = word | bit
-                row[7] = EVIDENCE_HIT
+                values[points, EVIDENCE] = EVIDENCE_HIT
                 touched += 1
             points += 1
     return blocks, points, total, touched
@@ -900,3 +905,13 @@ class DeviceMap:
 def _occupied(rows: torch.Tensor) -> torch.Tensor:
     """(B,) int64 how many voxels copied blocks hold."""
     return torch.count_nonzero(rows[..., HITS], dim=1)
+
+
+def warm_up(view: FrameView, rule: ClearingRule) -> None:
+    """Compile what most frames do without: points that are far apart, and blocks that are refused."""
+    band = view.bands()[0]
+    point_bounds(
+        view.depth_m, view.ray_x, view.ray_y, view.origin, rule.min_range_m, rule.max_range_m, *band, np.empty((2, 3))
+    )
+    points = _Points.of(view, band, rule, 1.0)
+    points.settled(np.full(len(points.keys), -1, np.int32), None)
