@@ -34,6 +34,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 import torch
 from online import again, every_frame, frames_of
 from paper_training import narrowed
+from torch._C import DispatchKey
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -130,8 +131,8 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
         kwargs = kwargs or {}
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:  # made of others, which are what a device is asked for
-                return func.decompose(*args, **kwargs)
+            with self:  # made of others, which are what a device is asked for; not by decompositions for compilers
+                return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         first = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)  # numbers may come from anywhere
         result = func(*args, **kwargs)

@@ -183,6 +183,19 @@ def test_kernels_agree_on_borders_of_voxels() -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
+@pytest.mark.parametrize("few_cells", [1, 1 << 21])
+def test_where_points_lie_is_found_in_a_large_box_too(few_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around what the camera could see, or around the points themselves."""
+    monkeypatch.setattr(device_map, "_FEW_CELLS", few_cells)
+    volumes = [FeatureVolume(CONFIGS["radius"], kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for frame in random_walk(4, 5):
+        reports = [volume.integrate(frame) for volume in volumes]
+        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
+    a, b = (v.snapshot(1) for v in volumes)
+    np.testing.assert_array_equal(a.coords, b.coords)
+    np.testing.assert_array_equal(a.mean_point_m, b.mean_point_m)
+
+
 def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
     camera = read_tum_camera(kitchen_dir)
     poses, colors = dict(camera.poses), dict(camera.color_files)
@@ -205,7 +218,7 @@ def test_random_lives_on_a_device_are_those_on_the_cpu(
 ) -> None:
     """Frames, eviction, corrected poses, cleared boxes, files, resets; counts that a device tells late."""
     rng = np.random.default_rng(budget)
-    monkeypatch.setattr(device_map, "_ERASED_AT_ONCE", 7)
+    monkeypatch.setattr(device_map, "_CLEARED_AT_ONCE", 7)
     monkeypatch.setattr(device_map, "_FIRST_SLOTS", first_slots)
     monkeypatch.setattr(device_map._Counts, "ready", lambda counts: bool(rng.random() < 0.3))
     config = VolumeConfig(voxel_size_m=0.04, max_range_m=2.5, radius_m=2.5, max_blocks=budget)

@@ -513,29 +513,6 @@ def test_keys_are_sorted_and_each_once() -> None:
         assert torch.equal(keys, before)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
-    count=st.integers(1, 400),
-    edge=st.sampled_from([1, 3, 20, 4000]),
-    stride=st.sampled_from([1, 2, 3, 16]),
-    samples=st.sampled_from([1, 3]),
-)
-def test_sites_are_found_once_by_marks_as_by_sorting(
-    seed: int, count: int, edge: int, stride: int, samples: int
-) -> None:
-    g = torch.Generator().manual_seed(seed)
-    coords = torch.randint(-edge, edge + 1, (count, 3), generator=g) * stride + torch.randint(-9, 9, (3,), generator=g)
-    keys = pack_site_keys(torch.randint(0, samples, (count,), generator=g) + 5, coords)
-    out = np.empty(count, np.int64)
-    found = cpu_kernels.distinct(keys.numpy(), out)
-    slow = np.unique(keys.numpy())
-    if samples == 1 and edge <= 20:  # near each other
-        assert np.array_equal(out[:found], slow)
-    assert found == -1 or np.array_equal(out[:found], slow)
-    assert torch.equal(unique_keys(keys), torch.from_numpy(slow))
-
-
 def test_norms_match_torch() -> None:
     x = random_tensor(7, 90, 4)
     bn = SparseBatchNorm(4).double()

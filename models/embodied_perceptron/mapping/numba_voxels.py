@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.bits import lowest_bit
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import KEY_BITS
 from embodied_perceptron.mapping.block_copies import Arena
@@ -38,20 +39,6 @@ from embodied_perceptron.mapping.voxels import (
 # kernels of the map
 
 Array = NDArray[Any]
-
-# position of the lowest set bit of a 64-bit word: multiply the isolated bit by a de Bruijn sequence
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_BIT_INDEX = np.zeros(64, np.int64)
-for _i in range(64):
-    _BIT_INDEX[((int(_DE_BRUIJN) << _i) & 0xFFFFFFFFFFFFFFFF) >> 58] = _i
-
-
-@njit(cache=True, inline="always")
-def lowest_bit(word: int) -> int:
-    """Position of the lowest set bit of a uint64 that is not 0."""
-    isolated = word & (~word + np.uint64(1))
-    position: int = _BIT_INDEX[(isolated * _DE_BRUIJN) >> np.uint64(58)]
-    return position
 
 
 @njit(cache=True, nogil=True)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.bits import lowest_bit
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.mapping.block_copies import BlockView, Index, Rooms, carried_blocks
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
-from embodied_perceptron.mapping.numba_voxels import lowest_bit
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD
 
 Array = NDArray[Any]

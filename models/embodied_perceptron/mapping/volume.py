@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.mapping import device_map
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
@@ -512,6 +513,7 @@ def warm_up() -> None:
         frame = PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T)
         volume.integrate(frame)
         on_device.integrate(frame)
+    device_map.warm_up(FrameView.of(frame, config.voxel_size_m), volume._rule)
     volume.snapshot(1)
     volume.as_sparse_tensor(2, min_hits=1)
     rows = volume._map.gather(1)

@@ -156,7 +156,7 @@ def _count_in_blocks(
     other_half: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Blocks are ordered by (x, y, z); those from ``low`` to ``high`` may hold what counts. Of a block that lies whole
-    within or without, no voxel is asked."""
+    within, around or without, no voxel is asked."""
     inside = np.zeros(len(center), np.int64)
     around = np.zeros(len(center), np.int64)
     newest = np.zeros(len(center), np.int64)
@@ -164,25 +164,49 @@ def _count_in_blocks(
     for b in range(len(center)):
         block, last = slabs[b]
         is_explained = starts[b + 1] > starts[b]
+        cx, cy, cz = center[b]
+        half_a, half_b, half_g = half[b]
+        ax, ay, az = R[b, 0, 0], R[b, 1, 0], R[b, 2, 0]
+        bx, by, bz = R[b, 0, 1], R[b, 1, 1], R[b, 2, 1]
+        gx, gy, gz = R[b, 0, 2], R[b, 1, 2], R[b, 2, 2]
         while block < last and inside[b] < enough:
-            x, y, z = coords[block]
-            if y < low[b, 1] or (y == low[b, 1] and z < low[b, 2]):
-                block = _first_not_below(coords, block, last, x, low[b, 1], low[b, 2])
+            i, j, k = coords[block]
+            if j < low[b, 1] or (j == low[b, 1] and k < low[b, 2]):
+                block = _first_not_below(coords, block, last, i, low[b, 1], low[b, 2])
                 continue
-            if y > high[b, 1]:
-                block = _first_not_below(coords, block, last, x + 1, low[b, 1], low[b, 2])
+            if j > high[b, 1]:
+                block = _first_not_below(coords, block, last, i + 1, low[b, 1], low[b, 2])
                 continue
-            if z < low[b, 2] or z > high[b, 2]:
-                block = _first_not_below(coords, block, last, x, y + (z > high[b, 2]), low[b, 2])
+            if k < low[b, 2] or k > high[b, 2]:
+                block = _first_not_below(coords, block, last, i, j + (k > high[b, 2]), low[b, 2])
                 continue
             least, most = _excess_of_block(coords[block], block_m, center[b], R[b], half[b])
             first, end = ranges[block]
             if most < -rounding_m and not is_explained:
                 inside[b] += end - first
                 newest[b] = max(newest[b], newest_ns[block])
-            elif least <= margin + rounding_m:
+            elif least > rounding_m and most <= margin - rounding_m:
+                around[b] += end - first
+            elif least > margin + rounding_m:
+                pass
+            elif not is_explained:  # without branches, so that several voxels are asked at once
+                within, near, stamp = 0, 0, newest[b]
                 for row in range(first, end):
-                    excess = _excess(points, row, center[b], R[b], half[b])
+                    x, y, z = points[row, 0] - cx, points[row, 1] - cy, points[row, 2] - cz
+                    excess = abs((x * ax + y * ay) + z * az) - half_a
+                    excess = max(excess, abs((x * bx + y * by) + z * bz) - half_b)
+                    excess = max(excess, abs((x * gx + y * gy) + z * gz) - half_g)
+                    within += excess <= 0.0
+                    near += excess <= margin
+                    stamp = max(stamp, stamps[row] if excess <= 0.0 else stamp)
+                inside[b] += within
+                around[b] += near - within
+                newest[b] = stamp
+            else:
+                for row in range(first, end):
+                    x, y, z = points[row, 0] - cx, points[row, 1] - cy, points[row, 2] - cz
+                    excess = max(abs((x * ax + y * ay) + z * az) - half_a, abs((x * bx + y * by) + z * bz) - half_b)
+                    excess = max(excess, abs((x * gx + y * gy) + z * gz) - half_g)
                     if excess <= 0.0:
                         inside[b] += 1
                         newest[b] = max(newest[b], stamps[row])

@@ -17,7 +17,6 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS
 
 Floats = NDArray[np.floating[Any]]
-_MARKS_PER_KEY, _FEW_MARKS = 64, 1 << 16  # bytes that are cleared and read faster than keys are sorted
 
 
 def serves(*tensors: torch.Tensor) -> bool:
@@ -107,52 +106,6 @@ def interpolate(
             weight[m] += share
             for c in range(feats.shape[1]):
                 total[m, c] += feats[row, c] * share
-
-
-@njit(cache=True, nogil=True)
-def distinct(keys: NDArray[np.int64], out: NDArray[np.int64]) -> int:
-    """Write the site keys to ``out``, sorted and each once, and return how many: by marks in a box around them, at a
-    sixth of the time of sorting. -1 where they are not of one sample or lie too far apart for that."""
-    n = keys.shape[0]
-    if n == 0:
-        return 0
-    sample, first = keys[0] >> (3 * SITE_BITS), site_coordinates(keys[0])
-    low_x, low_y, low_z = first
-    high_x, high_y, high_z = first
-    apart = 0  # the lowest bit that is set: that of the stride
-    for i in range(n):
-        if keys[i] >> (3 * SITE_BITS) != sample:
-            return -1
-        x, y, z = site_coordinates(keys[i])
-        low_x, low_y, low_z = min(low_x, x), min(low_y, y), min(low_z, z)
-        high_x, high_y, high_z = max(high_x, x), max(high_y, y), max(high_z, z)
-        apart |= (x - first[0]) | (y - first[1]) | (z - first[2])
-    stride = apart & -apart if apart != 0 else 1
-    columns, height = (high_y - low_y) // stride + 1, ((high_z - low_z) // stride + 8) // 8 * 8
-    marks_count = ((high_x - low_x) // stride + 1) * columns * height
-    if marks_count > _MARKS_PER_KEY * n + _FEW_MARKS:
-        return -1
-    shift = 0
-    while 1 << shift < stride:
-        shift += 1
-    marks = np.zeros(marks_count, np.uint8)
-    for i in range(n):
-        x, y, z = site_coordinates(keys[i])
-        marks[(((x - low_x) >> shift) * columns + ((y - low_y) >> shift)) * height + ((z - low_z) >> shift)] = 1
-    eight = marks.view(np.uint64)  # most are empty
-    low = keys[0] + ((low_x - first[0]) << (2 * SITE_BITS)) + ((low_y - first[1]) << SITE_BITS) + (low_z - first[2])
-    found, at, words = 0, 0, height // 8
-    for column in range(marks_count // height):
-        x, y = column // columns, column % columns
-        base = low + ((x << (2 * SITE_BITS)) + (y << SITE_BITS)) * stride
-        for word in range(words):
-            if eight[at] != 0:
-                for z in range(8 * word, 8 * word + 8):
-                    if marks[column * height + z] != 0:
-                        out[found] = base + z * stride
-                        found += 1
-            at += 1
-    return found
 
 
 @njit(cache=True, nogil=True)
