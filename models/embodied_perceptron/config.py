@@ -422,7 +422,8 @@ class NetworkOptions:
             answer, from :attr:`ScorePolicy.decode` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
         precision: of most products on the CPU (occupancy, refinement, detection neck): "auto" multiplies bfloat16 where
-            the processor has instructions for it, in half of the time; answers then differ in the second or third digit.
+            the processor has instructions for it, in half of the time; answers then differ in the second or third
+            digit.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
