@@ -69,8 +69,8 @@ class Place:
 
     @property
     def is_heard(self) -> bool:
-        """Whether a detector says, or could have said, something of it."""
-        return any(t.said or t.silent for t in self.evidence)
+        """Whether a detector says something of it, or could have said one of the names that the network says."""
+        return any(one.bears_on(self.prior) for one in self.evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +151,28 @@ def fuse(
         exists = sum(posterior.values())
         if place.prior is None and exists < min_probability:
             continue
+        before = {} if place.prior is None else place.prior
+        named = {}
+        for i in place.rows.tolist():
+            label, score = network.labels[i], float(network.scores[i])
+            if label != UNNAMED:
+                p = _moved(score, before.get(label), posterior.get(label, 0.0))
+                named[label] = max(named.get(label, 0.0), p)
+                add(network.boxes[i], p, label, posterior)
         least = min_probability if place.prior is None else _LEAST
-        names = {name: p for name, p in posterior.items() if name != UNNAMED and p >= least}
-        for name, p in names.items():
-            add(_box_of(name, place, network, things), p, name, posterior)
-        best = max(names.values(), default=0.0)
-        if best < NAME_SHARE * exists:
+        for name in sorted({name for one in place.evidence for name in one.said} - named.keys()):
+            if posterior.get(name, 0.0) >= least:
+                named[name] = posterior[name]
+                add(_box_of(name, place, network, things), named[name], name, posterior)
+        best = max(named.values(), default=0.0)
+        nameless = [i for i in place.rows.tolist() if network.labels[i] == UNNAMED]
+        if best >= NAME_SHARE * exists or not (nameless or _is_unsure_now(place.prior)):
+            continue
+        was = sum(before.values())
+        for i in nameless:
+            p = max(_moved(float(network.scores[i]), was, exists), best + _MARGIN)
+            add(network.boxes[i], p, UNNAMED, posterior)
+        if not nameless:
             add(_box_of(UNNAMED, place, network, things), max(exists, best + _MARGIN), UNNAMED, posterior)
     order = np.argsort(-np.array(scores), kind="stable")
     return Detections(
@@ -166,6 +182,21 @@ def fuse(
         tuple(posteriors[i] for i in order),
         network.certainty,
     )
+
+
+def _moved(score: float, before: float | None, after: float) -> float:
+    """The score of a box whose probability was moved: as it was where no evidence moved it."""
+    if before is None or before <= 0.0:
+        return score
+    return score * after / before if after < before else min(score + after - before, 1.0)
+
+
+def _is_unsure_now(prior: Mapping[str, float] | None) -> bool:
+    """Whether a thing that goes without a name now went under one before, or is new."""
+    if prior is None:
+        return True
+    best = max((p for name, p in prior.items() if name != UNNAMED), default=0.0)
+    return best >= NAME_SHARE * sum(prior.values())
 
 
 def _box_of(name: str, place: Place, network: Detections, things: Sequence[LiftedThing]) -> NDArray[np.float64]:

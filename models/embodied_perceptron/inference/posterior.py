@@ -67,6 +67,10 @@ class Evidence:
     silent: int = 0
     vocabulary: frozenset[str] = frozenset()
 
+    def bears_on(self, prior: Mapping[str, float] | None) -> bool:
+        """Whether it says anything of a place: silence says nothing of names that the detector does not know."""
+        return bool(self.said) or (self.silent > 0 and prior is not None and not self.vocabulary.isdisjoint(prior))
+
 
 @dataclass(frozen=True)
 class DetectorConfusions:
@@ -167,7 +171,7 @@ class WitnessModel:
             plausibility: name -> log-plausibility of the place's size and height, of the names that detectors say.
             can_name: the prior's source knows names at all. Shapes do not: the detectors alone name what stands there.
         """
-        if prior is not None and not any(t.said or t.silent for t in evidence):
+        if prior is not None and not any(one.bears_on(prior) for one in evidence):
             return dict(prior)
         if prior is not None and not can_name:
             names = self.posterior(None, evidence, plausibility)
