@@ -474,6 +474,8 @@ class LiftOptions:
         max_rate_hz: pictures a second; newest keyframes first.
         persons: ``masked``: what an ONNX detector here takes for a person is left out of the map, for which it looks at
             five frames a second before they are fused; ``mapped``: people are mapped like anything else.
+        pictures: ``photographs``: of cameras, on which detectors' scores are what they promise; ``rendered``: of a
+            simulator, where they are worth what was measured in rendered homes.
         witnesses: file of `evaluate calibrate-witnesses`: what the detectors are worth; "" = as the project measured.
         stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
@@ -504,6 +506,7 @@ class LiftOptions:
     input_px: int = 0
     max_rate_hz: float = 2.0
     persons: Literal["masked", "mapped"] = "masked"
+    pictures: Literal["photographs", "rendered"] = "photographs"
     witnesses: str = ""
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
@@ -527,6 +530,8 @@ class LiftOptions:
         )
         _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
+        kinds = ("photographs", "rendered")
+        _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
         _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
         _require(len(self.providers) > 0, "providers must name at least one")
         _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")

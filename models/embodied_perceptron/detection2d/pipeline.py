@@ -114,7 +114,7 @@ class LiftSettings:
         stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
             within this.
         rules, schedule: of the parts.
-        witnesses: what detectors are worth; None = as measured (``witnesses.json``).
+        witnesses: what detectors are worth; None = on photographs, as measured (``witnesses.json``).
     """
 
     min_probability: float = 0.4
@@ -215,7 +215,8 @@ class DetectionLift:
         self._turn = 0
         self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._names = frozenset(names)  # of other programs
-        self.witnesses = shipped_witnesses() if self.settings.witnesses is None else self.settings.witnesses
+        given = self.settings.witnesses
+        self.witnesses = shipped_witnesses().on_photographs() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector

@@ -20,6 +20,10 @@ Confusions alone move probability between names, and none to or from nothing (:f
     unsaid      a name that a network which speaks of the place did not say
     alone       the network has nothing there at all
 
+Weights and confusions were measured in rendered pictures. Detectors learned from photographs, and of these their scores
+promise what they say: :meth:`WitnessModel.on_photographs` reads them so (score and confusion count once). A name is
+then right with its own score, and of the others each is as likely as it was measured to be among the wrong ones.
+
 So nothing but silence in full view, or another name, speaks against what one witness has found, and no more than was
 measured. Weights and confusions are fitted to simulated homes with the disturbances of photographs
 (``evaluate calibrate-witnesses``) and stand in ``witnesses.json``.
@@ -46,6 +50,10 @@ ANY_DETECTOR = "any"
 _MAX_SILENT = 6
 _NAMELESS = 0.02  # of a thing's probability, at least, that it is none of the names that the network says
 _LEAST = 1e-3
+_MOST_SCORE = 0.99
+# weights that differ on photographs: scores count as they are; of views nothing is measured there, and they
+# count as they do before a fit sees anything
+_ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
 _PRIOR_COUNT = 4.0  # things, or views, that the mean over all names weighs in a measured rate
 
 F64 = NDArray[np.float64]
@@ -101,6 +109,33 @@ class DetectorConfusions:
         recall = (said + _PRIOR_COUNT * self._usual_recall) / (seen + _PRIOR_COUNT)
         return min(0.0, math.log(max(1.0 - recall, _LEAST) / (1.0 - self.false_rate)))
 
+    def log_doubt(self, said: str, true: str, score: float) -> tuple[float, float]:
+        """Logs, at most 0, of how much likelier it is that what it says with a ``score`` is wrong and the thing called
+        ``true``, than that it is right: of the first view, and of one more that says it again.
+
+        Of what is said with a score, ``1 - score`` is wrong. At first a thing is as likely of a name as that is common
+        among the wrong ones; that the same is said again is chance, the less the rarer things of that name are.
+        :data:`UNNAMED` are all names that nobody says.
+        """
+        if said == true:
+            return 0.0, 0.0
+        key = said, true
+        if key not in self._doubts:
+            self._doubts[key] = self._doubt(said, true)
+        share, rarity = self._doubts[key]
+        first = min(1.0, (1.0 - score) / score) * share
+        return math.log(first), math.log(min(1.0, first * rarity))
+
+    def _doubt(self, said: str, true: str) -> tuple[float, float]:
+        """Share of a name among what is wrongly called ``said``, and how many things that is against the other."""
+        total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 1.0)
+        own = _share(self.things.get(said, 0), total, usual)
+        if true == UNNAMED:
+            return 1.0, own / (1.0 - own)
+        wrong = {name: n for name, n in self.said.get(said, {}).items() if name not in (said, NOTHING)}
+        share = _share(wrong.get(true, 0), sum(wrong.values()), usual)
+        return share, own / _share(self.things.get(true, 0), total, usual)
+
     def _log_confusion(self, said: str, true: str) -> float:
         if said == true:
             return 0.0
@@ -114,6 +149,11 @@ class DetectorConfusions:
     @cached_property
     def _confusions(self) -> dict[tuple[str, str], float]:
         """Those that were asked for."""
+        return {}
+
+    @cached_property
+    def _doubts(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """As :attr:`_confusions`."""
         return {}
 
     @cached_property
@@ -139,12 +179,15 @@ class WitnessModel:
     Attributes:
         weights: by feature.
         detectors: by name; :data:`ANY_DETECTOR` stands for those that were not measured.
+        repeated: names are confused as their own scores say, and each doubling of the views that say so counts so much;
+            None = as measured.
 
     Raises ``ValueError`` naming what is no such model.
     """
 
     weights: Mapping[str, float]
     detectors: Mapping[str, DetectorConfusions]
+    repeated: float | None = None
 
     def __post_init__(self) -> None:
         if set(self.weights) != set(FEATURES) or not all(math.isfinite(w) for w in self.weights.values()):
@@ -155,6 +198,26 @@ class WitnessModel:
     def confusions(self, source: str) -> DetectorConfusions:
         """Of a detector, or of any where it was not measured."""
         return self.detectors.get(source, self.detectors[ANY_DETECTOR])
+
+    def on_photographs(self) -> WitnessModel:
+        """The same for detectors that look at photographs, as they have learned to."""
+        weights = {**self.weights, **_ON_PHOTOGRAPHS}
+        return WitnessModel(weights, self.detectors, self.weights["confusion"])
+
+    def log_confused(self, one: Evidence, state: str) -> float:
+        """Log, at most 0, of how well all that a detector says of a place goes with a thing called ``state``."""
+        confusions = self.confusions(one.source)
+        scores = {name: _within(score) for name, (_, score) in one.said.items()}
+        weight = {name: views * scores[name] for name, (views, _) in one.said.items()}
+        views, total = sum(views for views, _ in one.said.values()), sum(weight.values())
+        if self.repeated is None:
+            confused = sum(w * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
+            return max(scores.values()) * math.log1p(views) * math.log(confused / total)
+        confused = 0.0
+        for name, (count, _) in one.said.items():
+            first, further = confusions.log_doubt(name, state, scores[name])
+            confused += weight[name] * math.exp(first + self.repeated * math.log2((1.0 + count) / 2.0) * further)
+        return math.log(confused / total)
 
     def posterior(
         self,
@@ -237,17 +300,18 @@ def features(
                 table[row, column["silence"]] += min(one.silent, _MAX_SILENT) * confusions.log_silence(state)
         if not one.said:
             continue
-        weight = {name: views * score for name, (views, score) in one.said.items()}
-        total = sum(weight.values())
-        views = sum(views for views, _ in one.said.values())
-        best = min(max(score for _, score in one.said.values()), 0.99)
+        views, best = sum(v for v, _ in one.said.values()), _within(max(score for _, score in one.said.values()))
         for row, state in enumerate(states[1:], 1):
             table[row, column["thing"]] += 1.0
             table[row, column["views"]] += math.log(views)
             table[row, column["score"]] += math.log(best / (1.0 - best))
-            confused = sum(w / total * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
-            table[row, column["confusion"]] += best * math.log1p(views) * math.log(confused)
+            table[row, column["confusion"]] += model.log_confused(one, state)
     return states, table, offset
+
+
+def _within(score: float) -> float:
+    """A score of which there are log-odds."""
+    return min(max(score, _LEAST), _MOST_SCORE)
 
 
 def _log_prior(states: Sequence[str], prior: Mapping[str, float] | None, known: Mapping[str, float]) -> F64:

@@ -118,7 +118,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     Raises ``ValueError`` for a recording without truth of this generator, and for a detector that fails.
     """
     # every keyframe, as a robot's detector has time for; nobody walks through simulated homes
-    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped")
+    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped", pictures="rendered")
     priors = shipped_priors()
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
