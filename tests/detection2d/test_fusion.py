@@ -38,7 +38,9 @@ def found(*things):
 def thing(box, label, views=3, score=0.8, trusted=False, silent=0):
     points = np.asarray(box[:3]) + np.random.default_rng(0).uniform(-0.5, 0.5, (60, 3)) * box[3:6]
     said = {"any": {label: (views, score)}}
-    return LiftedThing(Candidate(points, np.array(box), said, {"any": silent}), np.array(box, float), trusted, label)
+    return LiftedThing(
+        Candidate(points, np.array(box), said, {"any": (0, silent, 0)}), np.array(box, float), trusted, label
+    )
 
 
 def around(views=(), snapshot=MAP, vocabulary=VOCABULARY):

@@ -7,7 +7,6 @@ one detector. What a thing is called, and whether it exists, is judged in :mod:`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,6 +24,7 @@ from embodied_perceptron.geometry.suppression import (
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
+from embodied_perceptron.inference.posterior import NO_SILENCE, Silence, size_in_picture
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
@@ -64,7 +64,8 @@ class Candidate:
         points_m: (K, 3) its surface over all views.
         box: (9,) upright.
         said: detector -> name -> (views in which it said so, best score).
-        silent: detector -> views in which all of it was in full view and nothing was said of it.
+        silent: detector -> views in which all of it was in full view and nothing was said of it, by its size there
+            (:data:`~.inference.posterior.SIZES`).
         whole: seen whole in a view at least.
         members: (view, detection) pairs.
     """
@@ -72,7 +73,7 @@ class Candidate:
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
     said: Mapping[str, Mapping[str, tuple[int, float]]]
-    silent: Mapping[str, int] = field(default_factory=dict)
+    silent: Mapping[str, Silence] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
@@ -225,11 +226,18 @@ def find_candidates(
 
 
 def silent_views(
-    in_view: NDArray[np.bool_], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
-) -> dict[str, int]:
-    """Detector -> how many of its views have a place in full view (V,) bool, and say nothing of it."""
+    in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
+) -> dict[str, Silence]:
+    """Detector -> how many of its views have a place in full view, by its size there, and say nothing of it.
+
+    ``in_view``: (V,) as of :func:`fully_visible`.
+    """
     said = {view for view, _ in members}
-    return Counter(views[v].source for v in np.flatnonzero(in_view).tolist() if v not in said)
+    counts: dict[str, list[int]] = {}
+    for v in np.flatnonzero(in_view).tolist():
+        if v not in said:
+            counts.setdefault(views[v].source, [0] * len(NO_SILENCE))[int(in_view[v]) - 1] += 1
+    return {source: (small, medium, large) for source, (small, medium, large) in counts.items()}
 
 
 class FitCache:
@@ -298,12 +306,13 @@ def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float 
 
 def fully_visible(
     surfaces_m: Sequence[NDArray[np.float64]], views: Sequence[LiftedView], min_size_px: float
-) -> NDArray[np.bool_]:
-    """(places, views): all but a little of a place's surface is in the picture, not hidden, and large enough there.
+) -> NDArray[np.uint8]:
+    """(places, views) whether all but a little of a place's surface is in the picture, not hidden, and large enough
+    there: 0 = it is not, otherwise 1 and the number of its size (:func:`~.inference.posterior.size_in_picture`).
 
     ``surfaces_m``: (K, 3) points of each place, K > 0.
     """
-    result = np.zeros((len(surfaces_m), len(views)), dtype=bool)
+    result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
     if not len(surfaces_m):
         return result
     probes = [points[:: 1 + len(points) // _PROBES] for points in surfaces_m]
@@ -311,7 +320,7 @@ def fully_visible(
     count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
     own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
-    seen_of: dict[int, NDArray[np.bool_]] = {}  # picture -> places; all detectors look at the same ones
+    seen_of: dict[int, NDArray[np.uint8]] = {}  # picture -> places; all detectors look at the same ones
     for v, view in enumerate(views):
         if id(view.frame) in seen_of:
             result[:, v] = seen_of[id(view.frame)]
@@ -329,6 +338,8 @@ def fully_visible(
         share = np.add.reduceat(seen.astype(np.float64), first) / count
         high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
         low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
-        result[:, v] = (share >= _VISIBLE_SHARE) & ((high - low).max(axis=1) >= min_size_px)
+        side_px = (high - low).max(axis=1)
+        size = 1 + size_in_picture(side_px / max(view.frame.intrinsics.width, view.frame.intrinsics.height))
+        result[:, v] = np.where((share >= _VISIBLE_SHARE) & (side_px >= min_size_px), size, 0)
         seen_of[id(view.frame)] = result[:, v]
     return result

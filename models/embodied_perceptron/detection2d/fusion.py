@@ -18,7 +18,7 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
-from embodied_perceptron.inference.posterior import Evidence, WitnessModel
+from embodied_perceptron.inference.posterior import NO_SILENCE, Evidence, Silence, WitnessModel
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
@@ -152,7 +152,7 @@ def fuse(
         if place.prior is None and exists < min_probability:
             continue
         before = {} if place.prior is None else place.prior
-        named = {}
+        named: dict[str, float] = {}
         for i in place.rows.tolist():
             label, score = network.labels[i], float(network.scores[i])
             if label != UNNAMED:
@@ -233,7 +233,7 @@ def _place(
     prior: Mapping[str, float] | None,
     things: Sequence[LiftedThing],
     around: Surroundings,
-    silent: Mapping[str, int],
+    silent: Mapping[str, Silence],
 ) -> Place:
     evidence = evidence_of([things[j].candidate for j in numbers], around.vocabularies, silent)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
@@ -241,14 +241,16 @@ def _place(
 
 
 def evidence_of(
-    candidates: Sequence[Candidate], vocabularies: Mapping[str, frozenset[str]], silent: Mapping[str, int] | None = None
+    candidates: Sequence[Candidate],
+    vocabularies: Mapping[str, frozenset[str]],
+    silent: Mapping[str, Silence] | None = None,
 ) -> tuple[Evidence, ...]:
     """What detectors say of one place.
 
     Args:
         candidates: what they saw there.
         vocabularies: of detectors.
-        silent: of a place without candidates: detector -> views that have all of it in full view.
+        silent: of a place without candidates: detector -> views that have all of it in full view, by size.
     """
     said: dict[str, dict[str, tuple[int, float]]] = {}
     quiet = {} if silent is None else dict(silent)
@@ -258,10 +260,10 @@ def evidence_of(
                 before = said.setdefault(source, {}).get(name, (0, 0.0))
                 said[source][name] = before[0] + views, max(before[1], score)
         for source in vocabularies:  # of parts of one thing another may be what was said something of
-            views = candidate.silent.get(source, 0)
-            quiet[source] = min(quiet.get(source, views), views)
+            unsaid = candidate.silent.get(source, NO_SILENCE)
+            quiet[source] = min(quiet.get(source, unsaid), unsaid, key=sum)
     return tuple(
-        Evidence(source, said.get(source, {}), quiet.get(source, 0), vocabularies.get(source, frozenset()))
+        Evidence(source, said.get(source, {}), quiet.get(source, NO_SILENCE), vocabularies.get(source, frozenset()))
         for source in sorted({*said, *quiet})
     )
 
@@ -274,8 +276,10 @@ def plausibilities(
     return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
 
 
-def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surroundings) -> dict[int, Mapping[str, int]]:
-    """Number of a (P, 9) box -> detector -> views of it that have all of the box's surface in full view.
+def _silences(
+    boxes: NDArray[np.float64], numbers: Sequence[int], around: Surroundings
+) -> dict[int, Mapping[str, Silence]]:
+    """Number of a (P, 9) box -> detector -> views of it that have all of the box's surface in full view, by size.
 
     For the ``numbers`` of those of which no detector says anything.
     """
@@ -285,7 +289,7 @@ def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surrou
     found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
     surfaces = [(i, surface) for i, surface in found if surface is not None]
     visible = fully_visible([surface for _, surface in surfaces], views, MIN_SIZE_PX)
-    result: dict[int, Mapping[str, int]] = {}
+    result: dict[int, Mapping[str, Silence]] = {}
     for (i, _), row in zip(surfaces, visible, strict=True):
         half = float(np.linalg.norm(boxes[i, 3:6])) / 2
         spoken = [  # of something there, if too seldom for a thing

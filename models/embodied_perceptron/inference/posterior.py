@@ -15,7 +15,8 @@ Confusions alone move probability between names, and none to or from nothing (:f
     confusion   how often it says what it says of things of that name, against of things that are what it says; times
                 its best score and the logarithm of its views, so that a name said again and surely weighs more
     silence     views in which all of the place was in full view and it said nothing, times how much seldomer that is
-                with such a thing than without; 0 for names that it does not know, and at most :data:`_MAX_SILENT` views
+                with such a thing of that size in the picture than without; 0 for names that it does not know, and at
+                most :data:`_MAX_SILENT` views
     plausible   how well size and height fit a name that the network did not say
     unsaid      a name that a network which speaks of the place did not say
     alone       the network has nothing there at all
@@ -57,6 +58,14 @@ _ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
 _PRIOR_COUNT = 4.0  # things, or views, that the mean over all names weighs in a measured rate
 
 F64 = NDArray[np.float64]
+Silence = tuple[int, int, int]  # views, by size in the picture
+NO_SILENCE: Silence = (0, 0, 0)
+SIZES = (0.1, 0.3)  # of a thing against the longer side of a picture: small, medium and large begin and end here
+
+
+def size_in_picture(share: F64) -> NDArray[np.int64]:
+    """(N,) longer side of things over that of the picture -> number of the size, 0 = small."""
+    return np.searchsorted(np.array(SIZES), share, side="right")
 
 
 @dataclass(frozen=True)
@@ -66,18 +75,18 @@ class Evidence:
     Attributes:
         source: the detector.
         said: name -> (views in which it said so, best score).
-        silent: views in which all of the place was in full view and it said nothing of it.
+        silent: views in which all of the place was in full view and it said nothing of it, by its size there.
         vocabulary: every name that it might have said.
     """
 
     source: str
     said: Mapping[str, tuple[int, float]]
-    silent: int = 0
+    silent: Silence = NO_SILENCE
     vocabulary: frozenset[str] = frozenset()
 
     def bears_on(self, prior: Mapping[str, float] | None) -> bool:
         """Whether it says anything of a place: silence says nothing of names that the detector does not know."""
-        return bool(self.said) or (self.silent > 0 and prior is not None and not self.vocabulary.isdisjoint(prior))
+        return bool(self.said) or (any(self.silent) and prior is not None and not self.vocabulary.isdisjoint(prior))
 
 
 @dataclass(frozen=True)
@@ -87,13 +96,13 @@ class DetectorConfusions:
     Attributes:
         things: name -> how many things of it stood in full view.
         said: name that it says -> true name -> of how many things it did; :data:`NOTHING` = of places without any.
-        views: name -> (views with such a thing in full view, of these with it said).
+        views: name -> by size in the picture (views with such a thing in full view, of these with it said).
         false_rate: share of the views of a place without such a thing in which it is said there.
     """
 
     things: Mapping[str, int] = field(default_factory=dict)
     said: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    views: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    views: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     false_rate: float = 0.01
 
     def log_confusion(self, said: str, true: str) -> float:
@@ -103,11 +112,28 @@ class DetectorConfusions:
             self._confusions[key] = self._log_confusion(said, true)
         return self._confusions[key]
 
-    def log_silence(self, name: str) -> float:
-        """Log-likelihood, at most 0, of a view in which a thing of that name was in full view and not said."""
-        seen, said = self.views.get(name, (0, 0))
-        recall = (said + _PRIOR_COUNT * self._usual_recall) / (seen + _PRIOR_COUNT)
-        return min(0.0, math.log(max(1.0 - recall, _LEAST) / (1.0 - self.false_rate)))
+    def log_silence(self, name: str, silent: Silence) -> float:
+        """Log-likelihood, at most 0, of views in which a thing of that name was in full view and not said; of no more
+        than :data:`_MAX_SILENT`."""
+        if not any(silent):
+            return 0.0
+        if name not in self._silences:
+            least = 1.0 - self.false_rate
+            self._silences[name] = [min(0.0, math.log(max(1.0 - r, _LEAST) / least)) for r in self._recalls(name)]
+        views = sum(silent)
+        counted = sum(n * log for n, log in zip(silent, self._silences[name], strict=True))
+        return counted * min(views, _MAX_SILENT) / views
+
+    def _recalls(self, name: str) -> list[float]:
+        """By size: near to what is usual for the size, times how well things of that name are said."""
+        of_name = self.views.get(name, ((0, 0),) * len(NO_SILENCE))
+        seen, said = (sum(view[k] for view in of_name) for k in (0, 1))
+        usual, usual_of_size = self._usual_recall
+        better = _share(said, seen, usual) / usual
+        return [
+            _share(right, views, min(better * of_size, 1.0))
+            for (views, right), of_size in zip(of_name, usual_of_size, strict=True)
+        ]
 
     def log_doubt(self, said: str, true: str, score: float) -> tuple[float, float]:
         """Logs, at most 0, of how much likelier it is that what it says with a ``score`` is wrong and the thing called
@@ -157,9 +183,17 @@ class DetectorConfusions:
         return {}
 
     @cached_property
-    def _usual_recall(self) -> float:
-        seen, said = (sum(view[k] for view in self.views.values()) for k in (0, 1))
-        return (said + 1.0) / (seen + 5.0)
+    def _silences(self) -> dict[str, list[float]]:
+        """As :attr:`_confusions`."""
+        return {}
+
+    @cached_property
+    def _usual_recall(self) -> tuple[float, list[float]]:
+        """Of all names: at all, and by size."""
+        by_size = [[sum(view[n][k] for view in self.views.values()) for k in (0, 1)] for n in range(len(NO_SILENCE))]
+        seen, said = (sum(size[k] for size in by_size) for k in (0, 1))
+        usual = (said + 1.0) / (seen + 5.0)
+        return usual, [_share(right, views, usual) for views, right in by_size]
 
     @cached_property
     def _usual_own(self) -> float:
@@ -296,8 +330,8 @@ def features(
     for one in evidence:
         confusions = model.confusions(one.source)
         for row, state in enumerate(states[1:], 1):
-            if one.silent and state in one.vocabulary:
-                table[row, column["silence"]] += min(one.silent, _MAX_SILENT) * confusions.log_silence(state)
+            if state in one.vocabulary:
+                table[row, column["silence"]] += confusions.log_silence(state, one.silent)
         if not one.said:
             continue
         views, best = sum(v for v, _ in one.said.values()), _within(max(score for _, score in one.said.values()))
@@ -337,7 +371,7 @@ def read_witnesses(text: str) -> WitnessModel:
             str(name): DetectorConfusions(
                 {str(k): int(n) for k, n in entry["things"].items()},
                 {str(s): {str(t): int(n) for t, n in row.items()} for s, row in entry["said"].items()},
-                {str(k): (int(seen), int(said)) for k, (seen, said) in entry["views"].items()},
+                {str(k): _views_by_size(sizes) for k, sizes in entry["views"].items()},
                 float(entry["false_rate"]),
             )
             for name, entry in data["detectors"].items()
@@ -347,13 +381,20 @@ def read_witnesses(text: str) -> WitnessModel:
         raise ValueError(f"no model of witnesses: {error!r}") from error
 
 
+def _views_by_size(sizes: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    views = tuple((int(seen), int(said)) for seen, said in sizes)
+    if len(views) != len(NO_SILENCE):
+        raise TypeError(f"views are counted by {len(NO_SILENCE)} sizes, got {len(views)}")
+    return views
+
+
 def witnesses_json(model: WitnessModel, source: str, measured: Mapping[str, Any]) -> str:
     """A model as JSON text; ``source``: the command that makes it, ``measured``: what it was worth."""
     detectors = {
         name: {
             "things": dict(sorted(c.things.items())),
             "said": {said: dict(sorted(row.items())) for said, row in sorted(c.said.items())},
-            "views": {k: list(v) for k, v in sorted(c.views.items())},
+            "views": {k: [list(size) for size in v] for k, v in sorted(c.views.items())},
             "false_rate": round(c.false_rate, 5),
         }
         for name, c in sorted(model.detectors.items())
