@@ -69,7 +69,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     settings = LiftSettings(
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
-        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
+        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s),
         witnesses=_witnesses(options.witnesses, options.pictures == "photographs"),
     )
 
