@@ -10,8 +10,11 @@ from support.lift_world import CUP_BOX, K, photograph
 from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
+from embodied_perceptron.detection2d import association
 from embodied_perceptron.detection2d.association import (
+    FitCache,
     LiftedView,
+    affinities,
     agreed_points,
     find_candidates,
     fully_visible,
@@ -19,6 +22,11 @@ from embodied_perceptron.detection2d.association import (
 )
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.suppression import (
+    LIFTED_AFFINITY,
+    LIFTED_OTHER_NAME_AFFINITY,
+    LIFTED_OTHER_NAME_SIZE,
+)
 from embodied_perceptron.inference.posterior import SIZES
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -217,3 +225,54 @@ def test_nothing_gives_nothing():
     assert find_candidates([]) == []
     assert find_candidates(views([], [])) == []
     assert fully_visible([], views([]), 12.0).shape == (0, 1)
+
+
+def test_what_is_remembered_of_the_last_call_is_what_is_found_anew():
+    rng, cache, some = np.random.default_rng(4), FitCache(), []
+    for step in range(8):
+        cups = [detection(CUP_BOX[:3] + rng.normal(0, 0.01, 3), score=0.5 + 0.05 * step, seed=step)]
+        chairs = [detection((-1.0, 1.1, 0.4), "chair", 0.6, 0.6, seed=20 + step)] if step % 3 else []
+        (new,) = views([*cups, *chairs])
+        some.append(LiftedView("any", step, new.frame, new.T_world_camera.copy(), new.lifted))
+        if step == 5:
+            some.pop(1)  # its keyframe has left
+        if step == 6:  # its pose was corrected, and what it lifted with it
+            T = some[0].T_world_camera.copy()
+            T[:3, 3] += 5.0
+            some[0] = LiftedView("any", 0, some[0].frame, T, [])
+        for known, anew in zip(find_candidates(some, cache=cache), find_candidates(some), strict=True):
+            assert (known.said, known.silent, known.whole, known.members) == (
+                anew.said,
+                anew.silent,
+                anew.whole,
+                anew.members,
+            )
+            np.testing.assert_array_equal(known.box, anew.box)
+            np.testing.assert_array_equal(known.points_m, anew.points_m)
+
+
+def slow_affinity(a, b):
+    """As said in :func:`affinities`."""
+    size = [d.box[3:6].max() for d in (a, b)]
+    ratio, small = min(size) / max(size), [s < 0.45 for s in size]
+    shared = len(set(a.cells_large.tolist()) & set(b.cells_large.tolist()))
+    value = shared / min(len(set(d.cells_large.tolist())) for d in (a, b))
+    if all(small):
+        apart = np.linalg.norm(a.box[:3] - b.box[:3])
+        value = np.exp(-0.5 * (apart / max(0.25 * sum(size), 0.04)) ** 2)
+    elif any(small) and ratio <= 0.5:
+        value = 0.0
+    same = value >= LIFTED_AFFINITY
+    other = value >= LIFTED_OTHER_NAME_AFFINITY and ratio >= LIFTED_OTHER_NAME_SIZE
+    return value if (same if a.label == b.label else other) else 0.0
+
+
+def test_affinities_are_as_their_slow_twin():
+    rng = np.random.default_rng(2)
+    some = [
+        detection(rng.uniform(-0.3, 0.3, 3), str(rng.choice(["cup", "bowl"])), 0.5, side, seed)
+        for seed, side in enumerate(rng.uniform(0.05, 0.9, 24))
+    ]
+    found = affinities(association._items(views(some[:12], some[12:]), None))
+    assert found == pytest.approx(np.array([[slow_affinity(a, b) for b in some] for a in some]))
+    assert 0.05 < (found > 0).mean() < 0.9

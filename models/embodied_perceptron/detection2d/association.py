@@ -298,10 +298,9 @@ class FitCache:
         old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
         seen, unseen = np.flatnonzero(column >= 0), np.flatnonzero(column < 0)
         result[np.ix_(old, seen)] = self._visible[np.ix_(row[old], column[seen])]
-        result[np.ix_(old, unseen)] = fully_visible(
-            [surfaces_m[i] for i in old], [views[v] for v in unseen], _MIN_SIZE_PX
-        )
-        result[new] = fully_visible([surfaces_m[i] for i in new], views, _MIN_SIZE_PX)
+        of_old, some = [surfaces_m[i] for i in old.tolist()], [views[v] for v in unseen.tolist()]
+        result[np.ix_(old, unseen)] = fully_visible(of_old, some, _MIN_SIZE_PX)
+        result[new] = fully_visible([surfaces_m[i] for i in new.tolist()], views, _MIN_SIZE_PX)
         self._surfaces, self._visible = surfaces_m, result
         self._shown = [(v.frame, v.T_world_camera) for v in views]
         return result

@@ -31,6 +31,21 @@ _MARGIN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
+class Judgement:
+    """What detectors alone say of a thing.
+
+    Attributes:
+        evidence: of each of them.
+        plausibility: name -> log-plausibility of the thing's box, of the names that they say.
+        posterior: of these, by the model that the lift has.
+    """
+
+    evidence: tuple[Evidence, ...]
+    plausibility: Mapping[str, float]
+    posterior: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
 class LiftedThing:
     """A thing that detectors saw.
 
@@ -39,12 +54,14 @@ class LiftedThing:
         box: (9,) with what the map adds.
         trusted: the box's extents can be believed: a small thing seen whole, or a shape of the map.
         label: likeliest of the names that they say.
+        judgement: what is known of it where nobody else speaks of its place; None = it is to be judged.
     """
 
     candidate: Candidate
     box: NDArray[np.float64]
     trusted: bool
     label: str
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +75,7 @@ class Place:
         prior: of the network (:meth:`.Detections.posterior`); None = it has nothing there.
         evidence: of the detectors.
         plausibility: name -> log-plausibility of the box, of the names that detectors say.
+        posterior: where it is known already; None = it is to be judged.
     """
 
     rows: NDArray[np.int64]
@@ -66,6 +84,7 @@ class Place:
     prior: Mapping[str, float] | None
     evidence: tuple[Evidence, ...]
     plausibility: Mapping[str, float]
+    posterior: Mapping[str, float] | None = None
 
     @property
     def is_heard(self) -> bool:
@@ -147,7 +166,9 @@ def fuse(
             for i in place.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
             continue
-        posterior = model.posterior(place.prior, place.evidence, place.plausibility, can_name)
+        posterior = place.posterior
+        if posterior is None:
+            posterior = model.posterior(place.prior, place.evidence, place.plausibility, can_name)
         exists = sum(posterior.values())
         if place.prior is None and exists < min_probability:
             continue
@@ -235,6 +256,9 @@ def _place(
     around: Surroundings,
     silent: Mapping[str, Silence],
 ) -> Place:
+    known = things[numbers[0]].judgement if prior is None and len(numbers) == 1 else None
+    if known is not None:
+        return Place(rows, tuple(numbers), box, prior, known.evidence, known.plausibility, known.posterior)
     evidence = evidence_of([things[j].candidate for j in numbers], around.vocabularies, silent)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Place(rows, tuple(numbers), box, prior, evidence, plausibility)

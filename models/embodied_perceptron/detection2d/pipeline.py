@@ -25,6 +25,7 @@ from embodied_perceptron.detection2d.completion import complete_box
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
 from embodied_perceptron.detection2d.fusion import (
+    Judgement,
     LiftedThing,
     Place,
     Surroundings,
@@ -82,8 +83,8 @@ class LiftedObject(LiftedThing):
         embedding: (D,) mean of its views' region embeddings, or None.
     """
 
-    probability: float
-    by_shape: bool
+    probability: float = 0.0
+    by_shape: bool = False
     embedding: NDArray[np.float32] | None = None
 
 
@@ -667,21 +668,22 @@ class DetectionLift:
     ) -> LiftedObject:
         said = evidence_of([candidate], vocabularies)
 
-        def judged(box: NDArray[np.float64]) -> tuple[str, float]:
+        def judged(box: NDArray[np.float64]) -> Judgement:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
-            names = self.witnesses.posterior(None, said, plausibility)
-            return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
+            return Judgement(said, plausibility, self.witnesses.posterior(None, said, plausibility))
 
-        label, probability = judged(candidate.box)
+        judgement = judged(candidate.box)
+        label, _ = _likeliest(judgement.posterior)
         done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
         if done.box is not candidate.box:
-            _, probability = judged(done.box)
+            judgement = judged(done.box)
+        _, probability = _likeliest(judgement.posterior)
         embedding = self._embedding(candidate, found)
-        return LiftedObject(candidate, done.box, trusted, label, probability, done.by_shape, embedding)
+        return LiftedObject(candidate, done.box, trusted, label, judgement, probability, done.by_shape, embedding)
 
     def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
         """Mean over a candidate's views, weighted by the scores."""
@@ -693,6 +695,11 @@ class DetectionLift:
                 vectors.append(embeddings[row])
                 weights.append(found[v].scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
+    """The likeliest of the names, and its probability."""
+    return max((pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
 
 _Known = tuple[object, ...]
