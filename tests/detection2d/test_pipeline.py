@@ -573,6 +573,8 @@ def test_detections_of_another_program_come_with_the_cameras_stamps(seen):
         ({"input_px": 8}, "input_px"),
         ({"max_rate_hz": 0.0}, "max_rate_hz"),
         ({"stamp_tolerance_s": -0.1}, "stamp_tolerance_s"),
+        ({"limit_s": 0.0}, "limit_s must be positive"),
+        ({"pictures": "paintings"}, r"pictures must be one of \['photographs'"),
         ({"providers": []}, "providers"),
         ({"threads": -1}, "threads"),
         ({"detektor": "x"}, "unknown key"),
