@@ -64,6 +64,16 @@ def iou(a, b):
     return float(box_iou(torch.tensor(a[None]), torch.tensor(b[None]))[0, 0])
 
 
+def test_what_was_judged_already_is_not_judged_otherwise(perfectly):
+    lift = perfectly[0].lift
+    alone = [place for place in lift.places if place.prior is None]
+    assert alone
+    for place in alone:
+        assert place.posterior is not None
+        anew = lift.witnesses.posterior(None, place.evidence, place.plausibility)
+        assert place.posterior == pytest.approx(anew)
+
+
 def test_a_perfect_detector_names_things_where_they_are(perfectly):
     _, perception = perfectly
     things = by_label(perception.objects)
