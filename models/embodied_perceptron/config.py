@@ -473,8 +473,12 @@ class LiftOptions:
         min_probability: things below it do not reach the object map.
         input_px: long side of the network's input where the file leaves it free; 0 = as usual for the layout.
         max_rate_hz: pictures a second; newest keyframes first.
+        limit_s: time that a detector has for a picture; what comes later is dropped and counted, and a detector that is
+            late again and again is disabled. Large open-vocabulary models on a CPU need more.
         persons: ``masked``: what an ONNX detector here takes for a person is left out of the map, for which it looks at
             five frames a second before they are fused; ``mapped``: people are mapped like anything else.
+        pictures: ``photographs``: of cameras, on which detectors' scores are what they promise; ``rendered``: of a
+            simulator, where they are worth what was measured in rendered homes.
         witnesses: file of `evaluate calibrate-witnesses`: what the detectors are worth; "" = as the project measured.
         stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
@@ -504,7 +508,9 @@ class LiftOptions:
     min_probability: float = 0.4
     input_px: int = 0
     max_rate_hz: float = 2.0
+    limit_s: float = 5.0
     persons: Literal["masked", "mapped"] = "masked"
+    pictures: Literal["photographs", "rendered"] = "photographs"
     witnesses: str = ""
     stamp_tolerance_s: float = 0.005
     embeddings: str = ""
@@ -527,7 +533,10 @@ class LiftOptions:
             f"input_px must be 0 or in [32, 4096], got {self.input_px}",
         )
         _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
+        _require(self.limit_s > 0, f"limit_s must be positive, got {self.limit_s}")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
+        kinds = ("photographs", "rendered")
+        _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
         _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
         _require(len(self.providers) > 0, "providers must name at least one")
         _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")

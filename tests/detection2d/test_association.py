@@ -10,8 +10,11 @@ from support.lift_world import CUP_BOX, K, photograph
 from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
+from embodied_perceptron.detection2d import association
 from embodied_perceptron.detection2d.association import (
+    FitCache,
     LiftedView,
+    affinities,
     agreed_points,
     find_candidates,
     fully_visible,
@@ -19,6 +22,12 @@ from embodied_perceptron.detection2d.association import (
 )
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.suppression import (
+    LIFTED_AFFINITY,
+    LIFTED_OTHER_NAME_AFFINITY,
+    LIFTED_OTHER_NAME_SIZE,
+)
+from embodied_perceptron.inference.posterior import SIZES
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 EYES = [np.array([0.4 + 0.7 * np.cos(a), 0.1 + 0.7 * np.sin(a), 1.5]) for a in np.linspace(0.5, 5.5, 6)]
@@ -43,6 +52,11 @@ def views(*lifted, look=(0.4, 0.1, 0.79)):
     return out
 
 
+def silent(candidate):
+    """Detector -> its silent views of any size."""
+    return {source: sum(views) for source, views in candidate.silent.items()}
+
+
 def only(candidates):
     assert len(candidates) == 1
     return candidates[0]
@@ -52,7 +66,7 @@ def test_what_was_said_and_what_was_not_is_counted():
     some = views([detection(score=0.5)], [detection(score=0.7, seed=1)], [], [detection(score=0.3, seed=2)], [])
     cup = only(find_candidates(some))
     assert cup.said == {"any": {"cup": (3, 0.7)}}
-    assert cup.silent == {"any": 2}
+    assert silent(cup) == {"any": 2}
     assert cup.views == 3
     np.testing.assert_allclose(cup.box[:3], CUP_BOX[:3], atol=0.01)
 
@@ -62,14 +76,14 @@ def test_each_detector_is_counted_for_itself():
     of_two = [LiftedView("other", v.key, v.frame, v.T_world_camera, v.lifted) for v in two]
     cup = only(find_candidates([*one, *of_two]))
     assert cup.said == {"any": {"cup": (1, 0.5)}, "other": {"bowl": (1, 0.6)}}
-    assert cup.silent == {"any": 1, "other": 1}
+    assert silent(cup) == {"any": 1, "other": 1}
 
 
 def test_views_that_look_elsewhere_do_not_speak_against():
     seen = [[detection(score=0.7)], [detection(score=0.7, seed=1)]]
-    assert only(find_candidates(views(*seen, [], []))).silent == {"any": 2}
+    assert silent(only(find_candidates(views(*seen, [], [])))) == {"any": 2}
     away = views(*seen) + views([], [], look=(-1.9, 1.9, 2.0))
-    assert only(find_candidates(away)).silent == {}
+    assert silent(only(find_candidates(away))) == {}
 
 
 def test_what_is_hidden_was_not_missed():
@@ -78,8 +92,8 @@ def test_what_is_hidden_was_not_missed():
     hidden[:] = 0.5  # a hand before the camera
     frame = RgbdFrame(9, "front", some[2].frame.color, hidden, K)
     covered = [*some[:2], LiftedView("any", 2, frame, some[2].T_world_camera, [])]
-    assert only(find_candidates(covered)).silent == {}
-    assert only(find_candidates(some)).silent == {"any": 1}
+    assert silent(only(find_candidates(covered))) == {}
+    assert silent(only(find_candidates(some))) == {"any": 1}
 
 
 def test_one_look_that_is_hardly_sure_is_not_followed_up():
@@ -190,13 +204,75 @@ def test_visibility_is_as_its_slow_twin(seed):
     some = views([], [], [], [])
     centers = [CUP_BOX[:3], *rng.uniform([-2, -2, 0], [2, 2, 1.5], (12, 3))]
     things = [cube(c, s, 100, i) for i, (c, s) in enumerate(zip(centers, [0.08] * 6 + [0.5] * 7, strict=True))]
-    fast = fully_visible(things, some, 12.0)
+    fast = fully_visible(things, some, 12.0) > 0
     assert fast.tolist() == [[slow_visible(c, view, 12.0) for view in some] for c in things]
     assert fast.any()
     assert not fast.all()
+
+
+def test_the_size_of_a_thing_in_the_picture_is_told():
+    some = views([])
+    on_table = np.array([*CUP_BOX[:2], CUP_BOX[2] - CUP_BOX[5] / 2])
+    flat = np.random.default_rng(1).uniform(-0.5, 0.5, (200, 3)) * [1.0, 1.0, 0.0]
+    distance_m = np.linalg.norm(some[0].T_world_camera[:3, 3] - CUP_BOX[:3])
+    of_picture = 1.0 / distance_m * K.fx / max(K.width, K.height)  # of a metre there
+    sides = [0.7 * SIZES[0] / of_picture, 0.7 * SIZES[1] / of_picture, 1.5 * SIZES[1] / of_picture]
+    sizes = fully_visible([on_table + flat * side for side in sides], some, 1.0)[:, 0]
+    assert sizes.tolist() == [1, 2, 3]
 
 
 def test_nothing_gives_nothing():
     assert find_candidates([]) == []
     assert find_candidates(views([], [])) == []
     assert fully_visible([], views([]), 12.0).shape == (0, 1)
+
+
+def test_what_is_remembered_of_the_last_call_is_what_is_found_anew():
+    rng, cache, some = np.random.default_rng(4), FitCache(), []
+    for step in range(8):
+        cups = [detection(CUP_BOX[:3] + rng.normal(0, 0.01, 3), score=0.5 + 0.05 * step, seed=step)]
+        chairs = [detection((-1.0, 1.1, 0.4), "chair", 0.6, 0.6, seed=20 + step)] if step % 3 else []
+        (new,) = views([*cups, *chairs])
+        some.append(LiftedView("any", step, new.frame, new.T_world_camera.copy(), new.lifted))
+        if step == 5:
+            some.pop(1)  # its keyframe has left
+        if step == 6:  # its pose was corrected, and what it lifted with it
+            T = some[0].T_world_camera.copy()
+            T[:3, 3] += 5.0
+            some[0] = LiftedView("any", 0, some[0].frame, T, [])
+        for known, anew in zip(find_candidates(some, cache=cache), find_candidates(some), strict=True):
+            assert (known.said, known.silent, known.whole, known.members) == (
+                anew.said,
+                anew.silent,
+                anew.whole,
+                anew.members,
+            )
+            np.testing.assert_array_equal(known.box, anew.box)
+            np.testing.assert_array_equal(known.points_m, anew.points_m)
+
+
+def slow_affinity(a, b):
+    """As said in :func:`affinities`."""
+    size = [d.box[3:6].max() for d in (a, b)]
+    ratio, small = min(size) / max(size), [s < 0.45 for s in size]
+    shared = len(set(a.cells_large.tolist()) & set(b.cells_large.tolist()))
+    value = shared / min(len(set(d.cells_large.tolist())) for d in (a, b))
+    if all(small):
+        apart = np.linalg.norm(a.box[:3] - b.box[:3])
+        value = np.exp(-0.5 * (apart / max(0.25 * sum(size), 0.04)) ** 2)
+    elif any(small) and ratio <= 0.5:
+        value = 0.0
+    same = value >= LIFTED_AFFINITY
+    other = value >= LIFTED_OTHER_NAME_AFFINITY and ratio >= LIFTED_OTHER_NAME_SIZE
+    return value if (same if a.label == b.label else other) else 0.0
+
+
+def test_affinities_are_as_their_slow_twin():
+    rng = np.random.default_rng(2)
+    some = [
+        detection(rng.uniform(-0.3, 0.3, 3), str(rng.choice(["cup", "bowl"])), 0.5, side, seed)
+        for seed, side in enumerate(rng.uniform(0.05, 0.9, 24))
+    ]
+    found = affinities(association._items(views(some[:12], some[12:]), None))
+    assert found == pytest.approx(np.array([[slow_affinity(a, b) for b in some] for a in some]))
+    assert 0.05 < (found > 0).mean() < 0.9

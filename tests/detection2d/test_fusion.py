@@ -38,7 +38,9 @@ def found(*things):
 def thing(box, label, views=3, score=0.8, trusted=False, silent=0):
     points = np.asarray(box[:3]) + np.random.default_rng(0).uniform(-0.5, 0.5, (60, 3)) * box[3:6]
     said = {"any": {label: (views, score)}}
-    return LiftedThing(Candidate(points, np.array(box), said, {"any": silent}), np.array(box, float), trusted, label)
+    return LiftedThing(
+        Candidate(points, np.array(box), said, {"any": (0, silent, 0)}), np.array(box, float), trusted, label
+    )
 
 
 def around(views=(), snapshot=MAP, vocabulary=VOCABULARY):
@@ -127,6 +129,35 @@ def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     assert unknown.scores[0] == pytest.approx(0.5, abs=0.02)
     few = fuse(network, [], around(silent_views(count=2)), MODEL)
     assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
+
+
+COUNTER = found(  # one thing under several names, of which there is less room in its posterior than they score
+    (TABLE, 0.9, UNNAMED, {"counter": 0.28, "stove": 0.27, UNNAMED: 0.35}),
+    (moved(TABLE, 0.02), 0.32, "counter", {"counter": 0.32, "stove": 0.3, UNNAMED: 0.28}),
+    (moved(TABLE, 0.04), 0.31, "stove", {"counter": 0.3, "stove": 0.31, UNNAMED: 0.29}),
+    (moved(TABLE, 0.06), 0.3, UNNAMED, {"counter": 0.1, UNNAMED: 0.2}),
+)
+
+
+def test_silence_about_names_that_the_detector_does_not_know_changes_nothing():
+    fused = fuse(COUNTER, [], around(silent_views()), MODEL)
+    assert (fused.labels, fused.scores.tolist()) == (COUNTER.labels, COUNTER.scores.tolist())
+    np.testing.assert_array_equal(fused.boxes, COUNTER.boxes)
+    assert fused.posteriors == COUNTER.posteriors
+
+
+def test_what_is_said_moves_every_box_of_its_place_by_as_much_as_its_name():
+    def of(views, score):
+        said = thing(TABLE, "counter", views, score)
+        fused = fuse(COUNTER, [said], around(vocabulary=frozenset({"counter"})), MODEL)
+        return dict(zip(np.round(fused.boxes[:, 0], 2).tolist(), fused.scores.tolist(), strict=True))
+
+    weak, strong = of(1, 0.2), of(6, 0.9)
+    assert weak[0.62] > 0.33  # counter
+    assert weak[0.64] < 0.31  # stove
+    assert min(weak[0.6], weak[0.66]) > weak[0.62]  # without a name: none has half of the thing's probability
+    assert strong.keys() == {0.62, 0.64}  # now one has
+    assert strong[0.62] > weak[0.62]
 
 
 def test_one_word_ends_the_silence():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +14,7 @@ from support.online_world import look_at
 from support.onnx_files import write_constant_model
 
 from embodied_perceptron.config import ConfigError, LiftOptions
+from embodied_perceptron.detection2d.detections2d import no_detections
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.persons import PersonMask, PersonRules, person_mask
 from embodied_perceptron.detection2d.pipeline import DetectionLift
@@ -121,6 +125,36 @@ def test_a_detector_that_fails_changes_nothing_and_is_told_of(walk):
     said = mask.statistics()
     assert said.failures == 5, "then it is not asked any more"
     assert "no picture today" in said.last_error
+
+
+class Hanging:
+    vocabulary = frozenset({"person"})
+
+    def __init__(self):
+        self.calls, self.ends = 0, threading.Event()
+
+    def detect(self, frame):
+        self.calls += 1
+        self.ends.wait(30)
+        return no_detections(frame.camera, frame.stamp_ns), Counter()
+
+
+def test_frames_do_not_wait_for_a_detector_that_hangs_and_others_keep_people_out(walk):
+    frames, shown = walk
+    hanging, quick = Hanging(), KnowingDetector(shown, names=NAMES)
+    mask = PersonMask([lambda: hanging, lambda: quick], PersonRules(limit_s=0.05, max_share=1.0))
+    mask.live = True
+    try:
+        began = time.monotonic()
+        hidden = [mask.applied(posed) is not posed for posed in frames]
+        assert time.monotonic() - began < 15.0
+    finally:
+        hanging.ends.set()
+    assert hanging.calls == 1
+    assert any(hidden)
+    statistics = mask.statistics()
+    assert statistics.failures == 1
+    assert "longer than 0.05 s" in statistics.last_error
 
 
 def test_a_detector_without_a_word_for_people_is_not_asked(walk):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from embodied_perceptron.config import ConfigError, LiftOptions, PerceptronConfi
 from embodied_perceptron.detection2d.detections2d import accept_detections, no_detections
 from embodied_perceptron.detection2d.layouts import LayoutError
 from embodied_perceptron.detection2d.loading import lift_from_options
-from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.detection2d.pipeline import TOO_SLOW, DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.perceptron import Perceptron
@@ -60,6 +62,16 @@ def by_label(objects):
 
 def iou(a, b):
     return float(box_iou(torch.tensor(a[None]), torch.tensor(b[None]))[0, 0])
+
+
+def test_what_was_judged_already_is_not_judged_otherwise(perfectly):
+    lift = perfectly[0].lift
+    alone = [place for place in lift.places if place.prior is None]
+    assert alone
+    for place in alone:
+        assert place.posterior is not None
+        anew = lift.witnesses.posterior(None, place.evidence, place.plausibility)
+        assert place.posterior == pytest.approx(anew)
 
 
 def test_a_perfect_detector_names_things_where_they_are(perfectly):
@@ -338,6 +350,57 @@ def test_a_thread_detects_while_perception_goes_on(seen):
     assert lift.busy_s == 0.0
 
 
+class Slow:
+    """Knows nothing, and needs its time; ``ends`` lets it come back."""
+
+    vocabulary = frozenset({"sofa"})
+
+    def __init__(self):
+        self.calls, self.ends = 0, threading.Event()
+
+    def detect(self, frame):
+        self.calls += 1
+        self.ends.wait(30)
+        return no_detections(frame.camera, frame.stamp_ns), Counter()
+
+
+def test_a_detector_that_hangs_holds_up_no_other_and_is_counted(seen, caplog):
+    frames, shown = seen
+    detector, slow = KnowingDetector(shown), Slow()
+    schedule = SchedulerRules(max_rate_hz=100, burst=50, retry_s=0.0, limit_s=0.1)
+    makers = {"slow": lambda: slow, "quick": lambda: detector}
+    lift = DetectionLift(makers, dataclasses.replace(QUICK, schedule=schedule))
+    lift.start()
+    try:
+        perceptron, _ = perceive(None, frames, lift=lift)
+        until = time.monotonic() + 20
+        while detector.calls < len(frames) and time.monotonic() < until:
+            perceptron.perceive()
+            time.sleep(0.02)
+        perceptron.perceive()
+        statistics = lift.statistics()
+        assert lift.busy_s > 0.1  # it still hangs, and is told of
+    finally:
+        slow.ends.set()
+        assert lift.stop()
+    assert (detector.calls, slow.calls) == (len(frames), 1)
+    assert {"table", "cup"} <= {o.label for o in lift.objects}
+    assert statistics.dropped[TOO_SLOW] == 1
+    assert (statistics.state, statistics.failures) == ("running", 1)
+    assert "detector slow: it took longer than 0.1 s" in caplog.text
+
+
+def test_a_replay_waits_for_a_slow_detector(seen):
+    frames, _ = seen
+    slow = Slow()
+    slow.ends.set()
+    rules = SchedulerRules(max_rate_hz=50, burst=50, limit_s=1e-6)
+    lift = DetectionLift(lambda: slow, dataclasses.replace(QUICK, schedule=rules))
+    perceive(None, frames, lift=lift)
+    assert slow.calls == len(frames)
+    assert lift.statistics().dropped[TOO_SLOW] == 0
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # detections of other programs
 
@@ -520,6 +583,8 @@ def test_detections_of_another_program_come_with_the_cameras_stamps(seen):
         ({"input_px": 8}, "input_px"),
         ({"max_rate_hz": 0.0}, "max_rate_hz"),
         ({"stamp_tolerance_s": -0.1}, "stamp_tolerance_s"),
+        ({"limit_s": 0.0}, "limit_s must be positive"),
+        ({"pictures": "paintings"}, r"pictures must be one of \['photographs'"),
         ({"providers": []}, "providers"),
         ({"threads": -1}, "threads"),
         ({"detektor": "x"}, "unknown key"),

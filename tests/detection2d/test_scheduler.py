@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
 
-from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
+from embodied_perceptron.detection2d.scheduler import (
+    LiftScheduler,
+    LiftWorker,
+    LimitedCalls,
+    SchedulerRules,
+    TooLateError,
+)
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -105,7 +112,9 @@ def test_a_clock_that_was_set_back_does_not_stop_it():
     assert run(scheduler, KEYFRAMES, 51 * S) == [9]
 
 
-@pytest.mark.parametrize("bad", [{"max_rate_hz": 0.0}, {"burst": 0}, {"retry_s": -1.0}, {"max_failures": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"max_rate_hz": 0.0}, {"burst": 0}, {"retry_s": -1.0}, {"max_failures": 0}, {"limit_s": 0.0}]
+)
 def test_rules_are_checked(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         SchedulerRules(**bad)
@@ -155,3 +164,27 @@ def test_a_worker_that_hangs_is_seen():
 
 def test_stopping_what_never_began():
     assert LiftWorker(lambda: False).stop()
+
+
+def test_nobody_waits_for_what_hangs_and_nothing_else_is_called_until_it_is_back():
+    calls, hang, done = LimitedCalls(), threading.Event(), threading.Event()
+
+    def hanging():
+        hang.wait(20)
+        done.set()
+
+    assert calls.call(lambda: 7, 5.0) == 7
+    with pytest.raises(ZeroDivisionError):
+        calls.call(lambda: 1 // 0, 5.0)
+    began = time.monotonic()
+    with pytest.raises(TooLateError, match=r"longer than 0\.05 s"):
+        calls.call(hanging, 0.05)
+    assert time.monotonic() - began < 5.0
+    assert calls.busy_s > 0
+    with pytest.raises(TooLateError, match="not come back"):
+        calls.call(lambda: 7, 5.0)
+    hang.set()
+    assert done.wait(5)
+    while calls.busy_s > 0:
+        time.sleep(0.01)
+    assert calls.call(lambda: 8, 5.0) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -24,7 +25,9 @@ from embodied_perceptron.inference.posterior import (
 from embodied_perceptron.results import UNNAMED
 
 COUNTED = DetectorConfusions(
-    things={"chair": 40, "couch": 20}, said={"chair": {"chair": 30, "couch": 6}}, views={"chair": (80, 60)}
+    things={"chair": 40, "couch": 20},
+    said={"chair": {"chair": 30, "couch": 6}},
+    views={"chair": ((0, 0), (80, 60), (0, 0))},
 )
 VOCABULARY = frozenset({"chair", "tv"})
 PRIOR = {"chair": 0.5, UNNAMED: 0.2}
@@ -35,11 +38,11 @@ def model(**weights):
 
 
 def said(name, views=1, score=0.5, silent=0):
-    return Evidence("any", {name: (views, score)}, silent, VOCABULARY)
+    return Evidence("any", {name: (views, score)}, (0, silent, 0), VOCABULARY)
 
 
 def silence(views):
-    return Evidence("any", {}, views, VOCABULARY)
+    return Evidence("any", {}, (0, views, 0), VOCABULARY)
 
 
 def test_without_witnesses_the_network_is_believed():
@@ -67,11 +70,26 @@ def test_silence_counts_for_known_names_alone_and_not_for_ever():
     by_hand = model(silence=1.0)
     once = by_hand.posterior(PRIOR, [silence(1)], {})
     odds = once["chair"] / once[UNNAMED] / (0.5 / 0.2)
-    assert odds == pytest.approx(math.exp(COUNTED.log_silence("chair")))
-    assert COUNTED.log_silence("chair") < math.log(0.5)
+    assert odds == pytest.approx(math.exp(COUNTED.log_silence("chair", (0, 1, 0))))
+    assert COUNTED.log_silence("chair", (0, 1, 0)) < math.log(0.5)
     assert by_hand.posterior(PRIOR, [silence(6)], {}) == by_hand.posterior(PRIOR, [silence(60)], {})
     lamp = {"lamp": 0.5, UNNAMED: 0.2}
     assert by_hand.posterior(lamp, [silence(9)], {}) == pytest.approx(lamp)
+
+
+def test_silence_counts_by_how_well_things_of_that_size_are_seen():
+    counted = DetectorConfusions(
+        things={"chair": 40, "cup": 20},
+        said={"chair": {"chair": 30}},
+        views={"chair": ((100, 10), (100, 50), (100, 90)), "cup": ((60, 3), (40, 8), (0, 0))},
+    )
+    small, medium, large = (counted.log_silence("chair", size) for size in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    assert small == pytest.approx(math.log(0.9 / 0.99), abs=0.02)
+    assert large == pytest.approx(math.log(0.1 / 0.99), abs=0.3)
+    assert large < medium < small < 0.0
+    assert counted.log_silence("chair", (2, 1, 0)) == pytest.approx(2 * small + medium)
+    assert counted.log_silence("cup", (0, 0, 1)) > large  # cups are said seldom, large ones too, of which none was seen
+    assert counted.log_silence("chair", (0, 0, 0)) == 0.0
 
 
 def test_a_name_that_no_box_of_the_network_says_has_its_nameless_part():
@@ -88,6 +106,37 @@ def test_shapes_are_named_by_detectors_alone_and_stay_where_these_are_unsure():
     sure = model(alone=5.0)
     unsure_shape = sure.posterior({UNNAMED: 0.1}, [said("tv")], {}, can_name=False)
     assert unsure_shape == pytest.approx(sure.posterior(None, [said("tv")], {}))
+
+
+def test_on_photographs_a_name_of_one_view_is_as_sure_as_its_score():
+    by_hand = model(thing=1.0, score=0.3, confusion=0.2).on_photographs()
+    for score in (0.6, 0.8, 0.95):
+        found = by_hand.posterior({UNNAMED: 0.4}, [said("dog", 1, score)], {}, can_name=True)
+        assert found["dog"] / sum(found.values()) == pytest.approx(score)
+
+
+def test_on_photographs_views_that_agree_make_a_name_surer_and_those_that_do_not_do_not():
+    shipped = shipped_witnesses().on_photographs()
+
+    def share(*evidence):
+        found = shipped.posterior({UNNAMED: 0.8}, evidence, {}, can_name=False)
+        return found["tv"] / sum(v for name, v in found.items()), sum(found.values())
+
+    unsure = [share(said("tv", views, 0.45)) for views in (1, 2, 4, 8)]
+    assert [exists for _, exists in unsure] == pytest.approx([max(0.8, e) for _, e in unsure])  # no less is there
+    assert all(a < b for (a, _), (b, _) in itertools.pairwise(unsure))
+    assert unsure[0][0] < 0.5 < unsure[-1][0]
+    torn = Evidence("any", {"tv": (2, 0.45), "laptop": (2, 0.45), "book": (2, 0.45)}, (0, 0, 0), VOCABULARY)
+    assert share(torn)[0] < 0.4
+    silent = share(said("tv", 2, 0.45, silent=6))[0]
+    assert silent < share(said("tv", 2, 0.45))[0]
+
+
+def test_rendered_pictures_are_worth_what_was_measured():
+    counted = model(score=0.3, confusion=0.2)
+    assert counted.repeated is None
+    assert counted.on_photographs().weights["score"] == 1.0
+    assert counted.on_photographs().repeated == 0.2  # views of one thing are not independent, on photographs neither
 
 
 def test_two_detectors_say_more_than_one():

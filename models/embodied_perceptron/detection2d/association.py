@@ -7,7 +7,6 @@ one detector. What a thing is called, and whether it exists, is judged in :mod:`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -25,6 +24,7 @@ from embodied_perceptron.geometry.suppression import (
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
+from embodied_perceptron.inference.posterior import NO_SILENCE, Silence, size_in_picture
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
@@ -64,7 +64,8 @@ class Candidate:
         points_m: (K, 3) its surface over all views.
         box: (9,) upright.
         said: detector -> name -> (views in which it said so, best score).
-        silent: detector -> views in which all of it was in full view and nothing was said of it.
+        silent: detector -> views in which all of it was in full view and nothing was said of it, by its size there
+            (:data:`~.inference.posterior.SIZES`).
         whole: seen whole in a view at least.
         members: (view, detection) pairs.
     """
@@ -72,7 +73,7 @@ class Candidate:
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
     said: Mapping[str, Mapping[str, tuple[int, float]]]
-    silent: Mapping[str, int] = field(default_factory=dict)
+    silent: Mapping[str, Silence] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
@@ -114,53 +115,80 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     """(N, N) in [0, 1]: how much two detections may be of one thing.
 
     Of large ones: the share of the smaller's cells that the other has too. Of small ones: a bell of their
-    middles' distance with half of their mean size as its width; of a small and a large one nothing.
+    middles' distance with half of their mean size as its width; of a small and a large one nothing, but where one is a
+    part that is a little too short to be large.
     """
-    count = len(items.lifted)
-    if count == 0:
+    if len(items.lifted) == 0:
         return np.zeros((0, 0))
-    small = items.size < _SMALL_M
-    apart = np.linalg.norm(items.center[:, None] - items.center[None], axis=2)
-    width = 0.5 * 0.5 * (items.size[:, None] + items.size[None])
-    near = np.exp(-0.5 * (apart / np.maximum(width, 0.04)) ** 2)
     cells = [d.distinct_cells_large for d in items.lifted]
-    size = np.array([len(own) for own in cells])
-    shared = _shared_cells(np.concatenate(cells), np.cumsum(size) - size, size)
-    overlap = shared / np.maximum(np.minimum(size[:, None], size[None]), 1.0)
-    both_small, both_large = small[:, None] & small[None], ~small[:, None] & ~small[None]
-    ratio = np.minimum(items.size[:, None], items.size[None]) / np.maximum(items.size[:, None], items.size[None])
-    mixed = ~both_small & ~both_large & (ratio > 0.5)  # a part of a thing that is a little too short to be large
-    result: NDArray[np.float64] = np.where(both_small, near, np.where(both_large | mixed, overlap, 0.0))
-    same = items.label[:, None] == items.label[None]
-    other = (result >= LIFTED_OTHER_NAME_AFFINITY) & (ratio >= LIFTED_OTHER_NAME_SIZE)
-    allowed = np.where(same, result >= LIFTED_AFFINITY, other)
-    return np.where(allowed, result, 0.0)
+    count = np.array([len(own) for own in cells])
+    _, name = np.unique(items.label, return_inverse=True)
+    result: NDArray[np.float64] = _affinities(
+        items.center,
+        items.size,
+        np.asarray(name, np.int64).reshape(-1),
+        np.concatenate(cells),
+        np.cumsum(count) - count,
+        count,
+    )
+    return result
 
 
 @njit(cache=True, nogil=True)
-def _shared_cells(cells: NDArray[np.int64], first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(N, N) how many cells any two of N ascending lists have in common."""
+def _affinities(
+    center: NDArray[np.float64],
+    size_m: NDArray[np.float64],
+    name: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    first: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """(N, N) as :func:`affinities`; of each detection the middle, the longest side, the number of its name, and its
+    ascending cells: ``size`` many from ``first``."""
     count = len(size)
-    shared = np.zeros((count, count))
+    result = np.zeros((count, count))
     for i in range(count):
-        shared[i, i] = size[i]
-        for j in range(i):
-            a, a_end = first[i], first[i] + size[i]
-            b, b_end = first[j], first[j] + size[j]
-            if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
+        for j in range(i + 1):
+            small = (size_m[i] < _SMALL_M) + (size_m[j] < _SMALL_M)
+            ratio = min(size_m[i], size_m[j]) / max(size_m[i], size_m[j])
+            if small == 1 and ratio <= 0.5:
                 continue
-            both = 0
-            while a < a_end and b < b_end:
-                if cells[a] < cells[b]:
-                    a += 1
-                elif cells[a] > cells[b]:
-                    b += 1
-                else:
-                    both += 1
-                    a += 1
-                    b += 1
-            shared[i, j] = shared[j, i] = both
-    return shared
+            if small == 2:
+                apart2 = 0.0
+                for axis in range(3):
+                    apart2 += (center[i, axis] - center[j, axis]) ** 2
+                width = max(0.25 * (size_m[i] + size_m[j]), 0.04)
+                value = np.exp(-0.5 * apart2 / width**2)
+            elif i == j:
+                value = size[i] / max(size[i], 1)
+            else:
+                value = _shared(cells, first[i], size[i], first[j], size[j]) / max(min(size[i], size[j]), 1)
+            if name[i] == name[j]:
+                allowed = value >= LIFTED_AFFINITY
+            else:
+                allowed = value >= LIFTED_OTHER_NAME_AFFINITY and ratio >= LIFTED_OTHER_NAME_SIZE
+            if allowed:
+                result[i, j] = result[j, i] = value
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _shared(cells: NDArray[np.int64], a: int, a_count: int, b: int, b_count: int) -> int:
+    """How many cells two ascending lists have in common."""
+    a_end, b_end = a + a_count, b + b_count
+    if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
+        return 0
+    both = 0
+    while a < a_end and b < b_end:
+        if cells[a] < cells[b]:
+            a += 1
+        elif cells[a] > cells[b]:
+            b += 1
+        else:
+            both += 1
+            a += 1
+            b += 1
+    return both
 
 
 def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
@@ -209,10 +237,10 @@ def find_candidates(
         views: keyframes that a detector has looked at.
         index: of the map as it is now; detections whose surface is gone do not count. None = all count.
         yaw_rad: direction of the walls.
-        cache: of the boxes of the last call; most groups are as they were.
+        cache: of the last call; most groups are as they were, and so is where they can be seen.
     """
-    if cache is not None:
-        cache.begin()
+    cache = FitCache() if cache is None else cache
+    cache.begin()
     items = _items(views, index)
     scores = np.array([d.score for d in items.lifted])
     groups = group_detections(affinities(items), scores)
@@ -220,35 +248,62 @@ def find_candidates(
     groups = [rows for rows in groups if len(rows) > 1 or scores[rows[0]] >= _ONE_LOOK_SCORE]
     groups.sort(key=lambda rows: -float(scores[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
-    in_view = fully_visible([c.points_m for c in candidates], views, _MIN_SIZE_PX)
+    in_view = cache.visible([c.points_m for c in candidates], views)
     return [replace(c, silent=silent_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
 
 
 def silent_views(
-    in_view: NDArray[np.bool_], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
-) -> dict[str, int]:
-    """Detector -> how many of its views have a place in full view (V,) bool, and say nothing of it."""
+    in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
+) -> dict[str, Silence]:
+    """Detector -> how many of its views have a place in full view, by its size there, and say nothing of it.
+
+    ``in_view``: (V,) as of :func:`fully_visible`.
+    """
     said = {view for view, _ in members}
-    return Counter(views[v].source for v in np.flatnonzero(in_view).tolist() if v not in said)
+    counts: dict[str, list[int]] = {}
+    for v in np.flatnonzero(in_view).tolist():
+        if v not in said:
+            counts.setdefault(views[v].source, [0] * len(NO_SILENCE))[int(in_view[v]) - 1] += 1
+    return {source: (small, medium, large) for source, (small, medium, large) in counts.items()}
 
 
 class FitCache:
-    """Agreed points and boxes of groups of detections, of the last call alone."""
+    """What the last call found out: agreed points and boxes of groups of detections, and which views show them."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], _Fit] = {}
         self._now: dict[tuple[int, ...], _Fit] = {}
+        self._surfaces: list[NDArray[np.float64]] = []
+        self._shown: list[tuple[RgbdFrame, NDArray[np.float64]]] = []
+        self._visible = np.zeros((0, 0), dtype=np.uint8)
 
     def begin(self) -> None:
         """Forget what the call before did not use."""
         self._last, self._now = self._now, {}
 
-    def fit(self, members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
-        """Of these very detections; they are kept, so that their identities stay theirs."""
+    def fit(self, members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
+        """Of these very detections and their views; they are kept, so that their identities stay theirs."""
         key = (round(yaw_rad * 1e3), *map(id, members))
         known = self._last.get(key)
-        self._now[key] = _fit(members, small, yaw_rad) if known is None else known
+        self._now[key] = _fit(members, of, small, yaw_rad) if known is None else known
         return self._now[key]
+
+    def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.uint8]:
+        """As :func:`fully_visible`; asked are surfaces and views that the last call did not have."""
+        known_row = {id(surface): row for row, surface in enumerate(self._surfaces)}
+        known_column = {(id(frame), id(pose)): column for column, (frame, pose) in enumerate(self._shown)}
+        row = np.array([known_row.get(id(surface), -1) for surface in surfaces_m], dtype=np.int64)
+        column = np.array([known_column.get((id(v.frame), id(v.T_world_camera)), -1) for v in views], dtype=np.int64)
+        result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
+        old, new = np.flatnonzero(row >= 0), np.flatnonzero(row < 0)
+        seen, unseen = np.flatnonzero(column >= 0), np.flatnonzero(column < 0)
+        result[np.ix_(old, seen)] = self._visible[np.ix_(row[old], column[seen])]
+        of_old, some = [surfaces_m[i] for i in old.tolist()], [views[v] for v in unseen.tolist()]
+        result[np.ix_(old, unseen)] = fully_visible(of_old, some, _MIN_SIZE_PX)
+        result[new] = fully_visible([surfaces_m[i] for i in new.tolist()], views, _MIN_SIZE_PX)
+        self._surfaces, self._visible = surfaces_m, result
+        self._shown = [(v.frame, v.T_world_camera) for v in views]
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,30 +311,33 @@ class _Fit:
     members: list[LiftedDetection]
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
+    said: Mapping[str, Mapping[str, tuple[int, float]]]
+    whole: bool
 
 
-def _fit(members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
+def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
+    """``of``: the view of each."""
     points = agreed_points(members, small)
-    return _Fit(members, points, box_around(points, yaw_rad))
-
-
-def _candidate(
-    items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float, cache: FitCache | None
-) -> Candidate:
-    """A group as one thing."""
-    members = [items.lifted[r] for r in rows]
-    small = median(items.size[rows]) < _SMALL_M
-    fit = _fit(members, small, yaw_rad) if cache is None else cache.fit(members, small, yaw_rad)
-    of = tuple(items.of[r] for r in rows)
     best: dict[tuple[str, str, int], float] = {}  # (detector, name, view) -> score
-    for (view, _), detection in zip(of, members, strict=True):
-        key = views[view].source, detection.label, view
+    for view, detection in zip(of, members, strict=True):
+        key = view.source, detection.label, view.key
         best[key] = max(best.get(key, 0.0), detection.score)
     said: dict[str, dict[str, tuple[int, float]]] = {}
     for (source, name, _), score in best.items():
         count, highest = said.setdefault(source, {}).get(name, (0, 0.0))
         said[source][name] = count + 1, max(highest, score)
-    return Candidate(fit.points_m, fit.box, said, whole=any(not d.cut for d in members), members=of)
+    return _Fit(members, points, box_around(points, yaw_rad), said, any(not d.cut for d in members))
+
+
+def _candidate(
+    items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float, cache: FitCache
+) -> Candidate:
+    """A group as one thing."""
+    numbers = rows.tolist()
+    members, of = [items.lifted[r] for r in numbers], tuple(items.of[r] for r in numbers)
+    small = median(items.size[rows]) < _SMALL_M
+    fit = cache.fit(members, [views[view] for view, _ in of], small, yaw_rad)
+    return Candidate(fit.points_m, fit.box, fit.said, whole=fit.whole, members=of)
 
 
 def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
@@ -298,12 +356,13 @@ def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float 
 
 def fully_visible(
     surfaces_m: Sequence[NDArray[np.float64]], views: Sequence[LiftedView], min_size_px: float
-) -> NDArray[np.bool_]:
-    """(places, views): all but a little of a place's surface is in the picture, not hidden, and large enough there.
+) -> NDArray[np.uint8]:
+    """(places, views) whether all but a little of a place's surface is in the picture, not hidden, and large enough
+    there: 0 = it is not, otherwise 1 and the number of its size (:func:`~.inference.posterior.size_in_picture`).
 
     ``surfaces_m``: (K, 3) points of each place, K > 0.
     """
-    result = np.zeros((len(surfaces_m), len(views)), dtype=bool)
+    result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
     if not len(surfaces_m):
         return result
     probes = [points[:: 1 + len(points) // _PROBES] for points in surfaces_m]
@@ -311,7 +370,7 @@ def fully_visible(
     count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
     own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
-    seen_of: dict[int, NDArray[np.bool_]] = {}  # picture -> places; all detectors look at the same ones
+    seen_of: dict[int, NDArray[np.uint8]] = {}  # picture -> places; all detectors look at the same ones
     for v, view in enumerate(views):
         if id(view.frame) in seen_of:
             result[:, v] = seen_of[id(view.frame)]
@@ -329,6 +388,8 @@ def fully_visible(
         share = np.add.reduceat(seen.astype(np.float64), first) / count
         high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
         low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
-        result[:, v] = (share >= _VISIBLE_SHARE) & ((high - low).max(axis=1) >= min_size_px)
+        side_px = (high - low).max(axis=1)
+        size = 1 + size_in_picture(side_px / max(view.frame.intrinsics.width, view.frame.intrinsics.height))
+        result[:, v] = np.where((share >= _VISIBLE_SHARE) & (side_px >= min_size_px), size, 0)
         seen_of[id(view.frame)] = result[:, v]
     return result

@@ -18,7 +18,7 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import fusion_affinity, same_thing_pairs
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.inference.naming import NAME_SHARE
-from embodied_perceptron.inference.posterior import Evidence, WitnessModel
+from embodied_perceptron.inference.posterior import NO_SILENCE, Evidence, Silence, WitnessModel
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
@@ -31,6 +31,21 @@ _MARGIN = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
+class Judgement:
+    """What detectors alone say of a thing.
+
+    Attributes:
+        evidence: of each of them.
+        plausibility: name -> log-plausibility of the thing's box, of the names that they say.
+        posterior: of these, by the model that the lift has.
+    """
+
+    evidence: tuple[Evidence, ...]
+    plausibility: Mapping[str, float]
+    posterior: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
 class LiftedThing:
     """A thing that detectors saw.
 
@@ -39,12 +54,14 @@ class LiftedThing:
         box: (9,) with what the map adds.
         trusted: the box's extents can be believed: a small thing seen whole, or a shape of the map.
         label: likeliest of the names that they say.
+        judgement: what is known of it where nobody else speaks of its place; None = it is to be judged.
     """
 
     candidate: Candidate
     box: NDArray[np.float64]
     trusted: bool
     label: str
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +75,7 @@ class Place:
         prior: of the network (:meth:`.Detections.posterior`); None = it has nothing there.
         evidence: of the detectors.
         plausibility: name -> log-plausibility of the box, of the names that detectors say.
+        posterior: where it is known already; None = it is to be judged.
     """
 
     rows: NDArray[np.int64]
@@ -66,11 +84,12 @@ class Place:
     prior: Mapping[str, float] | None
     evidence: tuple[Evidence, ...]
     plausibility: Mapping[str, float]
+    posterior: Mapping[str, float] | None = None
 
     @property
     def is_heard(self) -> bool:
-        """Whether a detector says, or could have said, something of it."""
-        return any(t.said or t.silent for t in self.evidence)
+        """Whether a detector says something of it, or could have said one of the names that the network says."""
+        return any(one.bears_on(self.prior) for one in self.evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,16 +166,34 @@ def fuse(
             for i in place.rows.tolist():
                 add(network.boxes[i], float(network.scores[i]), network.labels[i], network.posterior(i))
             continue
-        posterior = model.posterior(place.prior, place.evidence, place.plausibility, can_name)
+        posterior = place.posterior
+        if posterior is None:
+            posterior = model.posterior(place.prior, place.evidence, place.plausibility, can_name)
         exists = sum(posterior.values())
         if place.prior is None and exists < min_probability:
             continue
+        before = {} if place.prior is None else place.prior
+        named: dict[str, float] = {}
+        for i in place.rows.tolist():
+            label, score = network.labels[i], float(network.scores[i])
+            if label != UNNAMED:
+                p = _moved(score, before.get(label), posterior.get(label, 0.0))
+                named[label] = max(named.get(label, 0.0), p)
+                add(network.boxes[i], p, label, posterior)
         least = min_probability if place.prior is None else _LEAST
-        names = {name: p for name, p in posterior.items() if name != UNNAMED and p >= least}
-        for name, p in names.items():
-            add(_box_of(name, place, network, things), p, name, posterior)
-        best = max(names.values(), default=0.0)
-        if best < NAME_SHARE * exists:
+        for name in sorted({name for one in place.evidence for name in one.said} - named.keys()):
+            if posterior.get(name, 0.0) >= least:
+                named[name] = posterior[name]
+                add(_box_of(name, place, network, things), named[name], name, posterior)
+        best = max(named.values(), default=0.0)
+        nameless = [i for i in place.rows.tolist() if network.labels[i] == UNNAMED]
+        if best >= NAME_SHARE * exists or not (nameless or _is_unsure_now(place.prior)):
+            continue
+        was = sum(before.values())
+        for i in nameless:
+            p = max(_moved(float(network.scores[i]), was, exists), best + _MARGIN)
+            add(network.boxes[i], p, UNNAMED, posterior)
+        if not nameless:
             add(_box_of(UNNAMED, place, network, things), max(exists, best + _MARGIN), UNNAMED, posterior)
     order = np.argsort(-np.array(scores), kind="stable")
     return Detections(
@@ -166,6 +203,21 @@ def fuse(
         tuple(posteriors[i] for i in order),
         network.certainty,
     )
+
+
+def _moved(score: float, before: float | None, after: float) -> float:
+    """The score of a box whose probability was moved: as it was where no evidence moved it."""
+    if before is None or before <= 0.0:
+        return score
+    return score * after / before if after < before else min(score + after - before, 1.0)
+
+
+def _is_unsure_now(prior: Mapping[str, float] | None) -> bool:
+    """Whether a thing that goes without a name now went under one before, or is new."""
+    if prior is None:
+        return True
+    best = max((p for name, p in prior.items() if name != UNNAMED), default=0.0)
+    return best >= NAME_SHARE * sum(prior.values())
 
 
 def _box_of(name: str, place: Place, network: Detections, things: Sequence[LiftedThing]) -> NDArray[np.float64]:
@@ -202,22 +254,27 @@ def _place(
     prior: Mapping[str, float] | None,
     things: Sequence[LiftedThing],
     around: Surroundings,
-    silent: Mapping[str, int],
+    silent: Mapping[str, Silence],
 ) -> Place:
+    known = things[numbers[0]].judgement if prior is None and len(numbers) == 1 else None
+    if known is not None:
+        return Place(rows, tuple(numbers), box, prior, known.evidence, known.plausibility, known.posterior)
     evidence = evidence_of([things[j].candidate for j in numbers], around.vocabularies, silent)
     plausibility = plausibilities(evidence, box, around.floor_z_m, around.priors)
     return Place(rows, tuple(numbers), box, prior, evidence, plausibility)
 
 
 def evidence_of(
-    candidates: Sequence[Candidate], vocabularies: Mapping[str, frozenset[str]], silent: Mapping[str, int] | None = None
+    candidates: Sequence[Candidate],
+    vocabularies: Mapping[str, frozenset[str]],
+    silent: Mapping[str, Silence] | None = None,
 ) -> tuple[Evidence, ...]:
     """What detectors say of one place.
 
     Args:
         candidates: what they saw there.
         vocabularies: of detectors.
-        silent: of a place without candidates: detector -> views that have all of it in full view.
+        silent: of a place without candidates: detector -> views that have all of it in full view, by size.
     """
     said: dict[str, dict[str, tuple[int, float]]] = {}
     quiet = {} if silent is None else dict(silent)
@@ -227,10 +284,10 @@ def evidence_of(
                 before = said.setdefault(source, {}).get(name, (0, 0.0))
                 said[source][name] = before[0] + views, max(before[1], score)
         for source in vocabularies:  # of parts of one thing another may be what was said something of
-            views = candidate.silent.get(source, 0)
-            quiet[source] = min(quiet.get(source, views), views)
+            unsaid = candidate.silent.get(source, NO_SILENCE)
+            quiet[source] = min(quiet.get(source, unsaid), unsaid, key=sum)
     return tuple(
-        Evidence(source, said.get(source, {}), quiet.get(source, 0), vocabularies.get(source, frozenset()))
+        Evidence(source, said.get(source, {}), quiet.get(source, NO_SILENCE), vocabularies.get(source, frozenset()))
         for source in sorted({*said, *quiet})
     )
 
@@ -243,8 +300,10 @@ def plausibilities(
     return {name: priors.log_plausibility(name, box, floor_z_m, whole=False) for name in sorted(names)}
 
 
-def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surroundings) -> dict[int, Mapping[str, int]]:
-    """Number of a (P, 9) box -> detector -> views of it that have all of the box's surface in full view.
+def _silences(
+    boxes: NDArray[np.float64], numbers: Sequence[int], around: Surroundings
+) -> dict[int, Mapping[str, Silence]]:
+    """Number of a (P, 9) box -> detector -> views of it that have all of the box's surface in full view, by size.
 
     For the ``numbers`` of those of which no detector says anything.
     """
@@ -254,7 +313,7 @@ def _silences(boxes: NDArray[np.float64], numbers: Sequence[int], around: Surrou
     found = zip(numbers, surface_in(boxes[list(numbers)], around.snapshot), strict=True)
     surfaces = [(i, surface) for i, surface in found if surface is not None]
     visible = fully_visible([surface for _, surface in surfaces], views, MIN_SIZE_PX)
-    result: dict[int, Mapping[str, int]] = {}
+    result: dict[int, Mapping[str, Silence]] = {}
     for (i, _), row in zip(surfaces, visible, strict=True):
         half = float(np.linalg.norm(boxes[i, 3:6])) / 2
         spoken = [  # of something there, if too seldom for a thing

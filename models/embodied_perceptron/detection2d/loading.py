@@ -14,7 +14,7 @@ from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
-from embodied_perceptron.inference.posterior import WitnessModel, read_witnesses
+from embodied_perceptron.inference.posterior import WitnessModel, read_witnesses, shipped_witnesses
 from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     settings = LiftSettings(
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
-        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
-        witnesses=_witnesses(options.witnesses) if options.witnesses else None,
+        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s),
+        witnesses=_witnesses(options.witnesses, options.pictures == "photographs"),
     )
 
     limits = limits_from_options(options)
@@ -109,9 +109,11 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
 
 
-def _witnesses(file: str) -> WitnessModel:
+def _witnesses(file: str, on_photographs: bool) -> WitnessModel:
+    """Of a file, or the shipped ones."""
     try:
-        return read_witnesses(Path(file).read_text(encoding="utf-8"))
+        model = read_witnesses(Path(file).read_text(encoding="utf-8")) if file else shipped_witnesses()
+        return model.on_photographs() if on_photographs else model
     except ValueError as error:  # of text that is none, too
         raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.scheduler import LiftScheduler
+from embodied_perceptron.detection2d.scheduler import LiftScheduler, LimitedCalls, SchedulerRules
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -40,6 +41,7 @@ class PersonRules:
         speed_m_s: of people, between two pictures.
         hold_s: how long somebody is believed to be there whom the detector does not see any more.
         max_share: of all time that the detectors may take, live; slower ones look less often.
+        limit_s: time for a picture, live; a frame waits no longer for its people.
     """
 
     rate_hz: float = 5.0
@@ -52,6 +54,7 @@ class PersonRules:
     speed_m_s: float = 1.2
     hold_s: float = 0.5
     max_share: float = 0.2
+    limit_s: float = 1.0
 
 
 @dataclass
@@ -95,6 +98,23 @@ class _Place:
     stamp_ns: int
 
 
+@dataclass(frozen=True, eq=False)
+class _Watcher:
+    """A detector that looks for people."""
+
+    detector: Detector
+    scheduler: LiftScheduler
+    calls: LimitedCalls[Detections2d] = field(default_factory=LimitedCalls)
+
+    def look(self, frame: RgbdFrame, limited: bool) -> Detections2d:
+        """Raises whatever a detector raises, and :class:`.TooLateError` where frames would wait too long for it."""
+
+        def work() -> Detections2d:
+            return self.detector.detect(frame)[0]
+
+        return self.calls.call(work, self.scheduler.rules.limit_s) if limited else work()
+
+
 class PersonMask:
     """See the module docstring. Belongs to the thread that fuses.
 
@@ -112,7 +132,8 @@ class PersonMask:
         self.rules = rules if rules is not None else PersonRules()
         self.live = False
         detectors = [detector for detector in (make() for make in makers) if PERSON in detector.vocabulary]
-        self._detectors = [(detector, LiftScheduler()) for detector in detectors]
+        schedule = SchedulerRules(limit_s=self.rules.limit_s)
+        self._detectors = [_Watcher(detector, LiftScheduler(schedule)) for detector in detectors]
         self._turn = 0
         self._next_ns: dict[str, int] = {}  # by camera
         self._places: dict[str, list[_Place]] = {}
@@ -166,16 +187,17 @@ class PersonMask:
         due_ns = self._next_ns.get(frame.camera, now_ns)
         if not self._detectors or (now_ns < due_ns and due_ns - now_ns < 1_000_000_000):  # clocks may be set back
             return None
-        able = [entry for entry in self._detectors if not entry[1].disabled]
+        able = [watcher for watcher in self._detectors if not watcher.scheduler.disabled and watcher.calls.busy_s == 0]
         if not able:
             return None
-        detector, scheduler = able[self._turn % len(able)]
+        watcher = able[self._turn % len(able)]
+        scheduler = watcher.scheduler
         self._turn += 1
         period_ns = int(1e9 / self.rules.rate_hz)
         self._next_ns[frame.camera] = now_ns + period_ns
         began = time.perf_counter()
         try:
-            found, _ = detector.detect(frame)
+            found = watcher.look(frame, limited=self.live)
         except Exception as error:  # whatever a foreign detector raises must not end the robot's mapping
             scheduler.failed_with(error, now_ns, hopeless=isinstance(error, LayoutError))
             self._statistics.failures += 1

@@ -2,12 +2,14 @@
 
 ``DetectionLift.detect(scene)`` is called where a perception has its copy of the map. The detectors run there too
 (replays, tests), or in a thread of their own (:meth:`DetectionLift.start`); detections of other programs come in by
-:meth:`DetectionLift.add`. Several detectors take turns: each looks at the newest keyframe that it has not seen, and one
-that fails stops none of the others. What is known of a picture lives as long as its keyframe.
+:meth:`DetectionLift.add`. Several detectors take turns: each looks at the newest keyframe that it has not seen. One
+that fails, or that in the thread takes longer than it may, stops none of the others. What is known of a picture lives
+as long as its keyframe.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -23,6 +25,7 @@ from embodied_perceptron.detection2d.completion import complete_box
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
 from embodied_perceptron.detection2d.fusion import (
+    Judgement,
     LiftedThing,
     Place,
     Surroundings,
@@ -36,7 +39,13 @@ from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, 
 from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
 from embodied_perceptron.detection2d.rays import VoxelIndex
-from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
+from embodied_perceptron.detection2d.scheduler import (
+    LiftScheduler,
+    LiftWorker,
+    LimitedCalls,
+    SchedulerRules,
+    TooLateError,
+)
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
@@ -46,10 +55,13 @@ from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObj
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
+_LOG = logging.getLogger(__name__)
+
 UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
 TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
+TOO_SLOW = "detector_too_slow"  # pictures that a detector had no answer about in time
 OTHER_SIZE = "masks_of_another_size"  # than the picture that they come with
 
 _MAX_WANTED = 32  # words that were asked for
@@ -71,8 +83,8 @@ class LiftedObject(LiftedThing):
         embedding: (D,) mean of its views' region embeddings, or None.
     """
 
-    probability: float
-    by_shape: bool
+    probability: float = 0.0
+    by_shape: bool = False
     embedding: NDArray[np.float32] | None = None
 
 
@@ -114,7 +126,7 @@ class LiftSettings:
         stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
             within this.
         rules, schedule: of the parts.
-        witnesses: what detectors are worth; None = as measured (``witnesses.json``).
+        witnesses: what detectors are worth; None = on photographs, as measured (``witnesses.json``).
     """
 
     min_probability: float = 0.4
@@ -149,14 +161,25 @@ class DetectorSlot:
         self.told_in_words = isinstance(self.detector, ToldInWords)
         self.own_words: tuple[str, ...] = tuple(sorted(self.vocabulary))
         self.scheduler = LiftScheduler(rules)
+        self._calls = LimitedCalls[tuple[Detections2d, Counter[str]]]()
         self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it was shown for
 
-    def detect(self, frame: RgbdFrame, words: Sequence[str] | None) -> tuple[Detections2d, Counter[str]]:
-        """As :meth:`.Detector.detect`; a detector that died is built first. Raises whatever a detector raises."""
-        if self.detector is None:
-            self.detector = self._make()
-            self.tell(words)
-        found, drops = self.detector.detect(frame)
+    @property
+    def busy_s(self) -> float:
+        """For how long it has been at a picture that nobody waits for any more; 0 = it is not."""
+        return self._calls.busy_s
+
+    def detect(self, frame: RgbdFrame, words: Sequence[str] | None, limited: bool) -> tuple[Detections2d, Counter[str]]:
+        """As :meth:`.Detector.detect`; a detector that died is built first. Raises whatever a detector raises, and
+        :class:`.TooLateError` where the time is ``limited`` and it takes longer than its schedule allows."""
+
+        def look() -> tuple[Detections2d, Counter[str]]:
+            if self.detector is None:
+                self.detector = self._make()
+                self.tell(words)
+            return self.detector.detect(frame)
+
+        found, drops = self._calls.call(look, self.scheduler.rules.limit_s) if limited else look()
         _check_belongs(found, frame)
         return found, drops
 
@@ -215,7 +238,8 @@ class DetectionLift:
         self._turn = 0
         self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._names = frozenset(names)  # of other programs
-        self.witnesses = shipped_witnesses() if self.settings.witnesses is None else self.settings.witnesses
+        given = self.settings.witnesses
+        self.witnesses = shipped_witnesses().on_photographs() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
@@ -368,8 +392,8 @@ class DetectionLift:
 
     @property
     def busy_s(self) -> float:
-        """How long the detector's thread has been at one picture."""
-        return 0.0 if self._worker is None else self._worker.busy_s
+        """How long a detector has been at one picture."""
+        return max(0.0 if self._worker is None else self._worker.busy_s, *(slot.busy_s for slot in self._slots), 0.0)
 
     # ------------------------------------------------------------------------------------------------------ detecting
 
@@ -469,6 +493,8 @@ class DetectionLift:
             for _ in self._slots:
                 slot = self._slots[self._turn % len(self._slots)]
                 self._turn += 1
+                if slot.busy_s > 0:
+                    continue
                 waiting = [k for k in self._pending if slot.asked_of.get(k.frame, -1) < asked]
                 keyframe = slot.scheduler.next(waiting, now_ns)
                 if keyframe is not None:
@@ -477,9 +503,17 @@ class DetectionLift:
                 return False
         began = time.perf_counter()
         try:
-            found, drops = slot.detect(keyframe.frame, self._words)
+            found, drops = slot.detect(keyframe.frame, self._words, limited=self._worker is not None)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
+        except TooLateError as error:  # it is still there, and may be in time for another picture
+            _LOG.warning("detector %s: %s; the picture goes without it", slot.source, error)
+            with self._lock:
+                slot.scheduler.failed_with(error, now_ns)
+                slot.asked_of[keyframe.frame] = asked
+                self._statistics.dropped[TOO_SLOW] += 1
+                self._note_detectors()
+            return True
         except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
             slot.detector = None  # built anew before the next try
             with self._lock:
@@ -634,21 +668,22 @@ class DetectionLift:
     ) -> LiftedObject:
         said = evidence_of([candidate], vocabularies)
 
-        def judged(box: NDArray[np.float64]) -> tuple[str, float]:
+        def judged(box: NDArray[np.float64]) -> Judgement:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
-            names = self.witnesses.posterior(None, said, plausibility)
-            return max((pair for pair in sorted(names.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
+            return Judgement(said, plausibility, self.witnesses.posterior(None, said, plausibility))
 
-        label, probability = judged(candidate.box)
+        judgement = judged(candidate.box)
+        label, _ = _likeliest(judgement.posterior)
         done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
         if done.box is not candidate.box:
-            _, probability = judged(done.box)
+            judgement = judged(done.box)
+        _, probability = _likeliest(judgement.posterior)
         embedding = self._embedding(candidate, found)
-        return LiftedObject(candidate, done.box, trusted, label, probability, done.by_shape, embedding)
+        return LiftedObject(candidate, done.box, trusted, label, judgement, probability, done.by_shape, embedding)
 
     def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
         """Mean over a candidate's views, weighted by the scores."""
@@ -660,6 +695,11 @@ class DetectionLift:
                 vectors.append(embeddings[row])
                 weights.append(found[v].scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
+    """The likeliest of the names, and its probability."""
+    return max((pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
 
 _Known = tuple[object, ...]

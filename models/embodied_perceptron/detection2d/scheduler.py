@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.keyframes import Keyframe
 
 _NS = 1_000_000_000
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class SchedulerRules:
         burst: pictures at once, after a pause.
         retry_s: pause after the first failure; doubled with each further one in a row.
         max_failures: in a row; then it is disabled.
+        limit_s: time for a picture where somebody waits for what comes next; what takes longer is a failure.
 
     Raises ``ValueError`` naming the field.
     """
@@ -34,6 +37,7 @@ class SchedulerRules:
     burst: int = 5
     retry_s: float = 1.0
     max_failures: int = 5
+    limit_s: float = 5.0
 
     def __post_init__(self) -> None:
         if not self.max_rate_hz > 0:
@@ -44,6 +48,8 @@ class SchedulerRules:
             raise ValueError(f"retry_s must not be negative, got {self.retry_s}")
         if self.max_failures < 1:
             raise ValueError(f"max_failures must be positive, got {self.max_failures}")
+        if not self.limit_s > 0:
+            raise ValueError(f"limit_s must be positive, got {self.limit_s}")
 
 
 class LiftScheduler:
@@ -95,6 +101,53 @@ class LiftScheduler:
     def state(self) -> str:
         """``running``, ``retrying`` after a failure, or ``disabled``."""
         return "disabled" if self.disabled else "retrying" if self.failures else "running"
+
+
+class TooLateError(Exception):
+    """Somebody waited for a call as long as was said, and it has not come back."""
+
+
+class LimitedCalls(Generic[ResultT]):
+    """Calls of something foreign that may be slow, or never come back: nobody waits for it longer than is said.
+
+    Each runs in a thread of its own, for nothing can end it. What comes too late is dropped, and until it has come
+    nothing else is called.
+    """
+
+    def __init__(self) -> None:
+        self._late: threading.Thread | None = None
+        self._began_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """For how long a call has been running for which nobody waits any more; 0 = none is."""
+        late = self._late is not None and self._late.is_alive()
+        return time.monotonic() - self._began_s if late else 0.0
+
+    def call(self, work: Callable[[], ResultT], limit_s: float) -> ResultT:
+        """What ``work`` returns. Raises what it raises, and :class:`TooLateError` where it takes longer, or the call
+        before is still running."""
+        if self.busy_s > 0:
+            raise TooLateError("it has not come back from the picture before")
+        done: list[ResultT] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                done.append(work())
+            except BaseException as error:  # is raised where somebody waits for it
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="detector", daemon=True)
+        self._began_s = time.monotonic()
+        thread.start()
+        thread.join(limit_s)
+        if thread.is_alive():
+            self._late = thread
+            raise TooLateError(f"it took longer than {limit_s:g} s for a picture")
+        if failed:
+            raise failed[0]
+        return done[0]
 
 
 class LiftWorker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -42,7 +43,7 @@ NAMES = ("chair", "couch", "tv")
 COUNTED = DetectorConfusions(
     things=dict.fromkeys(NAMES, 100),
     said={name: {name: 60, other: 10} for name, other in zip(NAMES, ("couch", "chair", "chair"), strict=True)},
-    views=dict.fromkeys(NAMES, (400, 200)),
+    views=dict.fromkeys(NAMES, ((0, 0), (400, 200), (0, 0))),
 )
 TRUE = dict(zip(FEATURES, (1.0, 0.8, 0.5, 0.7, 0.6, 0.3, -1.0, -1.5), strict=True))
 
@@ -56,7 +57,7 @@ def drawn(count, seed=0):
         known = None if rng.uniform() < 0.3 else prior
         speaks = known is None or rng.uniform() < 0.6
         said = {str(rng.choice(NAMES)): (int(rng.integers(1, 7)), float(rng.uniform(0.3, 0.95)))} if speaks else {}
-        evidence = (Evidence("any", said, int(rng.integers(0 if speaks else 1, 6)), frozenset(NAMES)),)
+        evidence = (Evidence("any", said, (0, int(rng.integers(0 if speaks else 1, 6)), 0), frozenset(NAMES)),)
         plausible = {name: float(-rng.exponential(1.0)) for name in said}
         place = Place(np.zeros(0, np.int64), (), np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0]), known, evidence, plausible)
         posterior = model.posterior(known, evidence, plausible)
@@ -71,8 +72,8 @@ def counts():
     for name in NAMES:
         found.things[name] += 100
         found.said[name].update(COUNTED.said[name])
-        found.seen[name] += 400
-        found.right[name] += 200
+        found.seen[name, 1] += 400
+        found.right[name, 1] += 200
     return {"any": found}
 
 
@@ -153,8 +154,11 @@ def test_the_command_writes_what_a_lift_reads(places, tmp_path, monkeypatch):
     model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
     done = calibrate(model, out, *homes)
     assert done.exit_code == 0, done.output
-    lift = lift_from_options(LiftOptions(detector=str(model), layout="yolov8", witnesses=str(out)))
+    options = LiftOptions(detector=str(model), layout="yolov8", witnesses=str(out), pictures="rendered")
+    lift, on_photographs = lift_from_options(options), lift_from_options(replace(options, pictures="photographs"))
     assert lift is not None
+    assert on_photographs is not None
+    assert on_photographs.witnesses == lift.witnesses.on_photographs()
     assert set(lift.witnesses.detectors) == {"yolov8", ANY_DETECTOR}
     assert lift.witnesses.weights["score"] == pytest.approx(TRUE["score"], abs=0.3)
     out.write_text("{}")

@@ -31,6 +31,7 @@ from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
+    NO_SILENCE,
     NOTHING,
     DetectorConfusions,
     WitnessModel,
@@ -84,13 +85,13 @@ class HomeRecord:
 
 @dataclass(eq=False)
 class DetectorCounts:
-    """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`; ``wrong``: views of things, all of them
-    in full view, in which another name was said."""
+    """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`; ``seen``, ``right``: (name, size) ->
+    views of things in full view, and of these with it said; ``wrong``: those in which another name was said."""
 
     things: Counter[str]
     said: defaultdict[str, Counter[str]]
-    seen: Counter[str]
-    right: Counter[str]
+    seen: Counter[tuple[str, int]]
+    right: Counter[tuple[str, int]]
     wrong: int = 0
     vocabulary: int = 1
 
@@ -99,15 +100,19 @@ class DetectorCounts:
         return cls(Counter(), defaultdict(Counter), Counter(), Counter())
 
     def add(self, other: DetectorCounts) -> None:
-        for mine, theirs in ((self.things, other.things), (self.seen, other.seen), (self.right, other.right)):
-            mine.update(theirs)
+        self.things.update(other.things)
+        self.seen.update(other.seen)
+        self.right.update(other.right)
         for name, row in other.said.items():
             self.said[name].update(row)
         self.wrong += other.wrong
         self.vocabulary = max(self.vocabulary, other.vocabulary)
 
     def confusions(self) -> DetectorConfusions:
-        views = {name: (n, self.right[name]) for name, n in self.seen.items()}
+        views = {
+            name: tuple((self.seen[name, size], self.right[name, size]) for size in range(len(NO_SILENCE)))
+            for name in {name for name, _ in self.seen}
+        }
         false_rate = self.wrong / max(sum(self.seen.values()), 1) / self.vocabulary
         return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.said.items()}, views, false_rate)
 
@@ -118,7 +123,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     Raises ``ValueError`` for a recording without truth of this generator, and for a detector that fails.
     """
     # every keyframe, as a robot's detector has time for; nobody walks through simulated homes
-    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped")
+    lift_settings = replace(settings.lift, max_rate_hz=1e3, persons="mapped", pictures="rendered")
     priors = shipped_priors()
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
@@ -186,8 +191,11 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
             said = said_in[source, k]
             own.wrong += len({v for v, name in said if name != label})
             if label in vocabulary:
-                own.seen[label] += len(views)
-                own.right[label] += len({v for v, name in said if name == label and v in views})
+                right = {v for v, name in said if name == label}
+                for v in views:
+                    size = int(in_view[v]) - 1
+                    own.seen[label, size] += 1
+                    own.right[label, size] += v in right
     return counts
 
 
