@@ -74,7 +74,7 @@ def best_of(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tupl
 # scenes
 
 
-def simulated_room(count: int) -> tuple[np.ndarray, np.ndarray]:
+def simulated_room(count: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
     """(P, 3) points and colours on 170 m2 of surface: a 6 x 5 x 2.8 m room with 14 boxes in it, noise of 3 mm."""
     r = np.random.default_rng(0)
     room = np.array([6.0, 5.0, 2.8])
