@@ -33,14 +33,17 @@ _PRONOUNS = frozenset(
     ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
      "everything", "which", "its", "itself", "him", "her", "stuff", "nothing", "what", "whatever", "others", "other",
      "object", "objects", "item", "items", "whichever", "some", "any", "two", "three", "there", "here", "each", "all",
-     "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
+     "both", "rest", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
 )  # fmt: skip
 _WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
-_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place"))
+_FOR_SOMETHING = frozenset(  # how words begin that tell a use
+    ("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "places", "spot", "thing",
+     "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything", "the", "a")
+)  # fmt: skip
+_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "spot"))
 _REACH = 7  # words from a thing within which its use is told
-_STOPS = frozenset((".", "?", "!", ";"))
 _ONES = frozenset(("one", "ones"))
-_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others"))
+_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
@@ -96,6 +99,7 @@ _IN_A_ROW = {
     "higher": "high", "lower": "low",
 }  # fmt: skip
 _BACKWARDS = frozenset(("it", "them"))
+_SIZE_REACH = 4  # words from a length within which it is told what it measures
 _COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
 _TO_THE_FLOOR = 4  # words behind a length up to the floor that it is measured from
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
@@ -120,7 +124,7 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        graph = _left_over(_beside_another(_moved(graph, words), words), words)
+        graph = _left_over(_beside_another(_moved(graph, words, self.labels), words), words)
         graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
         self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
@@ -272,10 +276,12 @@ class Decoder:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase = self._phrase(number, 0)
         places = [t for t in self.graph.things if t.number == number]
-        serves = "" if phrase.known and phrase.noun != ANYTHING else self._serving(places)
-        if serves:
-            return replace(phrase, noun=serves, known=True)
+        serves = self._serving(places, phrase.known and phrase.noun != ANYTHING)
         tokens = {t for p in places for t in self._tokens(p)}
+        if serves:
+            return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
+        if not phrase.known and places and self._tokens(places[0])[0] in _SOMETHING:  # a use that nobody listed
+            return replace(phrase, noun=" ".join(self._tokens(places[0])), plural=False)
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.things if t.kind == EXCLUDED]
@@ -288,15 +294,23 @@ class Decoder:
         single = plural and tokens & {"one"}  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
 
-    def _serving(self, places: Sequence[Thing]) -> str:
-        """The noun of what serves a verb, "something that I can sit on"; empty where none is told so."""
+    def _serving(self, places: Sequence[Thing], known: bool) -> str:
+        """The noun of what serves a use, "something that I can sit on", "to wash my hands"; empty where none is told.
+
+        Words that end in a noun are a use only where they begin like one.
+        """
         for place in places:
-            said = [w.text for w in self.words[max(0, place.first - _REACH) : place.last + _REACH]]
-            at = next((k for k, word in enumerate(said) if word in _FOR_SOMETHING), None)
-            if at is not None:
-                stop = next((k for k in range(at, len(said)) if said[k] in _STOPS), len(said))
-                return serving(said[at + 1 : stop])
-        return ""
+            tokens = self._tokens(place)
+            if not known or (len(tokens) > 1 and tokens[0] in _FOR_SOMETHING):
+                serves = serving(tokens, self.labels)
+                if serves:
+                    return serves
+        related = any(t.others for t in self.graph.told if t.owner in {p.number for p in places})
+        alone = any(len(tokens) == 1 and tokens[0] in _SOMETHING for tokens in map(self._tokens, places))
+        if known or related or not alone:
+            return ""
+        said = [w.text for p in places for w in self.words[max(0, p.first - _REACH) : p.last + _REACH]]
+        return serving(said, self.labels) or serving([w.text for w in self.words], self.labels)
 
     def _unread(self, number: int) -> tuple[str, ...]:
         """Words between an article and the noun of what is meant that a map cannot judge: "the velvet chair"."""
@@ -336,10 +350,11 @@ class Decoder:
         bare |= {singular(t) for t in bare}
         if not bare & _PARTS or bare & set(self.labels):
             return ""
-        of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
+        of = next((t for t in told if t.name == "near" and t.others and self._tokens(t)[0] == "of"), None)
         whole = None if of is None else of.others[0]
         last = max((p.last for p in self.graph.things if p.number == number), default=len(self.words))
-        if of is None and [w.text for w in self.words[last : last + 1]] == ["of"]:
+        apart = any(t.first == last for t in told)  # "of the same colour as"
+        if of is None and not apart and [w.text for w in self.words[last : last + 1]] == ["of"]:
             whole = next((p.number for p in self.graph.things if p.first > last), None)
         named = None if whole is None else self._nouns.get(whole)
         return "" if named is None else named[0]
@@ -372,7 +387,7 @@ class Decoder:
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
         *owner, head = phrase.noun.split()
-        unknown = not phrase.known and head in _ACCESSORIES and not self._is_there(head)
+        unknown = not phrase.known and head in _ACCESSORIES and not (self._is_there(head) or _SOMETHING & set(owner))
         return " ".join(owner) if unknown else ""
 
     def _one_of_them(self, number: int) -> bool:
@@ -438,6 +453,8 @@ class Decoder:
                 found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
             elif t.name in RELATIONS:
                 found += self._relation(number, t, amounts, depth)
+        if not any(t.name in _COMPARED for t in told):
+            found += self._measured(amounts)
         if rank is not None:
             found = _ranked(found, rank, self._span(next(t for t in told if t.name == "rank")))
         found = _without(found)
@@ -445,6 +462,17 @@ class Decoder:
         for c in found:
             unique.setdefault((c.relation, c.anchors, c.value), c)
         return list(unique.values())
+
+    def _measured(self, amounts: Sequence[Told]) -> list[Constraint]:
+        """A size that is told without "more" or "less": "ninety centimetres high", "its height is two metres"."""
+        found = []
+        for t in amounts:
+            amount = metres(self._tokens(t))
+            if amount is not None:
+                beside = " ".join(w.text for w in self.words[max(0, t.first - _SIZE_REACH) : t.last + _SIZE_REACH])
+                axis = next((axis for axis, names in _AXES if any(n in beside for n in names)), "")
+                found.append(Constraint("measured", value=axis, span=self._span(t), amount_m=amount))
+        return found
 
     def _looks(self, t: Told) -> list[Constraint]:
         table, span = relation_words(), self._span(t)
@@ -494,10 +522,9 @@ class Decoder:
             return [Constraint(name, anchors, negated=t.denied, span=span, amount_m=amount)]
         if not anchors:
             return []
-        if name in ("larger", "smaller"):  # than others of its kind
-            return [Constraint("large" if name == "larger" else "small", span=span, negated=t.denied)]
-        if name == "same-colour":
-            return []
+        if name in ("larger", "smaller"):
+            axis = next((axis for axis, names in _AXES if any(n in said for n in names)), "")
+            return [Constraint(name, anchors, value=axis, span=span, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun == "wall":
@@ -537,14 +564,18 @@ def _is_verb(word: str) -> bool:
     return word in listed_words() and not noun_taxonomy().named([word])[0]
 
 
-def _moved(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
-    """The graph, with what an order moves as target: in "wheel the stool to the desk" nobody holds the stool yet."""
+def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:
+    """The graph, with what an order moves as target where there is such a thing: in "wheel the stool to the desk" nobody
+    holds the stool yet."""
     held = [t for t in graph.things if t.kind == HELD]
     place = [t for t in graph.things if t.kind == TARGET]
     if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
         return graph
     before = [w.text for w in words[: held[0].first]][-2:]
     if len(before) < 2 or before[0] not in _MOVES or before[1] != "the":
+        return graph
+    said = lexicon().mentions(words[held[0].first : held[0].last], labels)
+    if labels and not any(lexicon().similarity(m.noun, label) >= _SAME for m in said for label in labels):
         return graph
     told = tuple(t for t in graph.told if t.owner == held[0].number)
     return replace(graph, things=(replace(held[0], kind=TARGET),), told=told)
@@ -681,15 +712,19 @@ def _in_order(graph: SentenceGraph) -> SentenceGraph:
 
 
 def _about_target(graph: SentenceGraph) -> SentenceGraph:
-    """The graph, what is told of landmarks in relation to the target told of the target: "a lamp is on it"."""
-    target = next((t.number for t in graph.things if t.kind == TARGET), None)
+    """The graph, what is told of a landmark in relation to what leads to the target told the other way round: "a lamp is
+    on it", "at the desk that has a book on it"."""
+    links = [(t.owner, o) for t in graph.told for o in t.others if not t.name.startswith("speaker-")]
+    steps = {t.number: 0 for t in graph.things if t.kind in (TARGET, EXCLUDED)} | {NOBODY: 0}
+    for step in range(1, 1 + len(links)):
+        near = {b for pair in links for a, b in (pair, pair[::-1]) if steps.get(a) == step - 1}
+        steps.update({number: step for number in near - steps.keys()})
 
     def turned(t: Told) -> Told:
-        if target is None or t.owner in (target, NOBODY) or t.others != (target,) or t.name not in _CONVERSE:
-            return t
-        return replace(t, name=_CONVERSE[t.name], owner=target, others=(t.owner,))
+        away = len(t.others) == 1 and t.name in _CONVERSE and steps.get(t.others[0], 0) < steps.get(t.owner, 0)
+        return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
 
-    return graph if target is None else replace(graph, told=tuple(turned(t) for t in graph.told))
+    return replace(graph, told=tuple(turned(t) for t in graph.told))
 
 
 def _with_denied(graph: SentenceGraph) -> SentenceGraph:
