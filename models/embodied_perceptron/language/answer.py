@@ -206,7 +206,9 @@ def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
 def _speaks_of_colors(meaning: Meaning) -> bool:
     anchors = [a for c in meaning.constraints for a in c.anchors]
     said = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
-    return any(c.relation in ("colour", "same-colour") for c in said) or any(_speaks_of_colors(e) for e in meaning.excluded)
+    return any(c.relation in ("colour", "same-colour") for c in said) or any(
+        _speaks_of_colors(e) for e in meaning.excluded
+    )
 
 
 def _with_excluded(meaning: Meaning) -> tuple[Meaning, ...]:

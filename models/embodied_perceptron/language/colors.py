@@ -207,8 +207,8 @@ def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
 
 
 def same_color(rgb: NDArray[np.generic], rows: NDArray[np.intp]) -> F64:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, R) whether each has the colour of each of
-    ``rows``: how far the probabilities of their names agree (Bhattacharyya); NaN where not measured."""
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, R) whether each has the colour of each
+    of ``rows``: how far the probabilities of their names agree (Bhattacharyya); NaN where not measured."""
     root = np.sqrt(_name_probabilities(rgb))
     return np.asarray(root @ root[rows].T)
 

@@ -61,7 +61,8 @@ WEIGHTS = {
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
     "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
     "colour": 1.0, "material": 0.0, "candidates": 0.5, "excluded": 1.5, "within": 1.0, "beyond": 1.0, "larger": 1.0,
-    "smaller": 1.0, "measured": 1.5, "same-colour": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0, "behind-me": 1.0, "nearest-me": 1.0,
+    "smaller": 1.0, "measured": 1.5, "same-colour": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0,
+    "behind-me": 1.0, "nearest-me": 1.0,
     "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0, "state": 1.5,
 }  # fmt: skip
 
@@ -406,14 +407,12 @@ class Scorer:
     def _size(self, axis: str) -> F64:
         """(K, N) metres: of the axis, or of each that may be meant."""
         g = self.g
-        height, width = g.extent[:, 2], g.size[:, :2].max(axis=1, initial=0.0)
+        height: F64 = g.extent[:, 2]
+        width: F64 = g.size[:, :2].max(axis=1, initial=0.0)
         if axis == "elevation":
-            return (g.low[:, 2] - g.low[:, 2].min(initial=np.inf))[None]
-        return {
-            "height": height[None],
-            "width": width[None],
-            "length": g.size.max(axis=1, initial=0.0)[None],
-        }.get(axis, np.stack([height, width]))
+            return np.asarray(g.low[:, 2] - g.low[:, 2].min(initial=np.inf))[None]
+        one = {"height": height, "width": width, "length": np.maximum(height, width)}.get(axis)
+        return np.stack([height, width]) if one is None else one[None]
 
     def _compared(self, c: Constraint, weight: F64) -> F64:
         """(N,) whether each is larger or smaller than the anchor, or of its colour; NaN where it is not known."""

@@ -68,7 +68,12 @@ def named_things(corpus: Sequence[MarkedSentence]) -> list[str]:
     for sentence in corpus:
         for span, tag in sentence.tags:
             said = sentence.text[span.start : span.end].lower()
-            if tag.thing in LETTERS and not tag.name and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", said) and not is_plural(said):
+            if (
+                tag.thing in LETTERS
+                and not tag.name
+                and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", said)
+                and not is_plural(said)
+            ):
                 found.add(said)
     return sorted(name for name in found if name not in PRONOUNS and not serving(name.split()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -33,14 +34,17 @@ _PRONOUNS = frozenset(
     ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
      "everything", "which", "its", "itself", "him", "her", "stuff", "nothing", "what", "whatever", "others", "other",
      "object", "objects", "item", "items", "whichever", "some", "any", "two", "three", "there", "here", "each", "all",
-     "both", "rest", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
+     "both", "rest", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's",
+     "it's")
 )  # fmt: skip
 _WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
-_FOR_SOMETHING = frozenset(  # how words begin that tell a use
-    ("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "places", "spot", "thing",
-     "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything", "the", "a")
+_SOMETHING = frozenset(
+    ("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "spot")
+)
+_FOR_SOMETHING = _SOMETHING | frozenset(  # how words begin that tell a use
+    ("places", "thing", "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything",
+     "the", "a")
 )  # fmt: skip
-_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "spot"))
 _REACH = 7  # words from a thing within which its use is told
 _ONES = frozenset(("one", "ones"))
 _ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
@@ -126,7 +130,7 @@ class Decoder:
         self.text, self.words, self.labels = text, words, tuple(labels)
         graph = _left_over(_beside_another(_moved(graph, words, self.labels), words), words)
         graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
-        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
+        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)), words)
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
@@ -565,8 +569,8 @@ def _is_verb(word: str) -> bool:
 
 
 def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:
-    """The graph, with what an order moves as target where there is such a thing: in "wheel the stool to the desk" nobody
-    holds the stool yet."""
+    """The graph, with what an order moves as target where there is such a thing: in "wheel the stool to the desk"
+    nobody holds the stool yet."""
     held = [t for t in graph.things if t.kind == HELD]
     place = [t for t in graph.things if t.kind == TARGET]
     if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
@@ -711,17 +715,23 @@ def _in_order(graph: SentenceGraph) -> SentenceGraph:
     return replace(graph, told=told)
 
 
-def _about_target(graph: SentenceGraph) -> SentenceGraph:
-    """The graph, what is told of a landmark in relation to what leads to the target told the other way round: "a lamp is
-    on it", "at the desk that has a book on it"."""
+def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, what is told of a landmark in relation to what leads to the target told the other way round: "a lamp
+    is on it", "at the desk that has a book on it". Not of what is called like the target: it may be the target."""
     links = [(t.owner, o) for t in graph.told for o in t.others if not t.name.startswith("speaker-")]
+    said: dict[int | str, set[str]] = defaultdict(set)
+    for thing in graph.things:
+        for key in (thing.kind, thing.number):
+            said[key].update(w.text for w in words[thing.first : thing.last])
     steps = {t.number: 0 for t in graph.things if t.kind in (TARGET, EXCLUDED)} | {NOBODY: 0}
     for step in range(1, 1 + len(links)):
         near = {b for pair in links for a, b in (pair, pair[::-1]) if steps.get(a) == step - 1}
-        steps.update({number: step for number in near - steps.keys()})
+        steps.update(dict.fromkeys(near - steps.keys(), step))
 
     def turned(t: Told) -> Told:
         away = len(t.others) == 1 and t.name in _CONVERSE and steps.get(t.others[0], 0) < steps.get(t.owner, 0)
+        if away and steps[t.owner] > 1 and not said[TARGET].isdisjoint(said[t.owner]):
+            return t
         return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
 
     return replace(graph, told=tuple(turned(t) for t in graph.told))

@@ -314,7 +314,16 @@ def _uses() -> dict[str, list[tuple[frozenset[str], str]]]:
 @lru_cache(maxsize=4096)
 def _plain(word: str) -> str:
     """A word as uses have it: "washing" and "washed" are "wash", "clothes" is "clothe"."""
-    for end, other in (("ies", "y"), ("ied", "y"), ("ing", ""), ("ing", "e"), ("ed", ""), ("ed", "e"), ("es", ""), ("s", "")):
+    for end, other in (
+        ("ies", "y"),
+        ("ied", "y"),
+        ("ing", ""),
+        ("ing", "e"),
+        ("ed", ""),
+        ("ed", "e"),
+        ("es", ""),
+        ("s", ""),
+    ):
         stem = word.removesuffix(end) + other
         if not word.endswith(end) or len(stem) < _LEAST_LETTERS or word.endswith("ss"):
             continue
