@@ -348,7 +348,8 @@ class _Answer:
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             said = probability[equal]
-            reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._unchecked(evidence)}"
+            things = "things" if target.noun.startswith("something to ") else pluralize(target.noun)
+            reason = f"{len(rivals)} {things} fit equally well{self._unchecked(evidence)}"
             reason += self._asks_back(rivals)
             return (
                 GroundingStatus.AMBIGUOUS,

@@ -35,9 +35,11 @@ _PRONOUNS = frozenset(
      "everything", "which", "its", "itself", "him", "her", "stuff", "nothing", "what", "whatever", "others", "other",
      "object", "objects", "item", "items", "whichever", "some", "any", "two", "three", "there", "here", "each", "all",
      "both", "rest", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's",
-     "it's")
+     "it's", "what's", "whats", "unit")
 )  # fmt: skip
-_WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
+_WHATEVER = frozenset(
+    ("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items", "unit")
+)
 _SOMETHING = frozenset(
     ("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "spot")
 )
@@ -194,7 +196,7 @@ class Decoder:
             kind=_KINDS[graph.intent],
             every=every,
             number=int(number) if number is not None and number > 1 and every and graph.intent == "find" else None,
-            excluded=tuple(self._excluded(n, phrase) for n, kind in numbers.items() if kind == EXCLUDED),
+            excluded=tuple(e for n, kind in numbers.items() if kind == EXCLUDED for e in self._excluded(n, phrase)),
             any_of=any_of,
             is_place=HELD in numbers.values(),
             probability=graph.probability,
@@ -280,7 +282,8 @@ class Decoder:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase = self._phrase(number, 0)
         places = [t for t in self.graph.things if t.number == number]
-        serves = self._serving(places, phrase.known and phrase.noun != ANYTHING)
+        named = phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun))
+        serves = self._serving(places, named)
         tokens = {t for p in places for t in self._tokens(p)}
         if serves:
             return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
@@ -289,14 +292,29 @@ class Decoder:
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.things if t.kind == EXCLUDED]
-            if tokens & _ONES:  # "facing the sinks, the left one": called like what was named before
+            if (
+                tokens & _ONES
+            ):  # "facing the sinks, the left one": called like what was named before, or like no landmark
+                related = {o for t in self.graph.told for o in t.others}
                 others += [t for t in reversed(self.graph.things) if t.last <= first and t.kind != HELD]
+                others += [t for t in self.graph.things if t.number not in related and t.kind == LANDMARK]
             named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
             if named is not None:
                 return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
+            unread = self._unread_noun(first) if tokens & _ONES else ""
+            if unread:
+                return ObjectPhrase(unread, phrase.span, bool(tokens & _SEVERAL))
         plural = phrase.plural and not lexicon().always_plural(phrase.noun)
         single = plural and tokens & {"one"}  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
+
+    def _unread_noun(self, first: int) -> str:
+        """The last noun before word ``first`` that is no word of anything that was read; empty where there is none."""
+        read = {i for t in (*self.graph.things, *self.graph.told) for i in range(t.first, t.last)}
+        found = [
+            m for m in lexicon().mentions(self.words[:first], self.labels) if read.isdisjoint(range(m.first, m.last))
+        ]
+        return found[-1].noun if found else ""
 
     def _serving(self, places: Sequence[Thing], known: bool) -> str:
         """The noun of what serves a use, "something that I can sit on", "to wash my hands"; empty where none is told.
@@ -346,7 +364,11 @@ class Decoder:
     def _says_which(self, number: int, constraints: Sequence[Constraint]) -> bool:
         """Whether what has no noun is told at all: "anything red", "the one by the door"; not "it is red"."""
         said = {t for p in self.graph.things if p.number == number for t in self._tokens(p)}
-        return number == NOBODY or not said.isdisjoint(_WHATEVER) or any(c.anchors for c in constraints)
+        if number == NOBODY or any(c.anchors for c in constraints):
+            return True
+        return not said.isdisjoint(_WHATEVER) or any(
+            c.amount_m and w.text in _WHATEVER for c in constraints for w in self.words
+        )
 
     def _whole_of(self, number: int, told: Sequence[Told]) -> str:
         """What the target is a part of, "the handle of the fridge"; empty where it is a thing of its own."""
@@ -419,12 +441,20 @@ class Decoder:
         )
         return "of" in before and not told
 
-    def _excluded(self, number: int, target: ObjectPhrase) -> Meaning:
+    def _excluded(self, number: int, target: ObjectPhrase) -> list[Meaning]:
+        """What is not meant; of two colours, "neither the red nor the blue one", two things."""
         phrase = self._phrase(number, 0)
         if phrase.noun == ANYTHING:
             phrase = replace(target, span=phrase.span, plural=phrase.plural)
-        told = [t for t in self.graph.told if t.owner == number]
-        return Meaning(self.text, phrase, tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], _DEPTH)))
+        told = [t for t in self.graph.told if t.owner == number and self._meant.isdisjoint(t.others)]
+        told = [replace(t, denied=False) if t.name in _LOOKS else t for t in told]  # "I don't want the red one"
+        constraints = self._constraints(number, told[:_MOST_OF_ANCHOR], _DEPTH)
+        colours = [c for c in constraints if c.relation == "colour"] if len(told) > 1 else []
+        apart = len({t.first for t in told if t.name == "colour"}) > 1
+        groups = (
+            [[c for c in constraints if c == one or c not in colours] for one in colours] if apart else [constraints]
+        )
+        return [Meaning(self.text, phrase, tuple(group)) for group in groups]
 
     def _speaker(self) -> SpeakerViewpoint | None:
         for t in self.graph.told:
@@ -444,7 +474,7 @@ class Decoder:
 
     def _constraints(self, number: int, told: Sequence[Told], depth: int) -> list[Constraint]:
         """What is told of one thing."""
-        amounts = [t for t in told if t.name == "amount"]
+        amounts = self._amounts(told)
         ranks = [r for t in told if t.name == "rank" and (r := ordinal(self._tokens(t))) is not None]
         rank = ranks[0] if ranks else None
         found: list[Constraint] = []
@@ -466,6 +496,23 @@ class Decoder:
         for c in found:
             unique.setdefault((c.relation, c.anchors, c.value), c)
         return list(unique.values())
+
+    def _amounts(self, told: Sequence[Told]) -> list[Told]:
+        """Lengths with all of their words: "one [and a half metres]"."""
+        found: list[Told] = []
+        for t in (t for t in told if t.name == "amount"):
+            first, last = t.first, t.last
+            while first and self.words[first].text in ("a", "and", "half") and self._is_of_length(first - 1):
+                first -= 1
+            while last < len(self.words) and self._is_of_length(last):
+                last += 1
+            if not found or first >= found[-1].last:
+                found.append(replace(t, first=first, last=last))
+        return found
+
+    def _is_of_length(self, i: int) -> bool:
+        word = self.words[i].text
+        return word in ("and", "half") or (word not in ("a", "an") and cardinal([word]) is not None)
 
     def _measured(self, amounts: Sequence[Told]) -> list[Constraint]:
         """A size that is told without "more" or "less": "ninety centimetres high", "its height is two metres"."""

@@ -36,6 +36,7 @@ _KIND = 0.85  # how well a label that nobody listed answers to the noun that it 
 _JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
 _NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
 _LEAST_TOLD = 0.3  # below it most that a fit has not seen are wrong
+_LESS_FIT, _FIT = 0.04, 0.76  # what each next noun of a use serves it less, and the least of that
 _FOR = "something to "  # how the noun of what serves a verb begins
 _SEVERAL_OF = frozenset(  # heads of labels that are what stands before them: a "towel stack"
     ("stack", "pile", "pack", "heap", "bundle", "bunch", "set", "row", "pair", "roll", "collection", "group")
@@ -129,7 +130,9 @@ class Lexicon:
         if noun == label:
             return 1.0
         if noun.startswith(_FOR):
-            return max((self.similarity(n, label) for n in affordances().get(noun.removeprefix(_FOR), ())), default=0.0)
+            serves = affordances().get(noun.removeprefix(_FOR), ())
+            ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
+            return max(ranked, default=0.0)
         answers = self._listed(noun, label)
         if answers or (noun in self.meaning and label in self.labels):
             return answers
