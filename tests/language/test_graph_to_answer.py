@@ -68,6 +68,11 @@ def test_what_is_carried_is_meant_only_where_it_is_there() -> None:
     assert in_short(meaning_of(marked, ("vase", "flower"))).endswith(": flower")
 
 
+def test_what_is_said_last_is_meant() -> None:
+    assert in_short(meaning_of("find: there is a [couch=t] here. i mean the [lamp=t]")) == "object: lamp"
+    assert in_short(meaning_of("find: this is an [office chair=t]. the [chair=t]")) == "object: office chair"
+
+
 def test_a_landmark_is_chosen_by_a_superlative() -> None:
     tables = [thing(k, "table", 4.0 * k, size=(1.0, 1.0, 0.5 + 0.2 * (k == 1))) for k in range(3)]
     cups = [thing(3 + k, "cup", 4.0 * k + 0.9, size=(0.1, 0.1, 0.1)) for k in range(3)]

@@ -5,11 +5,10 @@
 Homes are laid out, not rendered. Facts of their geometry are said in sentences that the reader is not fitted to
 (:data:`SENTENCES` and the held-out ones of :mod:`embodied_perceptron_training.homes.paraphrases`), and answered over
 boxes as a detector leaves them (:func:`detected`): shaken, some missing, some called something else, some that are
-nothing. Half of the
-sentences are said with slips and fillers, and of some the words stand in no order: what is answered to these is
-wrong, whatever it is. A logistic regression over the traits of the answers gives the probability that the first box
-is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints
-the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
+nothing. Half of the sentences are said with slips and fillers, and of some the words stand in no order: what is
+answered to these is wrong, whatever it is. A logistic regression over the traits of the answers gives the probability
+that the first box is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds;
+``--check`` prints the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
 """
 
 from __future__ import annotations

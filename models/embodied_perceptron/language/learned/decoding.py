@@ -47,7 +47,7 @@ _FOR_SOMETHING = _SOMETHING | frozenset(  # how words begin that tell a use
     ("places", "thing", "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything",
      "the", "a")
 )  # fmt: skip
-_REACH = 7  # words from a thing within which its use is told
+_ENDS = frozenset((".", "?", "!", ";", "mean"))  # of what is said before
 _ONES = frozenset(("one", "ones"))
 _ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
 _SEVERAL = frozenset(
@@ -55,7 +55,6 @@ _SEVERAL = frozenset(
 )
 _CLOSE = frozenset(("close", "near", "next", "to", "by", "beside"))
 _REFUSALS = frozenset(("don't", "dont", "not", "doesn't", "didn't", "wouldn't", "never"))
-_MOVES = frozenset(("wheel", "roll", "push", "drag", "carry", "move", "slide"))
 _EXTREMES = {"closest": "closest", "nearest": "closest", "farthest": "farthest", "furthest": "farthest"}
 _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _ORDERS = frozenset(
@@ -104,8 +103,9 @@ _IN_A_ROW = {
     "left": "leftmost", "right": "rightmost", "top": "high", "bottom": "low", "middle": "middle-of-kind",
     "higher": "high", "lower": "low",
 }  # fmt: skip
-_BACKWARDS = frozenset(("it", "them"))
 _SIZE_REACH = 4  # words from a length within which it is told what it measures
+_HAVING = frozenset(("with", "has", "having"))
+_BACKWARDS = frozenset(("it", "them"))
 _COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
 _TO_THE_FLOOR = 4  # words behind a length up to the floor that it is measured from
 _TALL = frozenset(("tall", "high", "wide", "long", "deep", "broad"))
@@ -119,6 +119,8 @@ _AXES = (
     ("elevation", ("floor", "ground")),
 )  # fmt: skip
 
+_Named = tuple[str, tuple[int, int], bool, bool]  # noun, where it stands, whether it is in plural and known
+
 
 class Decoder:
     """One graph over the words of one text.
@@ -130,7 +132,7 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        graph = _left_over(_beside_another(_moved(graph, words, self.labels), words), words)
+        graph = _left_over(_beside_another(_said_again(_moved(graph, words, self.labels), words), words), words)
         graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
         self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)), words)
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
@@ -167,8 +169,6 @@ class Decoder:
             problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
             return Meaning(self.text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
-        if not constraints and self._names_several(phrase.span):
-            constraints = self._picked(phrase)
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
             return Meaning(self.text, None)
         names = {t.name for t in own if not t.denied}
@@ -212,21 +212,28 @@ class Decoder:
     def _span(self, piece: Thing | Told) -> tuple[int, int]:
         return self.words[piece.first].start, self.words[piece.last - 1].end
 
-    def _named_things(self) -> dict[int, tuple[str, tuple[int, int], bool, bool] | None]:
+    def _named_things(self) -> dict[int, _Named | None]:
         """Number of a thing -> its noun, where it stands, whether it is in plural and known; None for pronouns."""
-        found: dict[int, tuple[str, tuple[int, int], bool, bool] | None] = {}
+        found: dict[int, _Named | None] = {}
+        ends: dict[int, int] = {}
         for thing in self.graph.things:
             named = self._noun(thing)
             old = found.get(thing.number)
-            if old is None or (named is not None and self._answers(named) > self._answers(old)):
-                found[thing.number] = named
+            if old is None or (named is not None and self._is_better(named, old, ends[thing.number], thing.first)):
+                found[thing.number], ends[thing.number] = named, thing.last
         return found
 
-    def _answers(self, named: tuple[str, tuple[int, int], bool, bool]) -> tuple[float, bool]:
+    def _is_better(self, named: _Named, old: _Named, last: int, first: int) -> bool:
+        """Whether a noun names a thing better than the one before it: in another sentence what was said last counts."""
+        apart = not _ENDS.isdisjoint(w.text for w in self.words[last:first])
+        new, before = self._answers(named), self._answers(old)
+        return new > before or (apart and new == before and not old[0].endswith(named[0]))
+
+    def _answers(self, named: _Named) -> tuple[float, bool]:
         """How well something of the scene answers to a noun, and whether it is a known one."""
         return max((lexicon().similarity(named[0], label) for label in self.labels), default=0.0), named[3]
 
-    def _noun(self, thing: Thing) -> tuple[str, tuple[int, int], bool, bool] | None:
+    def _noun(self, thing: Thing) -> _Named | None:
         tokens = self._tokens(thing)
         while tokens and (tokens[0] in _PRONOUNS or not tokens[0][0].isalpha()):
             tokens = tokens[1:]
@@ -301,7 +308,7 @@ class Decoder:
             named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
             if named is not None:
                 return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
-            unread = self._unread_noun(first) if tokens & _ONES else ""
+            unread = self._unread_noun(first)
             if unread:
                 return ObjectPhrase(unread, phrase.span, bool(tokens & _SEVERAL))
         plural = phrase.plural and not lexicon().always_plural(phrase.noun)
@@ -331,8 +338,8 @@ class Decoder:
         alone = any(len(tokens) == 1 and tokens[0] in _SOMETHING for tokens in map(self._tokens, places))
         if known or related or not alone:
             return ""
-        said = [w.text for p in places for w in self.words[max(0, p.first - _REACH) : p.last + _REACH]]
-        return serving(said, self.labels) or serving([w.text for w in self.words], self.labels)
+        sentence = _sentence_around([w.text for w in self.words], places[0])
+        return serving(sentence, self.labels)
 
     def _unread(self, number: int) -> tuple[str, ...]:
         """Words between an article and the noun of what is meant that a map cannot judge: "the velvet chair"."""
@@ -376,7 +383,7 @@ class Decoder:
         bare |= {singular(t) for t in bare}
         if not bare & _PARTS or bare & set(self.labels):
             return ""
-        of = next((t for t in told if t.name == "near" and t.others and self._tokens(t)[0] == "of"), None)
+        of = next((t for t in told if t.name != "same-colour" and t.others and self._tokens(t)[0] == "of"), None)
         whole = None if of is None else of.others[0]
         last = max((p.last for p in self.graph.things if p.number == number), default=len(self.words))
         apart = any(t.first == last for t in told)  # "of the same colour as"
@@ -391,7 +398,8 @@ class Decoder:
         before = [w.text for w in self.words if w.end <= phrase.span[0]]
         first = len(before)
         of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
-        if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
+        part = singular(before[of - 1]) or before[of - 1] if of else ""
+        if of < 2 or part not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
             return ""
         if self._names_several(phrase.span) and before[of - 1] in _IN_A_ROW:
             return ""
@@ -401,14 +409,6 @@ class Decoder:
     def _names_several(self, span: tuple[int, int]) -> bool:
         """Whether a noun stands in plural."""
         return any(n is not None and n[1] == span and n[2] for n in self._nouns.values())
-
-    def _picked(self, phrase: ObjectPhrase) -> list[Constraint]:
-        """Which of several is meant by where it stands: "the middle of the pillows", "the left of the two monitors"."""
-        before = [w for w in self.words if w.end <= phrase.span[0]]
-        for k in range(len(before) - 1, max(len(before) - _OF_REACH, 1) - 1, -1):
-            if before[k].text == "of" and before[k - 1].text in _IN_A_ROW:
-                return [Constraint(_IN_A_ROW[before[k - 1].text], span=(before[k - 1].start, before[k - 1].end))]
-        return []
 
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
@@ -610,6 +610,13 @@ def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
     return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
 
 
+def _sentence_around(said: Sequence[str], place: Thing) -> Sequence[str]:
+    """The words of the sentence that a thing stands in."""
+    ends = [k for k, word in enumerate(said) if word in _ENDS and word != "mean"]
+    first = max((k + 1 for k in ends if k < place.first), default=0)
+    return said[first : min((k for k in ends if k >= place.last), default=len(said))]
+
+
 def _is_verb(word: str) -> bool:
     """Whether an English word is no noun at all."""
     return word in listed_words() and not noun_taxonomy().named([word])[0]
@@ -622,8 +629,7 @@ def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -
     place = [t for t in graph.things if t.kind == TARGET]
     if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
         return graph
-    before = [w.text for w in words[: held[0].first]][-2:]
-    if len(before) < 2 or before[0] not in _MOVES or before[1] != "the":
+    if [w.text for w in words[: held[0].first]][-1:] != ["the"]:
         return graph
     said = lexicon().mentions(words[held[0].first : held[0].last], labels)
     if labels and not any(lexicon().similarity(m.noun, label) >= _SAME for m in said for label in labels):
@@ -645,6 +651,28 @@ def _beside_another(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGrap
         things[behind] = replace(things[behind], kind=LANDMARK, number=number)
         told[k] = replace(t, others=(number,))
     return replace(graph, things=tuple(things), told=tuple(told))
+
+
+def _said_again(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where what a sentence before has brought in is the target: "I left a lamp there. I want the lamp"."""
+    target = next((t for t in graph.things if t.kind == TARGET), None)
+    if target is None:
+        return graph
+    said = [w.text for w in words]
+    for t in graph.things:
+        again = (
+            t.kind == LANDMARK and t.last < target.first and said[t.first : t.last] == said[target.first : target.last]
+        )
+        if (
+            again
+            and said[t.first - 1 : t.first] in (["a"], ["an"])
+            and not _ENDS.isdisjoint(said[t.last : target.first])
+        ):
+            things = tuple(replace(o, number=target.number) if o.number == t.number else o for o in graph.things)
+            told = (r for r in graph.told if t.number not in r.others)
+            told = (replace(r, owner=target.number) if r.owner == t.number else r for r in told)
+            return replace(graph, things=things, told=tuple(told))
+    return graph
 
 
 def _left_over(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
@@ -671,12 +699,26 @@ def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
         return graph
     said = [w.text for w in words]
     told = [t for t in graph.told if not (t.name in _ORDERS and said[t.first : t.last] == ["most"])]
-    for k, t in enumerate(told):  # "most tall": the tallest
+    for k, t in enumerate(told):  # "most tall": the tallest; "left to right": from the left
+        if t.name in ("from-left", "from-right") and said[t.first + 1 : t.first + 3] in (
+            ["to", "right"],
+            ["to", "left"],
+        ):
+            told[k] = replace(t, name=f"from-{said[t.first]}")
         if t.name in _STATURE and said[t.first - 1 : t.first] == ["most"]:
             told[k] = replace(t, first=t.first - 1)
     spans = [(t.first, t.last) for t in graph.things] + [(t.first, t.last) for t in told]
     read = {i for first, last in spans for i in range(first, last)}
     names = {t.name for t in told if t.owner in (target, NOBODY)}
+    related = {n for t in told if t.others for n in (t.owner, *t.others)}
+    for a in (t for t in graph.things if t.kind == LANDMARK and t.number not in related):
+        k = a.first - 1
+        while k > 0 and (said[k] in _ARTICLES or k in read):
+            k -= 1
+        owner = next((t.number for t in graph.things if t.last == k), None)
+        lacks = "no" in said[k : a.first] or any(t.name == NEGATION and k < t.first < a.first for t in told)
+        if k > 0 and said[k] in _HAVING and owner is not None and not lacks:  # "the table with a lamp"
+            told.append(Told(k, k + 1, "with", owner, (a.number,)))
     for k in range(1, len(said)):
         before = max((t for t in graph.things if t.last <= k), key=lambda t: t.last, default=None)
         if before is None or before.number != target:

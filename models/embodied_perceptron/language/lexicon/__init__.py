@@ -129,7 +129,7 @@ class Lexicon:
         """
         if noun == label:
             return 1.0
-        if noun.startswith(_FOR):
+        if noun.startswith(_FOR) and noun not in self.meaning:
             serves = affordances().get(noun.removeprefix(_FOR), ())
             ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
             return max(ranked, default=0.0)
