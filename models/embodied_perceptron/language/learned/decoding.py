@@ -289,8 +289,8 @@ class Decoder:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase = self._phrase(number, 0)
         places = [t for t in self.graph.things if t.number == number]
-        named = phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun))
-        serves = self._serving(places, named)
+        is_noun = phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun))
+        serves = self._serving(places, is_noun)
         tokens = {t for p in places for t in self._tokens(p)}
         if serves:
             return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
@@ -299,9 +299,7 @@ class Decoder:
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.things if t.kind == EXCLUDED]
-            if (
-                tokens & _ONES
-            ):  # "facing the sinks, the left one": called like what was named before, or like no landmark
+            if tokens & _ONES:  # "facing the sinks, the left one": like what was named before, or what is no landmark
                 related = {o for t in self.graph.told for o in t.others}
                 others += [t for t in reversed(self.graph.things) if t.last <= first and t.kind != HELD]
                 others += [t for t in self.graph.things if t.number not in related and t.kind == LANDMARK]
@@ -317,7 +315,8 @@ class Decoder:
 
     def _unread_noun(self, first: int) -> str:
         """The last noun before word ``first`` that is no word of anything that was read; empty where there is none."""
-        read = {i for t in (*self.graph.things, *self.graph.told) for i in range(t.first, t.last)}
+        spans = [(t.first, t.last) for t in self.graph.things] + [(t.first, t.last) for t in self.graph.told]
+        read = {i for begin, end in spans for i in range(begin, end)}
         found = [
             m for m in lexicon().mentions(self.words[:first], self.labels) if read.isdisjoint(range(m.first, m.last))
         ]
@@ -783,8 +782,9 @@ def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph
     def turned(t: Told) -> Told:
         if len(t.others) != 1 or t.owner == NOBODY or t.name not in _CONVERSE or t.last >= len(words):
             return t
-        if words[t.last].text not in _BACKWARDS or t.name == "with":
-            return t
+        said = relation_words().phrases.get(tuple(w.text for w in words[t.first : t.last]))
+        if words[t.last].text not in _BACKWARDS or t.name == "with" or said == _CONVERSE[t.name]:
+            return t  # the last: read the other way already
         behind = next((p.number for p in graph.things if p.first == t.last), None)
         before = [p.number for p in graph.things if p.last <= t.first and p.number in (t.owner, t.others[0])]
         if behind == t.others[0] or before[:1] != [t.owner] or before[-1:] != [t.others[0]]:
