@@ -2,13 +2,13 @@
 
     python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--check [--out FILE]]
 
-Homes are laid out, not rendered. Facts of their geometry are said in sentences that the reader is not fitted to
-(:data:`SENTENCES` and the held-out ones of :mod:`embodied_perceptron_training.homes.paraphrases`), and answered over
-boxes as a detector leaves them (:func:`detected`): shaken, some missing, some called something else, some that are
-nothing. Half of the sentences are said with slips and fillers, and of some the words stand in no order: what is
-answered to these is wrong, whatever it is. A logistic regression over the traits of the answers gives the probability
-that the first box is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds;
-``--check`` prints the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
+Homes are laid out, not rendered. Facts of their geometry are said in a grammar of its own (:data:`SENTENCES`, which
+shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector
+leaves them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. Half of the
+sentences are said with slips and fillers, and of some the words stand in no order: what is answered to these is
+wrong, whatever it is. A logistic regression over the traits of the answers gives the probability that the first box
+is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints
+the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from embodied_perceptron.recordings.artifacts import write_json
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.paraphrases import HELD_OUT
-from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts, plural
+from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts
 from embodied_perceptron_training.homes.relations import Scene, make_scene
 from embodied_perceptron_training.language.markup import MarkedSentence
 from embodied_perceptron_training.language.variation import Variation
@@ -86,11 +85,11 @@ class Said:
 
 
 def say(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
-    """A fact in words of :data:`SENTENCES`, or of the paraphrases that the reader is not fitted to."""
+    """A fact in words of :data:`SENTENCES`."""
     names = [scene.objects[row].label for row in (fact.target, *fact.anchors)]
-    forms = (*SENTENCES[fact.relation], *HELD_OUT.get(fact.relation, ()))
+    forms = SENTENCES[fact.relation]
     words = dict(zip(("target", "anchor", "anchor2"), names, strict=False))
-    return forms[int(rng.integers(len(forms)))].format(**words, target_plural=plural(names[0]))
+    return forms[int(rng.integers(len(forms)))].format(**words)
 
 
 def detected(scene: Scene, rng: np.random.Generator) -> tuple[SceneObject, ...]:
