@@ -81,7 +81,7 @@ def test_what_is_carried_in_a_stack_is_no_stack_of_it() -> None:
 
 
 def test_what_serves_a_verb_answers_to_it() -> None:
-    assert serving(["i", "can", "sit", "on"]) == "something to sit"
+    assert serving(["i", "can", "sit", "on"]) == "something to sit on"
     assert serving(["to", "rest", "my", "feet", "on"]) == "something to rest feet"
     assert serving(["on", "the", "table"]) == ""
     assert lexicon().similarity("something to sit", "piano bench") >= 0.75

@@ -191,6 +191,8 @@ def _finite(
 
 
 def _no(noun: str) -> str:
+    if noun.startswith("something to "):
+        return f"nothing here serves to {noun.removeprefix('something to ')}"
     return "there are no objects" if noun == ANYTHING else f"there is no {noun}"
 
 
@@ -204,7 +206,9 @@ def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
 def _speaks_of_colors(meaning: Meaning) -> bool:
     anchors = [a for c in meaning.constraints for a in c.anchors]
     said = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
-    return any(c.relation == "colour" for c in said) or any(_speaks_of_colors(e) for e in meaning.excluded)
+    return any(c.relation in ("colour", "same-colour") for c in said) or any(
+        _speaks_of_colors(e) for e in meaning.excluded
+    )
 
 
 def _with_excluded(meaning: Meaning) -> tuple[Meaning, ...]:
@@ -344,7 +348,8 @@ class _Answer:
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             said = probability[equal]
-            reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._unchecked(evidence)}"
+            things = "things" if target.noun.startswith("something to ") else pluralize(target.noun)
+            reason = f"{len(rivals)} {things} fit equally well{self._unchecked(evidence)}"
             reason += self._asks_back(rivals)
             return (
                 GroundingStatus.AMBIGUOUS,
@@ -669,6 +674,7 @@ _SAID = {
     "below": "under", "middle-of-kind": "in the middle", "nth": "in order",
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
+    "larger": "larger than", "smaller": "smaller than", "same-colour": "of the colour of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from", "end": "at the end of",
     "corner": "in the corner",
@@ -682,7 +688,9 @@ def _words(c: Constraint) -> str:
     if c.relation in ("within", "beyond"):
         words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
         return ("not " if c.negated else "") + words + (f" the {c.anchors[0].noun}" if c.anchors else " you")
-    if c.relation in ("larger", "smaller"):
+    if c.relation == "measured":
+        return f"{c.amount_m:g} m{f' in {c.value}' if c.value else ''}"
+    if c.relation in ("larger", "smaller") and not c.anchors:
         where = "above the floor" if c.value == "elevation" else f"in {c.value}"
         return f"{'more' if c.relation == 'larger' else 'less'} than {c.amount_m:g} m {where}"
     if c.relation in ("from-left", "from-right"):

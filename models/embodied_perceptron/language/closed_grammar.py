@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from embodied_perceptron.language.learned.graph import (
     ATTRIBUTES,
@@ -57,18 +57,6 @@ _OWN = {"left-of-all": "own-left", "right-of-all": "own-right"}
 _ONE_SIDE = {"left-of-all": "leftmost", "right-of-all": "rightmost"}
 
 
-@dataclass
-class _Piece:
-    """Words [first, last) and what they tell."""
-
-    first: int
-    last: int
-    name: str
-    owner: int = NOBODY
-    others: tuple[int, ...] = ()
-    denied: bool = False
-
-
 def read_closed(words: Sequence[Word], labels: Iterable[str] = ()) -> SentenceGraph:
     """The graph over the words of a sentence; ``labels`` of the scene are nouns beside the lexicon's."""
     return _Reading(words, tuple(labels)).graph()
@@ -100,7 +88,7 @@ class _Reading:
             for k, (first, last) in enumerate(self.things)
         )
         told = (
-            Told(p.first, p.last, p.name, number.get(p.owner, NOBODY), tuple(number[o] for o in p.others), p.denied)
+            replace(p, owner=number.get(p.owner, NOBODY), others=tuple(number[o] for o in p.others))
             for p in self.pieces
             if p.name not in RELATIONS or p.others or p.name in WITHOUT_OTHER
         )
@@ -108,7 +96,7 @@ class _Reading:
 
     # ------------------------------------------------------------------------------------------------- words of a kind
 
-    def _told(self) -> list[_Piece]:
+    def _told(self) -> list[Told]:
         """Phrases of the table, longest first, and ordinals, colours, substances and lengths."""
         table = relation_words()
         longest = max(map(len, table.phrases))
@@ -118,17 +106,17 @@ class _Reading:
             for count in range(longest, 0, -1) if piece is None else ():
                 name = table.phrases.get(tuple(self.tokens[i : i + count]), "")
                 if name and i + count <= len(self.tokens):
-                    piece = _Piece(i, i + count, name)
+                    piece = Told(i, i + count, name)
                     break
             if piece is None:
                 name = self._one_word(self.tokens[i])
-                piece = _Piece(i, i + 1, name) if name else None
+                piece = Told(i, i + 1, name) if name else None
             if piece is not None and self._is_side(piece):
                 found.append(piece)
             i = i + 1 if piece is None else piece.last
         return found
 
-    def _is_side(self, p: _Piece) -> bool:
+    def _is_side(self, p: Told) -> bool:
         """Whether "left" and "right" alone are sides: not in "I left it there"."""
         if p.first and self.words[p.first - 1].end - self.words[p.first - 1].start > len(self.tokens[p.first - 1]):
             return True  # "the couch's left"
@@ -142,14 +130,14 @@ class _Reading:
             return "colour" if token in table.colours else "material"
         return "rank" if token in ORDINALS or token == "last" or re.fullmatch(r"\d+(?:st|nd|rd|th)", token) else ""
 
-    def _length(self, i: int) -> _Piece | None:
+    def _length(self, i: int) -> Told | None:
         """ "Two and a half metres", from word ``i`` on."""
         for last in range(i + 2, min(i + _LONGEST_LENGTH, len(self.tokens)) + 1):
             said, unit = self.tokens[i : last - 1], self.tokens[last - 1]
             if not all(t in _OF_LENGTHS or cardinal([t]) is not None for t in said):
                 return None
             if unit.isalpha() and any(unit.startswith(begin) for begin, _ in UNITS) and unit not in _OF_LENGTHS:
-                return _Piece(i, last, "amount")
+                return Told(i, last, "amount")
         return None
 
     def _things(self, labels: tuple[str, ...], taken: set[int]) -> list[tuple[int, int]]:
@@ -203,103 +191,102 @@ class _Reading:
     def _attach(self) -> None:
         """Owner and other things of all pieces."""
         denial = False
-        for k, p in enumerate(self.pieces):
-            before, after = self._before(p.first), self._after(p.last)
+        for k in range(len(self.pieces)):
+            p, led = self.pieces[k], self.pieces[k - 1] if k else None
+            if led is not None and led.last != p.first:
+                led = None
+            before = self._before(p.first)
             if p.name == NEGATION and before != NOBODY and not _THE.isdisjoint(self.tokens[p.last : p.last + 1]):
-                p.name = EXCLUSION  # "not the red one"
-            led = self.pieces[k - 1] if k and self.pieces[k - 1].last == p.first else None
+                p = replace(p, name=EXCLUSION)  # "not the red one"
             if p.name == NEGATION and led is not None and led.name in RELATIONS:
-                led.denied = True  # "that has no book"
-                continue
-            if p.name == NEGATION:
+                self.pieces[k - 1] = replace(led, denied=True)  # "that has no book"
+            elif p.name == NEGATION:
                 denial = True
-                continue
-            if led is not None and led.name == "amount":
-                p.name = "near"  # "two metres from": of nothing
-                continue
-            if p.name in (EXCLUSION, "amount"):
-                continue
-            p.denied, denial = denial or not _DENYING.isdisjoint(self.tokens[p.first : p.last]), False
-            if p.name.startswith("speaker-") or (p.name == "front" and self.tokens[p.first] == "facing"):
-                if before == NOBODY and after:
-                    told = self.tokens[p.last : self.things[after[0]][0]]
-                    p.others = after if _BREAKS.isdisjoint(told) else ()  # "entering the room, the chair"
-                    p.name = p.name if p.name.startswith("speaker-") else "speaker-at"
-                elif p.name.startswith("speaker-"):
-                    p.name, p.others = "near", after  # "from": as "near" is, and the order that a rank counts along
-                    p.owner = before
-                if p.name.startswith("speaker-"):
-                    continue
-            if p.name in RELATIONS:
-                self._relate(p, k)
-            else:
-                self._attribute(p, before, after)
-        self._measure()
+            elif led is not None and led.name == "amount":
+                p = replace(p, name="near")  # "two metres from": of nothing
+            elif p.name not in (EXCLUSION, "amount"):
+                p = replace(p, denied=denial or not _DENYING.isdisjoint(self.tokens[p.first : p.last]))
+                denial = False
+                p = self._stands(p, before)
+                if p.name in RELATIONS:
+                    p = self._relate(p, k)
+                elif not p.name.startswith("speaker-"):
+                    p = self._attribute(p, before, self._after(p.last))
+            self.pieces[k] = p
+        self.pieces = [p for p in self.pieces if p.name != "amount" or p.owner != NOBODY]  # of nobody: nothing compares
 
-    def _relate(self, p: _Piece, k: int) -> None:
+    def _stands(self, p: Told, before: int) -> Told:
+        """ "Facing the couch" where somebody stands, and "from" where nobody does."""
+        after = self._after(p.last)
+        speaks = p.name.startswith("speaker-")
+        if not speaks and (p.name != "front" or self.tokens[p.first] != "facing"):
+            return p
+        if before == NOBODY and after:
+            told = self.tokens[p.last : self.things[after[0]][0]]
+            others = after if _BREAKS.isdisjoint(told) else ()  # "entering the room, the chair"
+            return replace(p, name=p.name if speaks else "speaker-at", others=others)
+        # "from": as "near" is, and the order that a rank counts along
+        return replace(p, name="near", others=after, owner=before) if speaks else p
+
+    def _relate(self, p: Told, k: int) -> Told:
         """ "A near B", "near B is A"; of A, B and C the last one before, but behind "and" the first."""
         before = self._before(p.first)
         others = self._after(p.last, 2 if p.name == "between" else 1)
         between = self.tokens[p.last : self.things[others[0]][0]] if others else []
         if any(t in _WHO_SPEAKS for t in self.tokens[p.last : p.last + 1]):
-            p.name, p.owner, p.others = _OF_ME.get(p.name, p.name), before, ()
-            return
-        if p.name in WITHOUT_OTHER and any(q.name == "amount" and q.first == p.last for q in self.pieces):
-            amount = next(q for q in self.pieces if q.name == "amount" and q.first == p.last)
-            amount.owner = p.owner = before if before != NOBODY else (others or (NOBODY,))[0]
+            return replace(p, name=_OF_ME.get(p.name, p.name), owner=before, others=())
+        at = next((i for i, q in enumerate(self.pieces) if q.name == "amount" and q.first == p.last), None)
+        if p.name in WITHOUT_OTHER and at is not None:
+            owner = before if before != NOBODY else (others or (NOBODY,))[0]
+            self.pieces[at] = amount = replace(self.pieces[at], owner=owner)
             behind = self.tokens[amount.last : amount.last + 2]
             away = any(t in ("of", "from", "to") for t in behind) and _WHO_SPEAKS.isdisjoint(behind)
-            p.others = tuple(o for o in others if away and o != p.owner)
-            return
+            return replace(p, owner=owner, others=tuple(o for o in others if away and o != owner))
         if any(t in _BREAKS and t != "and" for t in between) or not others:
-            return
+            return p
         if self.tokens[self.things[others[0]][0]] == "it":  # "the table with a vase on it"
-            return
+            return p
         if before == NOBODY:  # "on the table is a lamp"
-            owner = self._after(self.things[others[-1]][1])
-            p.owner, p.others = (owner or (NOBODY,))[0], others
-            return
+            owner = (self._after(self.things[others[-1]][1]) or (NOBODY,))[0]
+            return replace(p, owner=owner, others=others)
         joined = self.tokens[p.first - 1 : p.first] == ["and"] and k > 0 and self.pieces[k - 1].name in RELATIONS
-        p.owner, p.others = (self.pieces[k - 1].owner if joined else before), others
+        return replace(p, owner=self.pieces[k - 1].owner if joined else before, others=others)
 
-    def _attribute(self, p: _Piece, before: int, after: tuple[int, ...]) -> None:
+    def _attribute(self, p: Told, before: int, after: tuple[int, ...]) -> Told:
         """Of the noun behind, where nothing but attributes stands between; else of the one before."""
         start = self.things[after[0]][0] if after else len(self.tokens)
         between = [t for i, t in enumerate(self.tokens[p.last : start], p.last) if not self._is_told(i)]
         if before != NOBODY and p.name in _OWN and self._is_owner(before) and self._between(before, p) <= {"own"}:
-            p.name, p.others = _OWN[p.name], (before,)  # "on the couch's left"
-            p.owner = before - 1 if before else (after or (NOBODY,))[0]
-            return
+            owner = before - 1 if before else (after or (NOBODY,))[0]
+            return replace(p, name=_OWN[p.name], others=(before,), owner=owner)  # "on the couch's left"
         leads = bool(after) and all(t in _ARTICLES or t in ("of", "single", "very") for t in between)
         if leads and p.name.startswith(("left-of-all", "right-of-all")):
-            p.name = p.name if p.last > p.first + 1 else _ONE_SIDE[p.name]
-        p.owner = after[0] if leads else before if before != NOBODY else (after or (NOBODY,))[0]
+            p = replace(p, name=p.name if p.last > p.first + 1 else _ONE_SIDE[p.name])
+        p = replace(p, owner=after[0] if leads else before if before != NOBODY else (after or (NOBODY,))[0])
         if p.name in ("nearest-me", "farthest-me") and p.last == p.first + 1 and after:
-            self._nearest(p, before, after[0], leads)
+            return self._nearest(p, before, after[0], leads)
+        return p
 
     def _is_owner(self, thing: int) -> bool:
         """Whether a noun stands there as "couch's"."""
         word = self.words[self.things[thing][1] - 1]
         return word.end - word.start > len(word.text)
 
-    def _between(self, thing: int, p: _Piece) -> set[str]:
+    def _between(self, thing: int, p: Told) -> set[str]:
         return set(self.tokens[self.things[thing][1] : p.first])
 
-    def _nearest(self, p: _Piece, before: int, after: int, leads: bool) -> None:
+    def _nearest(self, p: Told, before: int, after: int, leads: bool) -> Told:
         """ "The nearest chair to the door", "the chair nearest the door"."""
         name = "closest" if p.name == "nearest-me" else "farthest"
         follows = self._after(self.things[after][1])
         if leads and follows and _TO & set(self.tokens[self.things[after][1] : self.things[follows[0]][0]]):
-            p.name, p.owner, p.others = name, after, follows
-        elif leads and before != NOBODY and self.tokens[p.first - 1] not in _ARTICLES | set(ORDINALS):
-            p.name, p.owner, p.others = name, before, (after,)
+            return replace(p, name=name, owner=after, others=follows)
+        if leads and before != NOBODY and self.tokens[p.first - 1] not in _ARTICLES | set(ORDINALS):
+            return replace(p, name=name, owner=before, others=(after,))
+        return p
 
     def _is_told(self, i: int) -> bool:
         return any(p.first <= i < p.last and (p.name in ATTRIBUTES or p.name == EVERY_NUMBER) for p in self.pieces)
-
-    def _measure(self) -> None:
-        """Lengths that nothing compares with are of nobody."""
-        self.pieces = [p for p in self.pieces if p.name != "amount" or p.owner != NOBODY]
 
     def _excluded(self) -> set[int]:
         """Things behind "except", with what is told of them there."""

@@ -206,6 +206,13 @@ def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
     return np.stack([weights.get(name, none) / total for name in names], axis=1), np.asarray(share)
 
 
+def same_color(rgb: NDArray[np.generic], rows: NDArray[np.intp]) -> F64:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, R) whether each has the colour of each
+    of ``rows``: how far the probabilities of their names agree (Bhattacharyya); NaN where not measured."""
+    root = np.sqrt(_name_probabilities(rgb))
+    return np.asarray(root @ root[rows].T)
+
+
 def color_names(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> list[str]:
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each, or of each of ``rows``;
     empty where not."""

@@ -143,6 +143,12 @@ def reached(measure_m: F64, amount_m: float) -> F64:
     return sigmoid((measure_m - amount_m - 0.005) / (0.003 + 0.005 * amount_m))
 
 
+def measured(measures_m: F64, amount_m: float) -> F64:
+    """(K, N) measures of which one is told to be ``amount_m`` -> (N,) whether it is about so much."""
+    apart = np.maximum(np.abs(measures_m - amount_m).min(axis=0) - 0.03, 0.0) / (0.12 * amount_m + 1e-9)
+    return np.asarray(np.exp(-0.5 * np.minimum(apart, 30.0) ** 2))
+
+
 def from_viewer(g: SceneGeometry, name: str) -> F64:
     """(N,) whether each box is "behind-me", "ahead-of-me", "left-of-me", "right-of-me"; NaN without a viewer."""
     if g.viewer is None:

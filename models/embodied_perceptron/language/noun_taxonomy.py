@@ -33,6 +33,8 @@ FEATURES = (
 )  # fmt: skip
 _PER_SENSE = 0.06  # of kinship, that a sense must have more to be meant before the one that is said more often
 _MODIFIED, _SPECIAL = 0.55, 0.3  # at most, of "table" for "swivel table", and of "chair" for "wheelchair"
+_A_KIND = 0.6  # at least, of what WordNet says is one in a common sense: "orchid" for "plant"
+_COMMON_SENSES = 2  # of a noun, those that are said most
 _FEW_STEPS = 4.0
 _LEAST_LETTERS = 3  # of each part of a word that is joined of two
 
@@ -90,6 +92,14 @@ class NounTaxonomy:
                     steps[parent] = steps[one] + 1
                     todo.append(parent)
         return self._ancestors.setdefault(synset, steps)
+
+    def is_kind(self, words: Sequence[str], noun: str) -> bool:
+        """Whether what the words name, in the sense that is said most, is a kind of the noun in one of its common
+        senses, and not the same."""
+        named = self.named(words)[0]
+        above = self.ancestors(self.senses[named][0].synset) if named else {}
+        common = {s.synset for s in self.senses.get(noun, ())[:_COMMON_SENSES]}
+        return any(above.get(synset, 0) > 0 for synset in common)
 
     @cached_property
     def information(self) -> NDArray[np.float64]:
@@ -197,14 +207,16 @@ class NounLikelihood:
     def __call__(self, noun: str, label: str) -> float:
         """In (0, 1): that somebody who says ``noun`` may mean a thing that is labelled ``label``.
 
-        A chair may be a wheelchair, and most are none: what is more special than the label stays unsure, more so where
-        another word says it. (Of the pairs that the fit is made of, most such labels are the next best that the
-        detector's classes have.)
+        A poodle is a dog. A chair may be a wheelchair, and most are none: what is more special than the label stays
+        unsure, more so where another word says it. (Of the pairs that the fit is made of, most such labels are the next
+        best that the detector's classes have.)
         """
         features = self.features(noun, label)
         h = np.maximum(self.hidden @ features + self.bias, 0.0)
         told = float(1.0 / (1.0 + math.exp(-float(self.out @ h) - self.out_bias)))
         says = dict(zip(FEATURES, features.tolist(), strict=True))
+        if self.taxonomy.is_kind(label.split(), noun):
+            return max(told, _A_KIND)
         if says["label_ends_in_noun"] or not (says["special"] or says["noun_ends_in_label"]):
             return told
         return min(told, _MODIFIED if noun.endswith(f" {label}") else _SPECIAL)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.suppression import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 from embodied_perceptron.language import likelihood
-from embodied_perceptron.language.colors import color_scores
+from embodied_perceptron.language.colors import color_scores, same_color
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import (
@@ -25,6 +25,7 @@ from embodied_perceptron.language.relations import (
     Viewer,
     between,
     near_beyond,
+    sigmoid,
 )
 
 F64 = NDArray[np.float64]
@@ -36,13 +37,15 @@ _PAIRS_OF_ANCHORS = 60  # that things may lie between: of more, those that have 
 _BETWEEN_REACH_M = 6.0
 _CLOSE_BY_M = (1.5, 4.0)  # within which what else is named is looked for first
 _PLAINLY = 1e-3  # a relation that holds less within its reach is looked for beyond
+_LIKELY = 0.3  # weight above which something may well be the anchor
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
-_MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
+_MEASURES = frozenset(("within", "beyond", "larger", "smaller", "measured"))
 _WITH_BOARDS = frozenset(("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving"))  # what is in it is on it
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
+_SIZE_APART = 0.05  # of the logarithms of sizes: what differs less is about as large
 _SEEN_SO = 0.95  # of a state that was seen
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
@@ -58,7 +61,8 @@ WEIGHTS = {
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
     "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
     "colour": 1.0, "material": 0.0, "candidates": 0.5, "excluded": 1.5, "within": 1.0, "beyond": 1.0, "larger": 1.0,
-    "smaller": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0, "behind-me": 1.0, "nearest-me": 1.0,
+    "smaller": 1.0, "measured": 1.5, "same-colour": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0,
+    "behind-me": 1.0, "nearest-me": 1.0,
     "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0, "state": 1.5,
 }  # fmt: skip
 
@@ -149,7 +153,7 @@ class Scorer:
         self.colors = colors
         self.extra = extra
         self.noun = meaning.target.noun
-        self._weights: dict[tuple[ObjectPhrase, int], F64] = {}
+        self._weights: dict[ObjectPhrase, F64] = {}
         self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
         if self.noun == ANYTHING and category is None:
@@ -269,7 +273,7 @@ class Scorer:
         undecided = np.full(self.g.n, np.nan)
         if term.missing or c.is_superlative:
             return undecided
-        if c.relation in _MEASURES | _FROM_VIEWER:
+        if c.relation in _MEASURES | _FROM_VIEWER | {"same-colour"}:
             holds = term.holds  # such already
         elif c.relation == "colour":
             if self.colors is None:
@@ -357,6 +361,8 @@ class Scorer:
         if c.relation == "between":
             self._find_ends(c, weights)
             return self._between(c)
+        if c.relation in ("larger", "smaller", "same-colour"):
+            return ConstraintScore(c, self._compared(c, np.maximum.reduce(weights)))
         if c.relation in _MEASURES:
             weight = np.maximum.reduce(weights)
             chosen = weight >= 0.5 * float(weight.max())
@@ -393,13 +399,36 @@ class Scorer:
             return (likelihood.within if c.relation == "within" else likelihood.reached)(
                 likelihood.viewer_distance(g), c.amount_m
             )
-        measure = {
-            "height": g.extent[:, 2],
-            "width": g.size[:, :2].max(axis=1, initial=0.0),
-            "elevation": g.low[:, 2] - g.low[:, 2].min(initial=np.inf),
-        }.get(c.value, g.size.max(axis=1, initial=0.0))
-        holds = likelihood.reached(measure, c.amount_m)
+        if c.relation == "measured":
+            return likelihood.measured(self._size(c.value), c.amount_m)
+        holds = likelihood.reached(self._size(c.value or "length")[0], c.amount_m)
         return holds if c.relation == "larger" else 1.0 - holds
+
+    def _size(self, axis: str) -> F64:
+        """(K, N) metres: of the axis, or of each that may be meant."""
+        g = self.g
+        height: F64 = g.extent[:, 2]
+        width: F64 = g.size[:, :2].max(axis=1, initial=0.0)
+        if axis == "elevation":
+            return np.asarray(g.low[:, 2] - g.low[:, 2].min(initial=np.inf))[None]
+        one = {"height": height, "width": width, "length": np.maximum(height, width)}.get(axis)
+        return np.stack([height, width]) if one is None else one[None]
+
+    def _compared(self, c: Constraint, weight: F64) -> F64:
+        """(N,) whether each is larger or smaller than the anchor, or of its colour; NaN where it is not known."""
+        chosen = np.flatnonzero(weight >= 0.5 * float(weight.max()))
+        other = np.arange(self.g.n)[:, None] != chosen[None]
+        share = weight[chosen] * other
+        if c.relation == "same-colour":
+            if self.colors is None:
+                return np.full(self.g.n, np.nan)
+            alike = same_color(self.colors, chosen)
+        else:
+            size = np.log(self._size(c.value)[0] if c.value else self.g.volume)
+            apart = size[:, None] - size[chosen][None]
+            alike = sigmoid((apart if c.relation == "larger" else -apart) / _SIZE_APART)
+        total = share.sum(axis=1)
+        return np.asarray(np.where(total > 0, (share * alike).sum(axis=1) / np.maximum(total, 1e-9), np.nan))
 
     def _related(self, c: Constraint, rows: Index, columns: Index) -> tuple[Pairs, F64]:
         """Pairs within reach of a constraint's relation, and how well it holds of each."""
@@ -448,49 +477,35 @@ class Scorer:
             self.g, other.target[right], other.anchor[right]
         )
 
-    def anchor_weights(self, anchor: ObjectPhrase, depth: int = 0) -> F64:
+    def anchor_weights(self, anchor: ObjectPhrase) -> F64:
         """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
-        if (anchor, depth) not in self._weights:
-            self._weights[anchor, depth] = self._anchor_weights(anchor, depth)
-        return self._weights[anchor, depth]
+        if anchor not in self._weights:
+            self._weights[anchor] = self._anchor_weights(anchor)
+        return self._weights[anchor]
 
-    def _anchor_weights(self, anchor: ObjectPhrase, depth: int) -> F64:
+    def _anchor_weights(self, anchor: ObjectPhrase) -> F64:
         weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
         if " " in anchor.noun and anchor.noun in self.labels:  # where there is a kitchen island, no counter is meant
             exact = np.array([label == anchor.noun for label in self.labels], dtype=bool)
             weight = np.where(exact, weight, 0.5 * weight)
-        if depth:
+        if not anchor.constraints or not (weight > _LIKELY).any():
             return weight
-        for c in anchor.constraints:
-            likely = weight > 0.3
-            if not likely.any():
-                break
-            if c.relation in ("corner", "middle", "wall"):
-                score = place_in_room(c.relation, self.g, likely.astype(np.float64))
-                holds = np.exp(np.minimum(score - score[likely].max(), 0.0))
-            elif c.relation in ("left-of-all", "right-of-all") and self.g.viewer is not None:
-                left = leftness(self.g, likely.astype(np.float64), None)
-                side = left if c.relation == "left-of-all" else -left
-                holds = np.exp(np.minimum(2.0 * (side - side[likely].max()), 0.0))
-            elif c.relation == "state":
-                holds = np.nan_to_num(self._in_state(c.value), nan=0.5)
-                holds = 1.0 - holds if c.negated else holds
-            elif c.relation == "colour" and self.colors is not None:
-                holds = np.nan_to_num(color_scores(self.colors, c.value), nan=0.5)
-            elif c.anchors and c.relation in PAIR_RELATIONS:
-                others = np.maximum.reduce([self.anchor_weights(a, 1) for a in c.anchors])
-                if others.max(initial=0.0) < _ANCHOR_THERE:
-                    continue
-                holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others)
+        meaning = Meaning(self.meaning.text, anchor, anchor.constraints, self.meaning.speaker)
+        scorer = Scorer(meaning, self.g, self.labels, self.scores, self.colors, trust=self.trust)
+        for term in scorer.evidence().terms:
+            likely, c = weight > _LIKELY, term.constraint
+            holds = np.nan_to_num(term.satisfied, nan=0.5)
+            if term.missing or not likely.any():
+                continue
+            if c.relation in PAIR_RELATIONS and not c.negated:
                 if holds[likely].max() < _PLAINLY:  # all of them far off: the nearest all the same
+                    others = np.maximum.reduce([scorer.anchor_weights(a) for a in c.anchors])
                     holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others, np.inf)
                 holds = holds / max(float(holds[likely].max()), 1e-6)
-            else:
-                continue
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
 
-    def _holds_of_anchors(self, relation: str, rows: Index, others: F64, reach_m: float | None = None) -> F64:
+    def _holds_of_anchors(self, relation: str, rows: Index, others: F64, reach_m: float) -> F64:
         pairs, fits = self.g.related(relation, rows, np.flatnonzero(others), reach_m)
         return pairs.best(fits * pairs.different * others[pairs.anchor])
 

@@ -290,7 +290,7 @@ def test_of_several_one_is_meant_unless_more_are_asked_for(line: str, every: boo
 @pytest.mark.parametrize(
     ("line", "noun"),
     [
-        ("find: get me [something=t] i can sit on", "something to sit"),
+        ("find: get me [something=t] i can sit on", "something to sit on"),
         ("find: bring [something to sweep=t] the floor with", "something to sweep"),
         ("find: i need [something=t] to rest my feet on", "something to rest feet"),
         ("find: bring [something=t]. sit down", "anything"),

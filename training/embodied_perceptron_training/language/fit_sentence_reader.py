@@ -9,6 +9,7 @@ Every epoch reads other variations of the corpus (:mod:`.variation`) and other s
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +22,19 @@ from safetensors.torch import save_file
 
 from embodied_perceptron.language.learned.graph import THINGS, SentenceGraph
 from embodied_perceptron.language.learned.sentence_reader import WEIGHTS, SentenceReader, graphs_of, new_network
+from embodied_perceptron.language.lexicon import serving
 from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
+from embodied_perceptron_training.language.markup import THINGS as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
 from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of, sentence_of
 from embodied_perceptron_training.language.slot_grammar import SlotGrammar
-from embodied_perceptron_training.language.variation import Variation
+from embodied_perceptron_training.language.variation import PRONOUNS, Variation, is_plural
 
 _BATCH = 64
 _RATE, _ADAPTER_RATE = 1e-3, 1.2e-3
 _SHUFFLED, _LEAST_SHUFFLED = 0.04, 8  # share of the sentences that are shuffled too, and least words of these
 _WARM = 0.06  # share of the steps
+_LEAST_TALK = 4  # words of what stands beside a sentence
 
 
 def batches(said: Sequence[Example], rng: np.random.Generator | None = None) -> Iterator[list[Example]]:
@@ -58,6 +62,22 @@ def shuffled(sentence: MarkedSentence, rng: np.random.Generator) -> MarkedSenten
     return MarkedSentence("none", " ".join(words[int(k)] for k in rng.permutation(len(words))))
 
 
+def named_things(corpus: Sequence[MarkedSentence]) -> list[str]:
+    """Nouns of one or two words that stand for things in the corpus, in singular."""
+    found = set()
+    for sentence in corpus:
+        for span, tag in sentence.tags:
+            said = sentence.text[span.start : span.end].lower()
+            if (
+                tag.thing in LETTERS
+                and not tag.name
+                and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", said)
+                and not is_plural(said)
+            ):
+                found.add(said)
+    return sorted(name for name in found if name not in PRONOUNS and not serving(name.split()))
+
+
 class Draw:
     """The sentences of an epoch: each marked one in ``times`` variations, ``made`` of the slot grammar, and some whose
     words stand in no order, which mean nothing."""
@@ -65,10 +85,13 @@ class Draw:
     def __init__(self, corpus: Sequence[MarkedSentence], times: int, made: int, seed: int) -> None:
         self.corpus, self.times, self.made, self.seed = corpus, times, made, seed
         self.grammar = SlotGrammar()
+        self.talk = [s.text for s in corpus if s.intent == "none" and len(s.text.split()) >= _LEAST_TALK]
+        self.names = named_things(corpus)
 
     def __call__(self, epoch: int) -> list[Example]:
         rng = np.random.default_rng((self.seed, epoch))
-        vary, light = Variation(rng), Variation(rng, noise=0.3)
+        vary = Variation(rng, talk=self.talk, names=self.names)
+        light = Variation(rng, noise=0.3, talk=self.talk, names=self.names)
         said = [vary(s) for s in self.corpus for _ in range(self.times)]
         said += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
         said += [shuffled(s, rng) for s in said if len(s.text.split()) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED]

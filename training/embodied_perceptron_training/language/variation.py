@@ -15,12 +15,12 @@ from functools import lru_cache
 import numpy as np
 
 from embodied_perceptron.language.learned.graph import RELATIONS
-from embodied_perceptron.language.lexicon import lexicon, relation_words
+from embodied_perceptron.language.lexicon import lexicon, relation_words, serving
 from embodied_perceptron.language.plurals import pluralize, singular
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.language.markup import MarkedSentence, MarkedSpan, Tag
 
-_PRONOUNS = frozenset(
+PRONOUNS = frozenset(
     ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
      "everything", "which", "its", "itself", "there", "him", "stuff", "nothing", "what", "the one", "others", "other")
 )  # fmt: skip
@@ -78,6 +78,8 @@ _HEARD = {
     "beside": "besides", "see": "sea", "which": "witch", "where": "wear", "right": "write", "you": "u",
     "please": "pls", "are": "r", "with": "wiv", "you're": "your", "where's": "wheres", "and": "an", "behind": "behinde",
 }  # fmt: skip
+_TALKED = 0.1  # share of the sentences that stand among others
+_MOST_OF_NAME = 3  # words: more are a use or a description
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,11 @@ def nouns() -> tuple[str, ...]:
     plain = {
         n for n in (*lexicon().meaning, *lexicon().labels, *ALL_CATEGORIES) if re.fullmatch(r"[a-z]+( [a-z]+)?", n)
     }
-    return tuple(sorted(n for n in plain if n not in _PRONOUNS))
+    return tuple(sorted(n for n in plain if n not in PRONOUNS))
 
 
-def _plural(words: str) -> bool:
+def is_plural(words: str) -> bool:
+    """Whether a noun stands in plural."""
     last = words.lower().split()[-1]
     return bool(singular(last)) and not lexicon().always_plural(last)
 
@@ -125,11 +128,17 @@ class Variation:
     Args:
         rng: of all that is drawn.
         noise: share of sentences that get some.
+        talk: sentences that may stand before or behind one: they tell nothing.
+        names: nouns for things beside :func:`nouns`.
     """
 
-    def __init__(self, rng: np.random.Generator, noise: float = 0.5) -> None:
+    def __init__(
+        self, rng: np.random.Generator, noise: float = 0.5, talk: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> None:
         self.rng = rng
         self.noise = noise
+        self.talk = talk
+        self.names = (*nouns(), *names)
 
     def __call__(self, sentence: MarkedSentence, keep: float = 0.3) -> MarkedSentence:
         """Another sentence; with probability ``keep`` of the same things."""
@@ -144,6 +153,8 @@ class Variation:
             pieces = self._taken_back(pieces)
         if rng.random() < self.noise:
             pieces = self._noisy(pieces)
+        if self.talk and sentence.intent != "none" and rng.random() < _TALKED:
+            pieces = self._among_talk(pieces)
         if rng.random() < 0.35:
             pieces = [_Piece(p.text.lower(), p.tags) for p in pieces]
         return _joined(sentence.intent, pieces)
@@ -158,7 +169,7 @@ class Variation:
         for piece in pieces:
             thing = next((t.thing for t in piece.tags if not t.name and t.thing not in ("neg", "excl")), "")
             said = piece.text.lower()
-            if not thing or said in _PRONOUNS:
+            if not thing or said in PRONOUNS or len(said.split()) > _MOST_OF_NAME or serving(said.split()):
                 found.append(piece)
                 continue
             if thing not in letters:
@@ -166,11 +177,11 @@ class Variation:
             if not letters[thing]:
                 found.append(piece)
                 continue
-            many = _plural(said)
+            many = is_plural(said)
             one = said[: -len(said.split()[-1])] + singular(said.split()[-1]) if many else said
             key = (thing, one)
             if key not in other:
-                other[key] = self._pick(nouns())
+                other[key] = self._pick(self.names)
             found.append(_Piece(pluralize(other[key]) if many else other[key], piece.tags))
         return found
 
@@ -207,7 +218,7 @@ class Variation:
             if (
                 noun is not None
                 and pieces[noun].tags == (Tag(tag.thing),)
-                and pieces[noun].text.lower() not in _PRONOUNS
+                and pieces[noun].text.lower() not in PRONOUNS
             ):
                 one = _Piece(f"{back}{self._pick(('the ', 'the ', 'a ', ''))}")  # "the blue chair, no, the red one"
                 head = [*pieces[:k], _Piece(f"{said} "), pieces[noun], one, piece]
@@ -224,10 +235,19 @@ class Variation:
         if tag.denied or tag.thing in ("neg", "excl", "speaker", "m"):
             return ""
         if not tag.name:
-            return "" if text.lower() in _PRONOUNS else self._pick(nouns())
+            return "" if text.lower() in PRONOUNS else self._pick(nouns())
         if tag.name in RELATIONS and tag.others:
             return self._pick(_RELATED)
         return self._pick(_ALIKE[tag.name]) if tag.name in _ALIKE else ""
+
+    def _among_talk(self, pieces: list[_Piece]) -> list[_Piece]:
+        """What else somebody says before the request, or behind it."""
+        talk = self._pick(self.talk)
+        end = "" if talk[-1:] in ".?!" else self._pick((".", ",", "", " -"))
+        if self.rng.random() < 0.7:
+            return [_Piece(f"{talk}{end} "), *pieces]
+        last = pieces[-1].text[-1:]
+        return [*pieces, _Piece(f"{'' if last in '.?!' else self._pick(('.', ',', ''))} {talk}")]
 
     def _noisy(self, pieces: list[_Piece]) -> list[_Piece]:
         rng = self.rng

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -33,20 +34,27 @@ _PRONOUNS = frozenset(
     ("it", "one", "ones", "that", "this", "them", "they", "those", "these", "thing", "things", "something", "anything",
      "everything", "which", "its", "itself", "him", "her", "stuff", "nothing", "what", "whatever", "others", "other",
      "object", "objects", "item", "items", "whichever", "some", "any", "two", "three", "there", "here", "each", "all",
-     "both", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's", "it's")
+     "both", "rest", "first", "second", "third", "the", "a", "an", "another", "somewhere", "place", "spot", "that's",
+     "it's", "what's", "whats", "unit")
 )  # fmt: skip
-_WHATEVER = frozenset(("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items"))
-_FOR_SOMETHING = frozenset(("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place"))
-_REACH = 7  # words from a thing within which its use is told
-_STOPS = frozenset((".", "?", "!", ";"))
+_WHATEVER = frozenset(
+    ("thing", "things", "something", "anything", "everything", "object", "objects", "item", "items", "unit")
+)
+_SOMETHING = frozenset(
+    ("something", "somethin", "anything", "somewhere", "anywhere", "whatever", "where", "place", "spot")
+)
+_FOR_SOMETHING = _SOMETHING | frozenset(  # how words begin that tell a use
+    ("places", "thing", "things", "what", "one", "to", "with", "how", "which", "stuff", "any", "some", "everything",
+     "the", "a")
+)  # fmt: skip
+_ENDS = frozenset((".", "?", "!", ";", "mean"))  # of what is said before
 _ONES = frozenset(("one", "ones"))
-_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others"))
+_ONE_LIKE_IT = frozenset(("one", "ones", "another", "other", "others", "rest"))
 _SEVERAL = frozenset(
     ("ones", "them", "those", "these", "things", "everything", "others", "all", "both", "objects", "items")
 )
 _CLOSE = frozenset(("close", "near", "next", "to", "by", "beside"))
 _REFUSALS = frozenset(("don't", "dont", "not", "doesn't", "didn't", "wouldn't", "never"))
-_MOVES = frozenset(("wheel", "roll", "push", "drag", "carry", "move", "slide"))
 _EXTREMES = {"closest": "closest", "nearest": "closest", "farthest": "farthest", "furthest": "farthest"}
 _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _ORDERS = frozenset(
@@ -95,6 +103,8 @@ _IN_A_ROW = {
     "left": "leftmost", "right": "rightmost", "top": "high", "bottom": "low", "middle": "middle-of-kind",
     "higher": "high", "lower": "low",
 }  # fmt: skip
+_SIZE_REACH = 4  # words from a length within which it is told what it measures
+_HAVING = frozenset(("with", "has", "having"))
 _BACKWARDS = frozenset(("it", "them"))
 _COMPARED = frozenset(("larger", "smaller", "within", "beyond"))
 _TO_THE_FLOOR = 4  # words behind a length up to the floor that it is measured from
@@ -109,6 +119,8 @@ _AXES = (
     ("elevation", ("floor", "ground")),
 )  # fmt: skip
 
+_Named = tuple[str, tuple[int, int], bool, bool]  # noun, where it stands, whether it is in plural and known
+
 
 class Decoder:
     """One graph over the words of one text.
@@ -120,9 +132,9 @@ class Decoder:
 
     def __init__(self, text: str, words: Sequence[Word], graph: SentenceGraph, labels: Iterable[str] = ()) -> None:
         self.text, self.words, self.labels = text, words, tuple(labels)
-        graph = _left_over(_beside_another(_moved(graph, words), words), words)
+        graph = _left_over(_beside_another(_said_again(_moved(graph, words, self.labels), words), words), words)
         graph = _numbered(_own_sides(_with_unread(graph, words), words), words)
-        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)))
+        self.graph = _about_target(_in_order(_with_pronouns(_with_denied(graph), words)), words)
         in_scene = lexicon().mentions(self.words, self.labels) if self.labels else []
         self._names = [m for m in in_scene if m.last > m.first + 1 and m.noun in self.labels]
         self._nouns = self._named_things()
@@ -157,8 +169,6 @@ class Decoder:
             problem = f"there is no {phrase.noun}: it belongs to a {owner}, but is none"
             return Meaning(self.text, None, problem=problem)
         constraints = self._constraints(target, own[:_MOST], _DEPTH)
-        if not constraints and self._names_several(phrase.span):
-            constraints = self._picked(phrase)
         if phrase.noun == ANYTHING and not self._says_which(target, constraints):
             return Meaning(self.text, None)
         names = {t.name for t in own if not t.denied}
@@ -186,7 +196,7 @@ class Decoder:
             kind=_KINDS[graph.intent],
             every=every,
             number=int(number) if number is not None and number > 1 and every and graph.intent == "find" else None,
-            excluded=tuple(self._excluded(n, phrase) for n, kind in numbers.items() if kind == EXCLUDED),
+            excluded=tuple(e for n, kind in numbers.items() if kind == EXCLUDED for e in self._excluded(n, phrase)),
             any_of=any_of,
             is_place=HELD in numbers.values(),
             probability=graph.probability,
@@ -202,21 +212,28 @@ class Decoder:
     def _span(self, piece: Thing | Told) -> tuple[int, int]:
         return self.words[piece.first].start, self.words[piece.last - 1].end
 
-    def _named_things(self) -> dict[int, tuple[str, tuple[int, int], bool, bool] | None]:
+    def _named_things(self) -> dict[int, _Named | None]:
         """Number of a thing -> its noun, where it stands, whether it is in plural and known; None for pronouns."""
-        found: dict[int, tuple[str, tuple[int, int], bool, bool] | None] = {}
+        found: dict[int, _Named | None] = {}
+        ends: dict[int, int] = {}
         for thing in self.graph.things:
             named = self._noun(thing)
             old = found.get(thing.number)
-            if old is None or (named is not None and self._answers(named) > self._answers(old)):
-                found[thing.number] = named
+            if old is None or (named is not None and self._is_better(named, old, ends[thing.number], thing.first)):
+                found[thing.number], ends[thing.number] = named, thing.last
         return found
 
-    def _answers(self, named: tuple[str, tuple[int, int], bool, bool]) -> tuple[float, bool]:
+    def _is_better(self, named: _Named, old: _Named, last: int, first: int) -> bool:
+        """Whether a noun names a thing better than the one before it: in another sentence what was said last counts."""
+        apart = not _ENDS.isdisjoint(w.text for w in self.words[last:first])
+        new, before = self._answers(named), self._answers(old)
+        return new > before or (apart and new == before and not old[0].endswith(named[0]))
+
+    def _answers(self, named: _Named) -> tuple[float, bool]:
         """How well something of the scene answers to a noun, and whether it is a known one."""
         return max((lexicon().similarity(named[0], label) for label in self.labels), default=0.0), named[3]
 
-    def _noun(self, thing: Thing) -> tuple[str, tuple[int, int], bool, bool] | None:
+    def _noun(self, thing: Thing) -> _Named | None:
         tokens = self._tokens(thing)
         while tokens and (tokens[0] in _PRONOUNS or not tokens[0][0].isalpha()):
             tokens = tokens[1:]
@@ -272,31 +289,56 @@ class Decoder:
             return ObjectPhrase(ANYTHING, (0, 0), plural=True)
         phrase = self._phrase(number, 0)
         places = [t for t in self.graph.things if t.number == number]
-        serves = "" if phrase.known and phrase.noun != ANYTHING else self._serving(places)
-        if serves:
-            return replace(phrase, noun=serves, known=True)
+        is_noun = phrase.noun != ANYTHING and (phrase.known or self._is_there(phrase.noun))
+        serves = self._serving(places, is_noun)
         tokens = {t for p in places for t in self._tokens(p)}
+        if serves:
+            return replace(phrase, noun=serves, known=True, plural=not tokens.isdisjoint(("things", "places")))
+        if not phrase.known and places and self._tokens(places[0])[0] in _SOMETHING:  # a use that nobody listed
+            return replace(phrase, noun=" ".join(self._tokens(places[0])), plural=False)
         if phrase.noun == ANYTHING and not tokens & _WHATEVER:
             first = min((p.first for p in places), default=0)
             others = [t for t in self.graph.things if t.kind == EXCLUDED]
-            if tokens & _ONES:  # "facing the sinks, the left one": called like what was named before
+            if tokens & _ONES:  # "facing the sinks, the left one": like what was named before, or what is no landmark
+                related = {o for t in self.graph.told for o in t.others}
                 others += [t for t in reversed(self.graph.things) if t.last <= first and t.kind != HELD]
+                others += [t for t in self.graph.things if t.number not in related and t.kind == LANDMARK]
             named = next((n for n in (self._nouns[o.number] for o in others) if n is not None), None)
             if named is not None:
                 return ObjectPhrase(named[0], phrase.span, bool(tokens & _SEVERAL), named[3])
+            unread = self._unread_noun(first)
+            if unread:
+                return ObjectPhrase(unread, phrase.span, bool(tokens & _SEVERAL))
         plural = phrase.plural and not lexicon().always_plural(phrase.noun)
         single = plural and tokens & {"one"}  # "of the two lamps the red one"
         return replace(phrase, plural=bool(plural and not single and not self._one_of_them(number)))
 
-    def _serving(self, places: Sequence[Thing]) -> str:
-        """The noun of what serves a verb, "something that I can sit on"; empty where none is told so."""
+    def _unread_noun(self, first: int) -> str:
+        """The last noun before word ``first`` that is no word of anything that was read; empty where there is none."""
+        spans = [(t.first, t.last) for t in self.graph.things] + [(t.first, t.last) for t in self.graph.told]
+        read = {i for begin, end in spans for i in range(begin, end)}
+        found = [
+            m for m in lexicon().mentions(self.words[:first], self.labels) if read.isdisjoint(range(m.first, m.last))
+        ]
+        return found[-1].noun if found else ""
+
+    def _serving(self, places: Sequence[Thing], known: bool) -> str:
+        """The noun of what serves a use, "something that I can sit on", "to wash my hands"; empty where none is told.
+
+        Words that end in a noun are a use only where they begin like one.
+        """
         for place in places:
-            said = [w.text for w in self.words[max(0, place.first - _REACH) : place.last + _REACH]]
-            at = next((k for k, word in enumerate(said) if word in _FOR_SOMETHING), None)
-            if at is not None:
-                stop = next((k for k in range(at, len(said)) if said[k] in _STOPS), len(said))
-                return serving(said[at + 1 : stop])
-        return ""
+            tokens = self._tokens(place)
+            if not known or (len(tokens) > 1 and tokens[0] in _FOR_SOMETHING):
+                serves = serving(tokens, self.labels)
+                if serves:
+                    return serves
+        related = any(t.others for t in self.graph.told if t.owner in {p.number for p in places})
+        alone = any(len(tokens) == 1 and tokens[0] in _SOMETHING for tokens in map(self._tokens, places))
+        if known or related or not alone:
+            return ""
+        sentence = _sentence_around([w.text for w in self.words], places[0])
+        return serving(sentence, self.labels)
 
     def _unread(self, number: int) -> tuple[str, ...]:
         """Words between an article and the noun of what is meant that a map cannot judge: "the velvet chair"."""
@@ -328,7 +370,11 @@ class Decoder:
     def _says_which(self, number: int, constraints: Sequence[Constraint]) -> bool:
         """Whether what has no noun is told at all: "anything red", "the one by the door"; not "it is red"."""
         said = {t for p in self.graph.things if p.number == number for t in self._tokens(p)}
-        return number == NOBODY or not said.isdisjoint(_WHATEVER) or any(c.anchors for c in constraints)
+        if number == NOBODY or any(c.anchors for c in constraints):
+            return True
+        return not said.isdisjoint(_WHATEVER) or any(
+            c.amount_m and w.text in _WHATEVER for c in constraints for w in self.words
+        )
 
     def _whole_of(self, number: int, told: Sequence[Told]) -> str:
         """What the target is a part of, "the handle of the fridge"; empty where it is a thing of its own."""
@@ -336,10 +382,11 @@ class Decoder:
         bare |= {singular(t) for t in bare}
         if not bare & _PARTS or bare & set(self.labels):
             return ""
-        of = next((t for t in told if t.others and "of" in self._tokens(t)[:1]), None)
+        of = next((t for t in told if t.name != "same-colour" and t.others and self._tokens(t)[0] == "of"), None)
         whole = None if of is None else of.others[0]
         last = max((p.last for p in self.graph.things if p.number == number), default=len(self.words))
-        if of is None and [w.text for w in self.words[last : last + 1]] == ["of"]:
+        apart = any(t.first == last for t in told)  # "of the same colour as"
+        if of is None and not apart and [w.text for w in self.words[last : last + 1]] == ["of"]:
             whole = next((p.number for p in self.graph.things if p.first > last), None)
         named = None if whole is None else self._nouns.get(whole)
         return "" if named is None else named[0]
@@ -350,7 +397,8 @@ class Decoder:
         before = [w.text for w in self.words if w.end <= phrase.span[0]]
         first = len(before)
         of = next((k for k in range(first - 1, max(first - _OF_REACH, 1) - 1, -1) if before[k] == "of"), 0)
-        if of < 2 or before[of - 1] not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
+        part = singular(before[of - 1]) or before[of - 1] if of else ""
+        if of < 2 or part not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
             return ""
         if self._names_several(phrase.span) and before[of - 1] in _IN_A_ROW:
             return ""
@@ -361,18 +409,10 @@ class Decoder:
         """Whether a noun stands in plural."""
         return any(n is not None and n[1] == span and n[2] for n in self._nouns.values())
 
-    def _picked(self, phrase: ObjectPhrase) -> list[Constraint]:
-        """Which of several is meant by where it stands: "the middle of the pillows", "the left of the two monitors"."""
-        before = [w for w in self.words if w.end <= phrase.span[0]]
-        for k in range(len(before) - 1, max(len(before) - _OF_REACH, 1) - 1, -1):
-            if before[k].text == "of" and before[k - 1].text in _IN_A_ROW:
-                return [Constraint(_IN_A_ROW[before[k - 1].text], span=(before[k - 1].start, before[k - 1].end))]
-        return []
-
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """What a thing that nobody knows is made for, by its name: the bottle of a "bottle opener"; or empty."""
         *owner, head = phrase.noun.split()
-        unknown = not phrase.known and head in _ACCESSORIES and not self._is_there(head)
+        unknown = not phrase.known and head in _ACCESSORIES and not (self._is_there(head) or _SOMETHING & set(owner))
         return " ".join(owner) if unknown else ""
 
     def _one_of_them(self, number: int) -> bool:
@@ -400,12 +440,20 @@ class Decoder:
         )
         return "of" in before and not told
 
-    def _excluded(self, number: int, target: ObjectPhrase) -> Meaning:
+    def _excluded(self, number: int, target: ObjectPhrase) -> list[Meaning]:
+        """What is not meant; of two colours, "neither the red nor the blue one", two things."""
         phrase = self._phrase(number, 0)
         if phrase.noun == ANYTHING:
             phrase = replace(target, span=phrase.span, plural=phrase.plural)
-        told = [t for t in self.graph.told if t.owner == number]
-        return Meaning(self.text, phrase, tuple(self._constraints(number, told[:_MOST_OF_ANCHOR], _DEPTH)))
+        told = [t for t in self.graph.told if t.owner == number and self._meant.isdisjoint(t.others)]
+        told = [replace(t, denied=False) if t.name in _LOOKS else t for t in told]  # "I don't want the red one"
+        constraints = self._constraints(number, told[:_MOST_OF_ANCHOR], _DEPTH)
+        colours = [c for c in constraints if c.relation == "colour"] if len(told) > 1 else []
+        apart = len({t.first for t in told if t.name == "colour"}) > 1
+        groups = (
+            [[c for c in constraints if c == one or c not in colours] for one in colours] if apart else [constraints]
+        )
+        return [Meaning(self.text, phrase, tuple(group)) for group in groups]
 
     def _speaker(self) -> SpeakerViewpoint | None:
         for t in self.graph.told:
@@ -425,7 +473,7 @@ class Decoder:
 
     def _constraints(self, number: int, told: Sequence[Told], depth: int) -> list[Constraint]:
         """What is told of one thing."""
-        amounts = [t for t in told if t.name == "amount"]
+        amounts = self._amounts(told)
         ranks = [r for t in told if t.name == "rank" and (r := ordinal(self._tokens(t))) is not None]
         rank = ranks[0] if ranks else None
         found: list[Constraint] = []
@@ -438,6 +486,8 @@ class Decoder:
                 found.append(Constraint(name, negated=t.denied, weight=weight, span=self._span(t)))
             elif t.name in RELATIONS:
                 found += self._relation(number, t, amounts, depth)
+        if not any(t.name in _COMPARED for t in told):
+            found += self._measured(amounts)
         if rank is not None:
             found = _ranked(found, rank, self._span(next(t for t in told if t.name == "rank")))
         found = _without(found)
@@ -445,6 +495,34 @@ class Decoder:
         for c in found:
             unique.setdefault((c.relation, c.anchors, c.value), c)
         return list(unique.values())
+
+    def _amounts(self, told: Sequence[Told]) -> list[Told]:
+        """Lengths with all of their words: "one [and a half metres]"."""
+        found: list[Told] = []
+        for t in (t for t in told if t.name == "amount"):
+            first, last = t.first, t.last
+            while first and self.words[first].text in ("a", "and", "half") and self._is_of_length(first - 1):
+                first -= 1
+            while last < len(self.words) and self._is_of_length(last):
+                last += 1
+            if not found or first >= found[-1].last:
+                found.append(replace(t, first=first, last=last))
+        return found
+
+    def _is_of_length(self, i: int) -> bool:
+        word = self.words[i].text
+        return word in ("and", "half") or (word not in ("a", "an") and cardinal([word]) is not None)
+
+    def _measured(self, amounts: Sequence[Told]) -> list[Constraint]:
+        """A size that is told without "more" or "less": "ninety centimetres high", "its height is two metres"."""
+        found = []
+        for t in amounts:
+            amount = metres(self._tokens(t))
+            if amount is not None:
+                beside = " ".join(w.text for w in self.words[max(0, t.first - _SIZE_REACH) : t.last + _SIZE_REACH])
+                axis = next((axis for axis, names in _AXES if any(n in beside for n in names)), "")
+                found.append(Constraint("measured", value=axis, span=self._span(t), amount_m=amount))
+        return found
 
     def _looks(self, t: Told) -> list[Constraint]:
         table, span = relation_words(), self._span(t)
@@ -494,10 +572,9 @@ class Decoder:
             return [Constraint(name, anchors, negated=t.denied, span=span, amount_m=amount)]
         if not anchors:
             return []
-        if name in ("larger", "smaller"):  # than others of its kind
-            return [Constraint("large" if name == "larger" else "small", span=span, negated=t.denied)]
-        if name == "same-colour":
-            return []
+        if name in ("larger", "smaller"):
+            axis = next((axis for axis, names in _AXES if any(n in said for n in names)), "")
+            return [Constraint(name, anchors, value=axis, span=span, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun in _FLOORS and not self._is_there(anchors[0].noun):
             return [Constraint("smaller", value="elevation", span=span, amount_m=_ON_THE_FLOOR_M, negated=t.denied)]
         if name in ("on", "near") and anchors[0].noun == "wall":
@@ -532,19 +609,29 @@ def _seen_from(c: Constraint, speaker: SpeakerViewpoint) -> Constraint:
     return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
 
 
+def _sentence_around(said: Sequence[str], place: Thing) -> Sequence[str]:
+    """The words of the sentence that a thing stands in."""
+    ends = [k for k, word in enumerate(said) if word in _ENDS and word != "mean"]
+    first = max((k + 1 for k in ends if k < place.first), default=0)
+    return said[first : min((k for k in ends if k >= place.last), default=len(said))]
+
+
 def _is_verb(word: str) -> bool:
     """Whether an English word is no noun at all."""
     return word in listed_words() and not noun_taxonomy().named([word])[0]
 
 
-def _moved(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
-    """The graph, with what an order moves as target: in "wheel the stool to the desk" nobody holds the stool yet."""
+def _moved(graph: SentenceGraph, words: Sequence[Word], labels: Sequence[str]) -> SentenceGraph:
+    """The graph, with what an order moves as target where there is such a thing: in "wheel the stool to the desk"
+    nobody holds the stool yet."""
     held = [t for t in graph.things if t.kind == HELD]
     place = [t for t in graph.things if t.kind == TARGET]
     if len(held) != 1 or len(place) != 1 or not held[0].last < place[0].first:
         return graph
-    before = [w.text for w in words[: held[0].first]][-2:]
-    if len(before) < 2 or before[0] not in _MOVES or before[1] != "the":
+    if [w.text for w in words[: held[0].first]][-1:] != ["the"]:
+        return graph
+    said = lexicon().mentions(words[held[0].first : held[0].last], labels)
+    if labels and not any(lexicon().similarity(m.noun, label) >= _SAME for m in said for label in labels):
         return graph
     told = tuple(t for t in graph.told if t.owner == held[0].number)
     return replace(graph, things=(replace(held[0], kind=TARGET),), told=told)
@@ -563,6 +650,28 @@ def _beside_another(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGrap
         things[behind] = replace(things[behind], kind=LANDMARK, number=number)
         told[k] = replace(t, others=(number,))
     return replace(graph, things=tuple(things), told=tuple(told))
+
+
+def _said_again(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, where what a sentence before has brought in is the target: "I left a lamp there. I want the lamp"."""
+    target = next((t for t in graph.things if t.kind == TARGET), None)
+    if target is None:
+        return graph
+    said = [w.text for w in words]
+    for t in graph.things:
+        again = (
+            t.kind == LANDMARK and t.last < target.first and said[t.first : t.last] == said[target.first : target.last]
+        )
+        if (
+            again
+            and said[t.first - 1 : t.first] in (["a"], ["an"])
+            and not _ENDS.isdisjoint(said[t.last : target.first])
+        ):
+            things = tuple(replace(o, number=target.number) if o.number == t.number else o for o in graph.things)
+            told = (r for r in graph.told if t.number not in r.others)
+            told = (replace(r, owner=target.number) if r.owner == t.number else r for r in told)
+            return replace(graph, things=things, told=tuple(told))
+    return graph
 
 
 def _left_over(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
@@ -589,12 +698,26 @@ def _with_unread(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
         return graph
     said = [w.text for w in words]
     told = [t for t in graph.told if not (t.name in _ORDERS and said[t.first : t.last] == ["most"])]
-    for k, t in enumerate(told):  # "most tall": the tallest
+    for k, t in enumerate(told):  # "most tall": the tallest; "left to right": from the left
+        if t.name in ("from-left", "from-right") and said[t.first + 1 : t.first + 3] in (
+            ["to", "right"],
+            ["to", "left"],
+        ):
+            told[k] = replace(t, name=f"from-{said[t.first]}")
         if t.name in _STATURE and said[t.first - 1 : t.first] == ["most"]:
             told[k] = replace(t, first=t.first - 1)
     spans = [(t.first, t.last) for t in graph.things] + [(t.first, t.last) for t in told]
     read = {i for first, last in spans for i in range(first, last)}
     names = {t.name for t in told if t.owner in (target, NOBODY)}
+    related = {n for t in told if t.others for n in (t.owner, *t.others)}
+    for a in (t for t in graph.things if t.kind == LANDMARK and t.number not in related):
+        k = a.first - 1
+        while k > 0 and (said[k] in _ARTICLES or k in read):
+            k -= 1
+        owner = next((t.number for t in graph.things if t.last == k), None)
+        lacks = "no" in said[k : a.first] or any(t.name == NEGATION and k < t.first < a.first for t in told)
+        if k > 0 and said[k] in _HAVING and owner is not None and not lacks:  # "the table with a lamp"
+            told.append(Told(k, k + 1, "with", owner, (a.number,)))
     for k in range(1, len(said)):
         before = max((t for t in graph.things if t.last <= k), key=lambda t: t.last, default=None)
         if before is None or before.number != target:
@@ -659,8 +782,9 @@ def _with_pronouns(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph
     def turned(t: Told) -> Told:
         if len(t.others) != 1 or t.owner == NOBODY or t.name not in _CONVERSE or t.last >= len(words):
             return t
-        if words[t.last].text not in _BACKWARDS or t.name == "with":
-            return t
+        said = relation_words().phrases.get(tuple(w.text for w in words[t.first : t.last]))
+        if words[t.last].text not in _BACKWARDS or t.name == "with" or said == _CONVERSE[t.name]:
+            return t  # the last: read the other way already
         behind = next((p.number for p in graph.things if p.first == t.last), None)
         before = [p.number for p in graph.things if p.last <= t.first and p.number in (t.owner, t.others[0])]
         if behind == t.others[0] or before[:1] != [t.owner] or before[-1:] != [t.others[0]]:
@@ -680,16 +804,26 @@ def _in_order(graph: SentenceGraph) -> SentenceGraph:
     return replace(graph, told=told)
 
 
-def _about_target(graph: SentenceGraph) -> SentenceGraph:
-    """The graph, what is told of landmarks in relation to the target told of the target: "a lamp is on it"."""
-    target = next((t.number for t in graph.things if t.kind == TARGET), None)
+def _about_target(graph: SentenceGraph, words: Sequence[Word]) -> SentenceGraph:
+    """The graph, what is told of a landmark in relation to what leads to the target told the other way round: "a lamp
+    is on it", "at the desk that has a book on it". Not of what is called like the target: it may be the target."""
+    links = [(t.owner, o) for t in graph.told for o in t.others if not t.name.startswith("speaker-")]
+    said: dict[int | str, set[str]] = defaultdict(set)
+    for thing in graph.things:
+        for key in (thing.kind, thing.number):
+            said[key].update(w.text for w in words[thing.first : thing.last])
+    steps = {t.number: 0 for t in graph.things if t.kind in (TARGET, EXCLUDED)} | {NOBODY: 0}
+    for step in range(1, 1 + len(links)):
+        near = {b for pair in links for a, b in (pair, pair[::-1]) if steps.get(a) == step - 1}
+        steps.update(dict.fromkeys(near - steps.keys(), step))
 
     def turned(t: Told) -> Told:
-        if target is None or t.owner in (target, NOBODY) or t.others != (target,) or t.name not in _CONVERSE:
+        away = len(t.others) == 1 and t.name in _CONVERSE and steps.get(t.others[0], 0) < steps.get(t.owner, 0)
+        if away and steps[t.owner] > 1 and not said[TARGET].isdisjoint(said[t.owner]):
             return t
-        return replace(t, name=_CONVERSE[t.name], owner=target, others=(t.owner,))
+        return replace(t, name=_CONVERSE[t.name], owner=t.others[0], others=(t.owner,)) if away else t
 
-    return graph if target is None else replace(graph, told=tuple(turned(t) for t in graph.told))
+    return replace(graph, told=tuple(turned(t) for t in graph.told))
 
 
 def _with_denied(graph: SentenceGraph) -> SentenceGraph:

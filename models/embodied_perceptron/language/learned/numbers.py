@@ -29,6 +29,9 @@ UNITS = (  # by how they begin, metres
 )  # fmt: skip
 
 
+_SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # what is counted behind metres and feet, metres
+
+
 def cardinal(tokens: Sequence[str]) -> float | None:
     """The number that the words begin to say: "twenty five", "1.5", "a", "half"; None where they say none."""
     total: float | None = None
@@ -57,7 +60,9 @@ def metres(tokens: Sequence[str]) -> float | None:
         number = 0.0 if half and "half" in tokens[:unit] else 1.0
         if unit == len(tokens) and not half:
             return None
-    return min((number + half) * scale, _LONGEST_M)
+    rest = cardinal(tokens[unit + 1 :]) if not half else None  # "one metre ninety", "five foot six"
+    small = _SMALLER.get(scale, 0.0) * rest if rest is not None else 0.0
+    return min((number + half) * scale + (small if small < scale else 0.0), _LONGEST_M)
 
 
 def ordinal(tokens: Sequence[str]) -> int | None:

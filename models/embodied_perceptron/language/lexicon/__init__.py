@@ -36,7 +36,7 @@ _KIND = 0.85  # how well a label that nobody listed answers to the noun that it 
 _JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
 _NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
 _LEAST_TOLD = 0.3  # below it most that a fit has not seen are wrong
-_BEHIND = 4  # words up to the one that tells a verb's use: "rest my feet"
+_LESS_FIT, _FIT = 0.04, 0.76  # what each next noun of a use serves it less, and the least of that
 _FOR = "something to "  # how the noun of what serves a verb begins
 _SEVERAL_OF = frozenset(  # heads of labels that are what stands before them: a "towel stack"
     ("stack", "pile", "pack", "heap", "bundle", "bunch", "set", "row", "pair", "roll", "collection", "group")
@@ -129,9 +129,10 @@ class Lexicon:
         """
         if noun == label:
             return 1.0
-        serves = affordances().get(noun.removeprefix(_FOR), ()) if noun.startswith(_FOR) else ()
-        if serves:
-            return max(self.similarity(name, label) for name in serves)
+        if noun.startswith(_FOR) and noun not in self.meaning:
+            serves = affordances().get(noun.removeprefix(_FOR), ())
+            ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
+            return max(ranked, default=0.0)
         answers = self._listed(noun, label)
         if answers or (noun in self.meaning and label in self.labels):
             return answers
@@ -294,19 +295,61 @@ def lexicon() -> Lexicon:
 
 @lru_cache(maxsize=1)
 def affordances() -> dict[str, list[str]]:
-    """Verb, alone or with one of the words behind it -> nouns of what serves it."""
-    verbs: dict[str, list[str]] = json.loads((_FOLDER / "affordances.json").read_text(encoding="utf-8"))["verbs"]
-    return verbs
+    """Words of a use -> nouns of what serves it."""
+    found: dict[str, list[str]] = {}
+    for use in json.loads((_FOLDER / "affordances.json").read_text(encoding="utf-8"))["uses"]:
+        for words in use["for"].split(", "):
+            known = found.setdefault(words, [])
+            known += [noun for noun in use["by"].split(", ") if noun not in known]
+    return found
 
 
-def serving(words: Sequence[str]) -> str:
-    """The noun of what serves the first verb of ``words``, "something to sit"; empty where they have no known verb."""
-    verbs = affordances()
-    for k, word in enumerate(words):
-        pairs = [f"{word} {other}" for other in words[k + 1 : k + _BEHIND] if f"{word} {other}" in verbs]
-        if pairs or word in verbs:
-            return _FOR + (pairs[0] if pairs else word)
-    return ""
+@lru_cache(maxsize=1)
+def _uses() -> dict[str, list[tuple[frozenset[str], str]]]:
+    """First word in its plain form -> the plain words of each use that begins with it, and the use."""
+    found: dict[str, list[tuple[frozenset[str], str]]] = {}
+    for use in affordances():
+        words = [_plain(word) for word in use.split()]
+        found.setdefault(words[0], []).append((frozenset(words), use))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _plain(word: str) -> str:
+    """A word as uses have it: "washing" and "washed" are "wash", "clothes" is "clothe"."""
+    for end, other in (
+        ("ies", "y"),
+        ("ied", "y"),
+        ("ing", ""),
+        ("ing", "e"),
+        ("ed", ""),
+        ("ed", "e"),
+        ("es", ""),
+        ("s", ""),
+    ):
+        stem = word.removesuffix(end) + other
+        if not word.endswith(end) or len(stem) < _LEAST_LETTERS or word.endswith("ss"):
+            continue
+        if len(stem) > _LEAST_LETTERS and stem[-1] == stem[-2] and end in ("ing", "ed") and stem[:-1] in listed_words():
+            return stem[:-1]  # "chopping"
+        if stem in listed_words():
+            return stem
+    return word
+
+
+def serving(words: Sequence[str], labels: Iterable[str] = ()) -> str:
+    """The noun of what serves the use that ``words`` tell, "something to sit"; empty where they tell none.
+
+    Of several uses the one of more words, then one that one of the ``labels`` serves, then the one told first.
+    """
+    said = [_plain(word) for word in words]
+    told = {use: len(plain) for word in said for plain, use in _uses().get(word, ()) if plain.issubset(said)}
+    if not told:
+        return ""
+    most = max(told.values())
+    best = [_FOR + use for use, count in told.items() if count == most]
+    served = (n for n in best if any(lexicon().similarity(n, label) >= _NAMED_SO for label in labels))
+    return next(served, best[0])
 
 
 @dataclass(frozen=True, eq=False)
