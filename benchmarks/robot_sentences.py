@@ -8,6 +8,7 @@
     ... --sentences benchmarks/data/robot_sentences_4.json --list 12     # lists 7 to 15, half of them of other rooms
     ... --sentences benchmarks/data/robot_sentences_5.json --list 23     # lists 21 to 23, three rooms of its own each
     ... --sentences benchmarks/data/robot_sentences_6.json --list 24     # lists 24 and 25, likewise
+    ... --sentences benchmarks/data/robot_sentences_7.json --list 26     # lists 26 to 28, likewise
     ... --reader grammar                                                 # read by the closed grammar alone
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
