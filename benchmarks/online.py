@@ -43,6 +43,7 @@ import torch
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.inference.beside import cores
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
@@ -429,7 +430,6 @@ def main() -> int:
     parser.add_argument("--laps", type=int, default=4, help="at least 3")
     parser.add_argument("--seconds", type=float, default=15.0, help="for the rates")
     options = report.parse(parser, frames=6, last=2, rooms=1, poses=10, laps=3, seconds=2.0)
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     inference, name = network(options.weights, options.precision)
     warm_up()
@@ -445,7 +445,7 @@ def main() -> int:
     last, standing = rows[count - compared : count], rows[-compared:]
     everything = ("encode", "fuse", "network", "geometry")
     lap = laps(inference, options.rooms, options.poses, options.laps)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(cores() - 1, 1))  # as the node
     rate = rates(inference, min(options.rooms, 2), min(options.poses, 40), options.seconds)
     results: Row = {
         "weights": name,

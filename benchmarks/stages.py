@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from embodied_perceptron.config import NetworkOptions
+from embodied_perceptron.inference import map_predictor
 from embodied_perceptron.inference.map_predictor import MapPredictor
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
@@ -145,6 +146,7 @@ class _Stages:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(patch.object(map_predictor, "beside", lambda function, _: function))  # one by one
             for name, (owner, attribute) in STAGES.items():
                 stack.enter_context(patch.object(owner, attribute, self.wrapped(name, getattr(owner, attribute))))
             yield

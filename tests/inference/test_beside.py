@@ -16,7 +16,7 @@ VALUE: ContextVar[int] = ContextVar("value", default=0)
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: 2)
     yield
     assert not [t for t in threading.enumerate() if t.name == "beside"]  # none is left
 
@@ -50,14 +50,14 @@ def test_what_fails_there_fails_here() -> None:
         result()
 
 
-@pytest.mark.parametrize("alone", ["one thread", "a device"])
+@pytest.mark.parametrize("alone", ["one core", "a device"])
 def test_work_that_has_no_core_of_its_own_is_done_when_it_is_asked_for(
     alone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if alone == "one thread":
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    if alone == "one core":
+        monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: 1)
     calls: list[int] = []
-    result = beside(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one thread")
+    result = beside(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one core")
     assert calls == []
     result()
     assert calls == [threading.get_ident()]

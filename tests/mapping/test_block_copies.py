@@ -255,6 +255,31 @@ def test_memory_is_used_again_unless_somebody_reads_it() -> None:
     assert len(copier.arena) <= 4 * rows
 
 
+def test_nobody_waits_until_a_larger_memory_has_been_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.02, max_blocks=1 << 14, min_hits=1))
+    moves: list[str] = []
+    move = BlockCopier._move
+    during = "nothing"
+
+    def counted(copier: BlockCopier, rows: int) -> None:
+        moves.append(during)
+        move(copier, rows)
+
+    monkeypatch.setattr(BlockCopier, "_move", counted)
+    kept = []
+    for k in range(12):  # further and further: as much is new each time
+        volume.integrate(posed(np.full((48, 64), 2.0, np.float32), k + 1, at=(2.0 * k, 0.0, 1.0)))
+        during = "copy"
+        kept.append((volume.copy(), whole(volume)))
+        during = "prepare"
+        volume.prepare_copy()
+    assert moves[0] == "copy"  # the first one could not be known
+    assert moves[1:].count("prepare") >= 2
+    assert "copy" not in moves[1:]
+    for copy, then in kept:
+        assert_same(copy.snapshot(), then)
+
+
 def test_blocks_of_a_snapshot_by_hand() -> None:
     volume = FeatureVolume(CONFIGS["plain"])
     for frame in random_walk(9, 6):

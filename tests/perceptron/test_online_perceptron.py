@@ -92,7 +92,7 @@ def test_the_same_frames_give_the_same_answers():
 @pytest.mark.parametrize("cores", [1, 2])
 def test_cells_are_decoded_beside_boxes_where_there_is_a_core_for_them(cores, monkeypatch):
     alone = run(perceptron(), walk(2, 8))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: cores)
     it, threads = perceptron(), set()
     occupancy = it.inference.occupancy
 

@@ -91,10 +91,8 @@ class Arena:
 
     def take(self, starts: Index, other: Arena, others: Index, counts: Index) -> None:
         """The voxels of some blocks from another one."""
-        self.lengths[starts // _UNIT] = other.lengths[others // _UNIT]
-        rows, others = row_ranges(starts, counts), row_ranges(others, counts)
-        for name in ("coords", "records", "last_seen_ns", "points_m", "colors"):
-            getattr(self, name)[rows] = getattr(other, name)[others]
+        ours, theirs = ((a.coords, a.records, a.last_seen_ns, a.points_m, a.colors, a.lengths) for a in (self, other))
+        _take_blocks(ours, starts, theirs, others, counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,6 +326,13 @@ class BlockCopier:
         self._views: deque[tuple[int, weakref.ref[BlockView]]] = deque()
         self._without_means: list[tuple[Index, Index]] = []
         self._means_lock = threading.Lock()
+        self._asked = 0  # rows of the last room
+
+    def prepare(self) -> None:
+        """Into a larger arena now, where the next view may need one: nobody waits for it who would wait for the view.
+        For the thread that makes views, not while it makes one."""
+        if self._asked and self._rooms.end + 2 * self._asked > self._rooms.rows:
+            self._move(4 * self._asked)
 
     def make_room(self, slots: NDArray[np.int32], sizes: NDArray[np.int32]) -> Index:
         """(N,) first rows of new room for blocks that have changed, ``sizes`` voxels at most in each.
@@ -343,9 +348,10 @@ class BlockCopier:
         while self._left and self._left[0][0] <= oldest:
             self._rooms.free(*self._left.popleft()[1:])
         wanted = Rooms.sizes(sizes)
+        self._asked = int(wanted.sum())
         self._size[slots] = 0
         if not self._rooms.fits(wanted):
-            self._move(int(wanted.sum()))
+            self._move(self._asked)
         starts = self._rooms.take(wanted)
         self._start[slots], self._size[slots], self._version[slots] = starts, wanted, self._moment
         return starts
@@ -413,6 +419,21 @@ def row_ranges(starts: Array, counts: Array) -> Array:
             rows[n] = i
             n += 1
     return rows
+
+
+@njit(cache=True, nogil=True)
+def _take_blocks(
+    ours: tuple[Array, ...], starts: Array, theirs: tuple[Array, ...], others: Array, counts: Array
+) -> None:
+    """See :meth:`Arena.take`; both arenas in the order of their attributes."""
+    for b in range(starts.shape[0]):
+        a, o, n = starts[b], others[b], counts[b]
+        ours[0][a : a + n] = theirs[0][o : o + n]
+        ours[1][a : a + n] = theirs[1][o : o + n]
+        ours[2][a : a + n] = theirs[2][o : o + n]
+        ours[3][a : a + n] = theirs[3][o : o + n]
+        ours[4][a : a + n] = theirs[4][o : o + n]
+        ours[5][a // _UNIT] = theirs[5][o // _UNIT]
 
 
 @njit(cache=True, nogil=True)

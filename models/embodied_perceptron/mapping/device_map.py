@@ -868,6 +868,9 @@ class DeviceMap:
         rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
         return rows
 
+    def prepare_copy(self) -> None:
+        """A copy takes no memory of its own."""
+
     def put(self, rows: VoxelRows) -> None:
         ledger = self._ledger
         block_keys, local = split_coords(rows.coords.cpu().numpy())

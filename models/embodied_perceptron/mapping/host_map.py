@@ -170,6 +170,9 @@ class HostMap:
         slots, changed = self._blocks.slots(), self._store.take_changed()
         return self._view(self._copies, slots, slots, changed, changed, min_hits)
 
+    def prepare_copy(self) -> None:
+        self._copies.prepare()
+
     def _view(
         self,
         copier: BlockCopier,

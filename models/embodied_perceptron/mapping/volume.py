@@ -287,6 +287,11 @@ class FeatureVolume:
         rows = self._served(lambda: self._map.copy(max(hits, 1)))
         return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_sums=self._site_sums)
 
+    def prepare_copy(self) -> None:
+        """Take ahead the memory that the next :meth:`copy` may need, by the thread that copies; frames may be fused
+        meanwhile."""
+        self._map.prepare_copy()
+
     def as_sparse_tensor(
         self,
         site_voxels: int = 1,

@@ -288,6 +288,11 @@ class VoxelMap(Protocol):
         what has changed since the last time."""
         ...
 
+    def prepare_copy(self) -> None:
+        """Do ahead what the next :meth:`copy` would have to do beside copying, by the thread that copies; frames may be
+        fused meanwhile."""
+        ...
+
     def put(self, rows: VoxelRows) -> None:
         """Voxels into an empty map that has room for them."""
         ...

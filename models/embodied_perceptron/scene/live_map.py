@@ -231,6 +231,7 @@ class LiveMap:
             clock = StageClock()
             with self._volume_lock:
                 volume, cameras = self.volume.copy(), self._cameras
+            self.volume.prepare_copy()
             clock.lap("copy")
             voxels = volume.snapshot()
             clock.lap("snapshot")
