@@ -270,9 +270,11 @@ def test_nobody_waits_until_a_larger_memory_has_been_filled(monkeypatch: pytest.
     for k in range(12):  # further and further: as much is new each time
         volume.integrate(posed(np.full((48, 64), 2.0, np.float32), k + 1, at=(2.0 * k, 0.0, 1.0)))
         during = "copy"
-        kept.append((volume.copy(), whole(volume)))
+        copy = volume.copy()
         during = "prepare"
         volume.prepare_copy()
+        during = "another copier"
+        kept.append((copy, whole(volume)))
     assert moves[0] == "copy"  # the first one could not be known
     assert moves[1:].count("prepare") >= 2
     assert "copy" not in moves[1:]
