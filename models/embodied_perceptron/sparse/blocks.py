@@ -71,14 +71,17 @@ def convolve_blocks(feats: torch.Tensor, filters: torch.Tensor, blocks: Blocks) 
     source, target, inside, around = padded.view(-1).numpy(), out.numpy(), blocks.inside.numpy(), blocks.around.numpy()
     chunk = min(_CHUNK, len(around))
     read, product = feats.new_empty(64 * chunk * channels), feats.new_empty(64 * chunk * width)
-    rounded = [x.to(filters.dtype) for x in (read, product)] if filters.dtype != feats.dtype else [read, product]
+    rounds = filters.dtype != feats.dtype
+    short_read, short_product = (x.to(filters.dtype) if rounds else x for x in (read, product))
     for start in range(0, len(around), chunk):
         end = min(start + chunk, len(around))
         left, right = (x[: 64 * (end - start) * n] for x, n in ((read, channels), (product, width)))
         _read(source, around[start:end], left.numpy())
-        a, b = (x[: len(y)] for x, y in zip(rounded, (left, right), strict=True))
-        torch.bmm((a if a is left else a.copy_(left)).view(64, -1, channels), filters, out=b.view(64, -1, width))
-        if filters.dtype != feats.dtype:
+        a, b = short_read[: len(left)], short_product[: len(right)]  # where nothing is rounded these are left and right
+        if rounds:
+            a.copy_(left)
+        torch.bmm(a.view(64, -1, channels), filters, out=b.view(64, -1, width))
+        if rounds:
             right.copy_(b)
         _write(right.numpy(), inside[start:end], target)
     return out
