@@ -204,9 +204,7 @@ def _count_in_blocks(
                 newest[b] = stamp
             else:
                 for row in range(first, end):
-                    x, y, z = points[row, 0] - cx, points[row, 1] - cy, points[row, 2] - cz
-                    excess = max(abs((x * ax + y * ay) + z * az) - half_a, abs((x * bx + y * by) + z * bz) - half_b)
-                    excess = max(excess, abs((x * gx + y * gy) + z * gz) - half_g)
+                    excess = _excess(points, row, center[b], R[b], half[b])
                     if excess <= 0.0:
                         inside[b] += 1
                         newest[b] = max(newest[b], stamps[row])
