@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, is_compiled, warm_up
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.detection2d.coco import COCO_CLASSES
+from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
