@@ -26,7 +26,6 @@ from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import separate_layers
-from embodied_perceptron.visualization.room_view import render_3d
 from embodied_perceptron.visualization.top_view import render_top_view
 
 ROOM_M = (6.0, 5.0)
@@ -110,7 +109,6 @@ def measure(snapshot: VoxelSnapshot, repeats: int) -> dict[str, Any]:
     perception = Perception(0, objects.objects(), (), semantic, grid, snapshot)
     for _ in range(2):
         timed(times, "top view", lambda: render_top_view(perception))
-        timed(times, "room view", lambda: render_3d(perception))
     return {
         "voxels": len(snapshot),
         "objects": len(found),
@@ -118,7 +116,6 @@ def measure(snapshot: VoxelSnapshot, repeats: int) -> dict[str, Any]:
         "perceive_ms": sum(perceive.values()),
         "us_per_voxel": 1e3 * sum(perceive.values()) / len(snapshot),
         "top_view_ms": min(times["top view"]),
-        "room_view_ms": min(times["room view"]),
     }
 
 

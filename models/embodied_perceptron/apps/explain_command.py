@@ -42,7 +42,7 @@ def explain(
     with TaskProgress(f"reading {source}") as progress:
         import numpy as np
 
-        from embodied_perceptron.apps.explanation import PlaceRecorder, Spot, ToldPerceptron
+        from embodied_perceptron.apps.explanation import ObservedPerceptron, PlaceRecorder, Spot
         from embodied_perceptron.apps.explanation import explain as explain_spot
 
         settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, None)
@@ -55,7 +55,7 @@ def explain(
 
             result = replay(
                 open_source(source),
-                ToldPerceptron.telling(settings, recorder.listen),
+                ObservedPerceptron.observed_by(recorder.record, settings),
                 perceive_every_s=perceive_every,
                 on_progress=lambda p: progress.update(p.frames, p.total, f"fused {p.fused}"),
             )
@@ -86,7 +86,7 @@ def _look_at_map(path: Path, settings: PerceptronConfig, recorder: PlaceRecorder
     perceptron = Perceptron.from_config(replace(settings, volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
     perception = perceptron.perceive(window_m=float("inf"))
-    recorder.listen(perceptron, perception)
+    recorder.record(perceptron, perception)
     return perceptron, perception
 
 

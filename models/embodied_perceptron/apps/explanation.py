@@ -62,7 +62,7 @@ class Spot:
 
 @dataclass
 class PlaceRecorder:
-    """Keeps what every perception gave; ``listen`` is for :class:`ToldPerceptron`.
+    """Record of every perception; :meth:`record` is a callback for :class:`ObservedPerceptron`.
 
     Attributes:
         looks: of each perception (stamp, boxes by stage, objects of any state).
@@ -70,34 +70,32 @@ class PlaceRecorder:
 
     looks: list[tuple[int, dict[str, Detections], tuple[SceneObject, ...]]] = field(default_factory=list)
 
-    def listen(self, perceptron: Perceptron, perception: Perception) -> None:
-        """One perception more."""
+    def record(self, perceptron: Perceptron, perception: Perception) -> None:
+        """Add one perception."""
         objects = (*perception.objects, *perception.tentative, *perception.stale)
         self.looks.append((perception.stamp_ns, perceptron.trace, objects))
 
 
-class ToldPerceptron(Perceptron):
-    """Tells of every perception.
+class ObservedPerceptron(Perceptron):
+    """A perceptron that calls ``on_perception`` with itself and the result after every perception."""
 
-    Attributes:
-        listen: called with itself and the perception.
-    """
-
-    listen: Callable[[Perceptron, Perception], None]
+    on_perception: Callable[[Perceptron, Perception], None]
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
         """See :meth:`Perceptron.perceive`."""
-        seen = super().perceive(now_ns, window_m)
-        self.listen(self, seen)
-        return seen
+        perception = super().perceive(now_ns, window_m)
+        self.on_perception(self, perception)
+        return perception
 
     @staticmethod
-    def telling(config: PerceptronConfig, listen: Callable[[Perceptron, Perception], None]) -> Perceptron:
-        """With the network that the configuration names. Raises as :meth:`Perceptron.from_config`."""
-        told = ToldPerceptron.from_config(config)
-        assert isinstance(told, ToldPerceptron)
-        told.listen = listen
-        return told
+    def observed_by(
+        on_perception: Callable[[Perceptron, Perception], None], config: PerceptronConfig
+    ) -> ObservedPerceptron:
+        """Build one from a configuration. Raises as :meth:`Perceptron.from_config`."""
+        perceptron = ObservedPerceptron.from_config(config)
+        assert isinstance(perceptron, ObservedPerceptron)
+        perceptron.on_perception = on_perception
+        return perceptron
 
 
 def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecorder, spot: Spot) -> list[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from embodied_perceptron.apps.explanation import ToldPerceptron
+from embodied_perceptron.apps.explanation import ObservedPerceptron
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import fully_visible
@@ -131,7 +131,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     heard: list[list[Place]] = []
     last: list[tuple[Sequence[LiftedThing], Surroundings]] = []
 
-    def listen(perceptron: Perceptron, perception: Perception) -> None:
+    def record(perceptron: Perceptron, perception: Perception) -> None:
         lift = perceptron.lift
         assert lift is not None
         heard.append([place for place in lift.places if place.is_heard])
@@ -141,7 +141,7 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
 
     replay(
         open_recording(folder),
-        ToldPerceptron.telling(replace(settings, lift=lift_settings), listen),
+        ObservedPerceptron.observed_by(record, replace(settings, lift=lift_settings)),
         perceive_every_s=perceive_every_s,
     )
     if not last:
