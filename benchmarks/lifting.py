@@ -32,7 +32,7 @@ from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import Detections
-from embodied_perceptron.scene.map_copy import MapCopy
+from embodied_perceptron.scene.live_map import MapCopy
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 

@@ -30,13 +30,12 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 
 # isort: split
 import torch
-from online import frames_of, map_and_predictor, network
+from online import frames_of, map_and_window, network
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from embodied_perceptron.config import NetworkOptions
-from embodied_perceptron.inference import map_predictor
-from embodied_perceptron.inference.map_predictor import MapPredictor
+from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
@@ -52,7 +51,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "copy": (FeatureVolume, "copy"),
     "frame along the walls": (WallFrame, "of"),
     "encode an image": (ImageFeatures, "prefetch"),
-    "input sites": (MapPredictor, "_sites"),
+    "input sites": (Predictor, "_sites"),
     "image features at sites": (StreamingLookup, "levels"),
     "backbone": (PerceptionNetwork, "encode"),
     "neck and heads": (PerceptionNetwork, "detect"),
@@ -146,7 +145,7 @@ class _Stages:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(patch.object(map_predictor, "beside", lambda function, _: function))  # one by one
+            stack.enter_context(patch.object(predictor_module, "parallel", lambda function, _: function))  # one by one
             for name, (owner, attribute) in STAGES.items():
                 stack.enter_context(patch.object(owner, attribute, self.wrapped(name, getattr(owner, attribute))))
             yield
@@ -199,7 +198,7 @@ def table(stages: _Stages, counted_looks: int, flops_s: float, bytes_s: float) -
 def measure(inference: Predictor, looks: int, skipped: int) -> tuple[_Stages, int]:
     """Drive; every other perception is timed, the others are counted."""
     frames = frames_of(1, looks + skipped)
-    volume, features, predictor = map_and_predictor(inference, len(frames))
+    volume, features, window = map_and_window(inference, len(frames))
     stages, counted, walls = _Stages(), 0, WallFrame()
     for i, frame in enumerate(frames):
         timed = i % 2 == 0
@@ -215,8 +214,8 @@ def measure(inference: Predictor, looks: int, skipped: int) -> tuple[_Stages, in
             features.prefetch(newest)
             copy = volume.copy()
             manhattan = walls.of(copy.snapshot(), 0.0)
-            with predictor.keeping():
-                predictor.predict(copy, ViewDirection.of(frame.T_world_camera), 0.0, manhattan=manhattan)
+            direction = ViewDirection.of(frame.T_world_camera)
+            inference.predict(window, copy, direction, 0.0, manhattan=manhattan, keep=True)
         if i >= skipped:
             stages.take(timed)
             counted += not timed

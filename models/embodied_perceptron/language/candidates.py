@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import ONE_PLACE_IOU, ONE_THING_IOU, PHRASE_NMS_IOU, nms
-from embodied_perceptron.inference.map_predictor import ScenePrediction
-from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
+from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, ScenePrediction, viewpoint_of
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.query import Query
@@ -168,7 +167,7 @@ def propose(
         T_world_camera: (4, 4) pose of who speaks.
         limit: candidates per sentence.
 
-    Raises as :meth:`Predictor.ground`.
+    Raises as :meth:`Predictor.ground_many`.
     """
     viewpoint = viewpoint_of(T_world_camera, prediction.floor_z_m)
     if inference.grounds_objects and prediction.parts:
