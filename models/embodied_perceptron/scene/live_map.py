@@ -310,7 +310,7 @@ class LiveMap:
                 found.require(Certainty.CALIBRATED)
             self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores)
         clock.lap("objects")
-        diagnostics = (self.volume.fault,) if self.volume.fault else ()
+        diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
         if prediction is None:
             cells, for_grid = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m), None
         else:
