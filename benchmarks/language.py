@@ -5,7 +5,6 @@
     ... --ablation [STEP]                                    # every STEP-th sentence without each part
     ... --paraphrases 24                                     # facts of so many homes, each said in many ways
     ... --errors 20                                          # and show so many wrong answers
-    ... --reader grammar                                     # what reads; default: the network
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
 are split in two halves by name, and words and weights were chosen on the first only. Homes are answered over their true
@@ -33,12 +32,10 @@ import numpy as np
 import robot_sentences
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.learned import reading
 from embodied_perceptron.language.lexicon import Lexicon
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import Query, read_meaning
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
@@ -91,7 +88,7 @@ def half_of(scan: str) -> str:
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
 
 
-def human(path: Path, errors: int, limit: int | None, reader: SentenceReading) -> dict[str, Any]:
+def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     data = json.loads(path.read_text())
     queries = data["queries"][:limit] if limit else data["queries"]
     at25, at50 = Tally(), Tally()
@@ -101,7 +98,7 @@ def human(path: Path, errors: int, limit: int | None, reader: SentenceReading) -
     labels = {scan: {o.label for o in objects} for scan, objects in scenes.items()}
     for query in queries:
         started = time.perf_counter()
-        asked = Query(query["text"]).parsed(labels[query["scene"]], reader)
+        asked = Query(query["text"]).parsed(labels[query["scene"]])
         parse_ms.append((time.perf_counter() - started) * 1e3)
         grounding = ground_objects(asked, scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms - parse_ms[-1])
@@ -173,16 +170,10 @@ def from_one_viewpoint() -> LeftOut:
     return mock.patch.object(SceneGeometry, "view_points", property(lambda g: full.func(g)[:1]))
 
 
-def without_network() -> LeftOut:
-    """The closed grammar reads alone."""
-    return mock.patch.object(reading, "sentence_reader", return_value=None)
-
-
 # what carries a sentence, each left out at once, then term by term (PARTS)
 _RELATIONS = tuple(name for names in list(PARTS.values())[:9] for name in names)
 WHOLE_PARTS: dict[str, Callable[[], LeftOut]] = {
     "synonyms": without_synonyms,
-    "the network that reads": without_network,
     "all relations, sizes and places": partial(without_weights, (*_RELATIONS, "within", "beyond", "larger", "smaller")),
     "viewpoints that are stated": without_stated_viewpoints,
     "mean over viewpoints (one corner instead)": from_one_viewpoint,
@@ -240,7 +231,7 @@ def hash_of(text: str) -> int:
 
 
 def show_error(text: str, grounding: Grounding, truth: str) -> None:
-    meaning = reading.read_meaning(text)
+    meaning = read_meaning(text)
     said = [(c.relation, [a.noun for a in c.anchors], c.value) for c in meaning.constraints]
     noun = meaning.target.noun if meaning.target else None
     best = [(c.id, c.label, round(c.score, 2)) for c in grounding.candidates[:3]]
@@ -460,13 +451,12 @@ def main() -> int:
     )
     parser.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
-    parser.add_argument("--reader", choices=("learned", "grammar"), default="learned", help="of human descriptions")
     parser.add_argument("--repeats", type=int, default=15, help="of each sentence over many objects")
     options = report.parse(parser, paraphrases=1, limit=100, repeats=1)
     results: dict[str, Any] = {}
     described = report.data_folder("scanrefer_nr3d_dev.json")
     if described is not None:
-        results["human"] = human(described, options.errors, options.limit, options.reader)
+        results["human"] = human(described, options.errors, options.limit)
         if options.ablation:
             results["ablation"] = ablate(described, options.ablation)
     if options.ablation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from embodied_perceptron.language import wording
+from embodied_perceptron.language import query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
 
@@ -59,10 +59,10 @@ def test_it_reads_in_a_thread_of_its_own_and_stopping_waits_for_it() -> None:
 
 
 def test_tables_of_words_are_read_before_the_first_slip_of_a_sentence() -> None:
-    for table in (wording.meant_by, wording._index, wording.english_words, wording._vocabulary):
+    for table in (query.meant_by, query._index, query.english_words, query._vocabulary):
         table.cache_clear()  # of words that other tests asked for too
     Perceptron().prepare_language()
-    for table in (wording._index, wording.english_words, wording._vocabulary):
+    for table in (query._index, query.english_words, query._vocabulary):
         assert table.cache_info().currsize == 1
 
 

@@ -30,9 +30,9 @@ from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, transfo
 from embodied_perceptron.geometry.suppression import overlaps
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.object_states import StateLabels, predict_states
+from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, Grounding, GroundingStatus, Perception, SceneObject

@@ -148,7 +148,7 @@ DECLARATIONS: dict[str, _Declaration] = {
         "", "Folder for places left behind, which come back on return; empty = as in config_file (none: forgotten)"
     ),
     "sentence_reader": _D(
-        "", "What reads sentences; empty = as in the configuration (learned)", choices=("", "learned", "grammar")
+        "", "What reads sentences; empty = as in the configuration (learned)", choices=("", "learned")
     ),
     "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
