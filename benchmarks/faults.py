@@ -72,13 +72,14 @@ from embodied_perceptron_ros.conversion.values import (
     matrix_to_pose,
     message_array,
 )
+from embodied_perceptron_ros.environment import ros_environment
 from embodied_perceptron_ros.node.corrections import corrected_poses
 from embodied_perceptron_ros.node.health import resident_mib
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
+from embodied_perceptron_ros.node.qos import reliable_qos
 from embodied_perceptron_ros.players.launch_options import parameter_text
-from embodied_perceptron_ros.players.playback import image_qos
-from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, module_command
 from embodied_perceptron_ros.players.replaying import choose_domain
 
 GROWTH_LIMIT_MIB = 40.0  # after the first tenth of a run
@@ -1333,7 +1334,7 @@ def over_topics(inputs: Iterator[Case], total: int, folder: Path, on_progress: C
                 monitor.spin(0.2)
 
         await_status(lambda: monitor.status.state == "active", "the node is not active", 180.0)
-        qos, publishers = image_qos(200), {}
+        qos, publishers = reliable_qos(200), {}
         types = {"color": Image, "depth": Image, "info": CameraInfo}
         for (camera, kind), topic in topics.items():
             message_type = CompressedImage if camera == CAMERAS[1] and kind != "info" else types[kind]
@@ -1341,7 +1342,7 @@ def over_topics(inputs: Iterator[Case], total: int, folder: Path, on_progress: C
         tf = monitor.node.create_publisher(TFMessage, "/tf", qos)
         queries = monitor.node.create_publisher(String, "/grounding_query", qos)
         answered: list[Any] = []
-        monitor.node.create_subscription(GroundingResult, "/perception/grounding", answered.append, image_qos(1000))
+        monitor.node.create_subscription(GroundingResult, "/perception/grounding", answered.append, reliable_qos(1000))
         monitor.spin(2.0)
         stamp_ns, asked = time.time_ns(), 0
         sent: Counter[str] = Counter()

@@ -37,8 +37,8 @@ from vision_msgs.msg import Detection3DArray
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped, ns_to_stamp
+from embodied_perceptron_ros.environment import ros_environment
 from embodied_perceptron_ros.node.health import read_diagnostics
-from embodied_perceptron_ros.players.processes import ros_environment
 
 GOAL_OVERHEAD_MS = 8.0
 TOPICS = ("color/image_raw", "depth/image_raw", "color/camera_info")
