@@ -98,7 +98,11 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     cameras = parse_names(values["cameras"])
     in_config = cameras or file_values.get("cameras", ["camera"])
     parameters = node_parameters(
-        {name: values[name] for name in ("fusion_frame", "output_frame", "viewer", "device", "map_file", "classes")},
+        {
+            **{"fusion_frame": values["fusion_frame"], "output_frame": values["output_frame"]},
+            **{"viewer": values["viewer"], "device": values["device"]},
+            **{"map_file": values["map_file"], "classes": values["classes"]},
+        },
         cameras=cameras,
         use_sim_time=sim_time,
         weights=values["weights"] or None,
