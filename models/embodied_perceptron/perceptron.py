@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +30,20 @@ from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import Query, check_label, check_no_kind
+from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
+from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
 from embodied_perceptron.nn.text_encoder import minilm_folder
+from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap
-from embodied_perceptron.scene.map_owner import MapOwner
 from embodied_perceptron.scene.stages import GeometryProposer, NetworkProposer, map_stages, run_stages
 from embodied_perceptron.sensors.frame import PosedFrame
 
 
-class Perceptron(MapOwner):
+class Perceptron:
     """Online perception of one robot; :meth:`from_config` builds all parts.
 
     Args:
@@ -52,7 +54,7 @@ class Perceptron(MapOwner):
         classes: the names that are published; None = all that network and detector know.
 
     Attributes:
-        map: the live map; :class:`.MapOwner` hands the care for it on.
+        map: the live map: files, corrections, clearing, statistics. volume: its voxels and keyframes.
         trace: boxes of the last perception by the stage that gave them: ``proposal`` first, the last one is what the
             object map was told.
         grounder: answers sentences about what the map publishes.
@@ -87,6 +89,7 @@ class Perceptron(MapOwner):
         self.trace: dict[str, Detections] = {}
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
         remember = [part for part in (self._network, lift) if part is not None]
+        self.volume = volume
         self.map = LiveMap(config, volume, cells, name_of, reach_m, functools.partial(_forget, remember))
         scores, named = self._proposer.scores, inference is not None
         self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, named)
@@ -232,6 +235,94 @@ class Perceptron(MapOwner):
         """(4, 4) pose on the floor to be at ``thing``, in the map, by the grid; None = there is none. ``robot_m``: (2,)
         or (3,) where the robot is now."""
         return self.map.published.approach(thing, robot_m, robot_radius_m)
+
+    # ------------------------------------------------------------------------------------------------ care for the map
+
+    @property
+    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
+        """(4, 4) pose of the map in the world: the identity, unless the map began far from the world's origin or
+        :meth:`load` placed it elsewhere.
+        """
+        return self.map.T_world_map
+
+    @property
+    def newest_frame(self) -> PosedFrame | None:
+        """The last fused frame, in the world; None for an empty map and a map from a file."""
+        return self.map.newest_frame
+
+    @property
+    def place_estimate(self) -> PlaceEstimate | None:
+        """Estimate of the robot's place in the loaded map while the search for it runs; None otherwise."""
+        return self.map.place_estimate
+
+    def save(self, path: str | Path) -> None:
+        """Write voxels, keyframes, objects and labelled cells to one file, atomically; fusion continues meanwhile.
+
+        User corrections are also written as labels, see :func:`~.live_map.labels_path`. Raises ``OSError`` when the
+        file cannot be written, and :class:`~embodied_perceptron.mapping.storage.MapChangedError` when another program
+        changed it since it was loaded or saved here.
+        """
+        self.map.save(path)
+
+    def load(
+        self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
+    ) -> str:
+        """Replace the map by a saved one; images are encoded again at the next perception.
+
+        Stamps that precede the newest of the map continue after it. Labelled cells of a network with other classes are
+        dropped.
+
+        Args:
+            path: the map file.
+            T_world_saved: (4, 4) pose of the saved world in the present one, rotated about the vertical only, when the
+                world has another origin (odometry starts anew with the robot).
+            find_place: find that pose from the next frames. They are fused once it is found; until then
+                ``T_world_saved`` holds and :attr:`place_estimate` reports the search.
+
+        Returns the reason why the place cannot be searched, "" otherwise. Raises ``MapFileError`` for a file that is no
+        map, ``OSError`` for an unreadable one, ``ValueError`` for an invalid pose; the map is then unchanged.
+        """
+        return self.map.load(path, T_world_saved, find_place=find_place)
+
+    def reset(self) -> None:
+        """Remove all voxels, keyframes, objects and cells."""
+        self.map.reset()
+
+    def forget_stamps(self, camera: str | None = None) -> None:
+        """Accept any stamp from one camera or all, after a clock was set or a recording loops; the map stays."""
+        self.map.forget_stamps(camera)
+
+    def statistics(self) -> VolumeStatistics:
+        """Size and history of the volume."""
+        return self.map.statistics()
+
+    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
+        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        return self.map.keyframe_poses()
+
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Apply corrected keyframe poses of a SLAM system; object ids stay. Blocks fusion, about 10 ms a keyframe.
+
+        Voxels and image features are recomputed from the retained keyframes at their new poses; no image is encoded
+        again. Voxels last seen before the oldest keyframe move rigidly with it, an object with the keyframe nearest in
+        time to its last sighting, labelled cells with the newest keyframe. Prediction and grid return with the next
+        perception.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) T_world_camera. Where two keyframes share a name (a recording that
+                loops), the newer one.
+
+        Returns the motions and the unknown names. Raises ``ValueError`` for a pose that is not rigid; the map is then
+        unchanged.
+        """
+        return self.map.correct_keyframes(poses)
+
+    def clear_box(self, box: NDArray[np.float64]) -> int:
+        """Remove voxels and objects inside the (9,) ``box``, in map coordinates; returns the number of voxels.
+
+        Prediction and grid return with the next perception.
+        """
+        return self.map.clear_box(box)
 
     # ------------------------------------------------------------------------ users, other detectors, accelerators
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
+from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -65,7 +66,7 @@ from embodied_perceptron.results import (
 from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import ColumnCounter, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
@@ -153,7 +154,7 @@ class LiveMap:
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._walls = WallFrame()
-        self._columns = ColumnCounter()
+        self._columns = BlockCache()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)
@@ -219,7 +220,7 @@ class LiveMap:
 
     @property
     def place_estimate(self) -> PlaceEstimate | None:
-        """What is known of the robot's place in the loaded map as long as it is looked for; None = it is not."""
+        """See :attr:`.Perceptron.place_estimate`."""
         search = self._search
         return None if search is None else search.estimate
 
@@ -337,13 +338,7 @@ class LiveMap:
     # ---------------------------------------------------------------------------------------------- files and changes
 
     def save(self, path: str | Path) -> None:
-        """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
-
-        What users corrected is written as labels too: see :func:`labels_path`. A map that another program wrote there
-        since it was loaded or saved here stays (:class:`~embodied_perceptron.mapping.storage.MapChangedError`).
-
-        Raises ``OSError`` when it cannot be written.
-        """
+        """See :meth:`.Perceptron.save`."""
         with self.scene_lock, self._volume_lock:
             cells, meaning = self._semantic.pack()
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
@@ -369,19 +364,7 @@ class LiveMap:
     def load(
         self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
     ) -> str:
-        """Replace the map by a saved one; images are encoded anew at the next perception.
-
-        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it. Where the
-        world began elsewhere (odometry does with each start of a robot), ``T_world_saved`` is the (4, 4) pose of the
-        world of then in that of now, turned about the vertical alone.
-
-        With ``find_place`` the frames that come next find it by what they show, and are fused from then on; until then
-        ``T_world_saved`` holds, and :attr:`place_estimate` says how it stands.
-
-        Labelled cells of a network with other classes are left out. Returns, in words, why the place cannot be looked
-        for; "" where it can, or shall not. Raises like :meth:`FeatureVolume.load`, and ``ValueError`` for a pose that
-        is not rigid, not level or too far away; then nothing has changed.
-        """
+        """See :meth:`.Perceptron.load`."""
         return self.restore(read_map(path), T_world_saved, find_place=find_place)
 
     def restore(
@@ -425,46 +408,25 @@ class LiveMap:
         return reason
 
     def reset(self) -> None:
-        """Forget everything."""
+        """See :meth:`.Perceptron.reset`."""
         with self.scene_lock, self._volume_lock:
             self.volume.reset()
             self._forget()
             self.published = PublishedScene()
 
     def forget_stamps(self, camera: str | None = None) -> None:
-        """Accept frames of any stamp again, of one camera or of all: a clock was set, or a recording loops.
-
-        Map and objects stay. The map's time goes on: nothing in it becomes older or newer by this.
-        """
+        """See :meth:`.Perceptron.forget_stamps`."""
         with self._volume_lock:
             self._frame.forget_stamps(camera)
 
     @property
     def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
-        """(4, 4) where the map lies in the world. The identity unless the map began far from the world's origin, or was
-        put elsewhere by :meth:`load`."""
+        """See :attr:`.Perceptron.T_world_map`."""
         T_world_map: NDArray[np.float64] = self._frame.T_world_map.copy()
         return T_world_map
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
-        """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
-
-        The rule: voxels and image features are made anew from the retained keyframes at their new poses (no image is
-        encoded again); what was last seen before the oldest of them moves rigidly with it. An object moves rigidly as
-        the keyframe nearest in time to when it was last seen, labelled cells as the newest keyframe. If all keyframes
-        move alike that is exact for everything: the whole world moves.
-
-        Args:
-            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
-                keyframes with the same name (a recording that loops) the newer is meant.
-
-        What readers see lies in the new world at once. The network's prediction and the grid cannot be moved, and come
-        back with the next perception.
-
-        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
-        moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
-        then.
-        """
+        """See :meth:`.Perceptron.correct_keyframes`."""
         wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
         with self.scene_lock:
             with self._volume_lock:
@@ -487,7 +449,7 @@ class LiveMap:
 
     @property
     def newest_frame(self) -> PosedFrame | None:
-        """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
+        """See :attr:`.Perceptron.newest_frame`."""
         newest = self._cameras.newest
         return None if newest is None else self._frame.leave(newest)
 
@@ -502,14 +464,12 @@ class LiveMap:
             return tuple(self.volume.keyframes)
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
-        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        """See :meth:`.Perceptron.keyframe_poses`."""
         with self._volume_lock:
             return {self._keyframe_name(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
-        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels.
-
-        Prediction and grid are of what the map was, and come back with the next perception."""
+        """See :meth:`.Perceptron.clear_box`."""
         with self.scene_lock:
             with self._volume_lock:
                 cleared = self.volume.clear_box(box)
@@ -550,7 +510,7 @@ class LiveMap:
         return thing
 
     def statistics(self) -> VolumeStatistics:
-        """Size and history of the volume."""
+        """See :meth:`.Perceptron.statistics`."""
         with self._volume_lock:
             return self.volume.statistics()
 

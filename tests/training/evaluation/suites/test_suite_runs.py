@@ -20,30 +20,37 @@ from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.results import Detections, GroundingStatus, SceneObject
 from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError
-from embodied_perceptron_training.evaluation.suites import closed_loop
+from embodied_perceptron_training.evaluation.suites import arkitscenerefer, openlex3d, pope, scenes
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     FIGURES,
     Answer,
+    biggest_clusters,
+    lifted_answers,
     read_references,
     refer_metrics,
-)
-from embodied_perceptron_training.evaluation.suites.closed_loop import (
-    SuiteScene,
-    SuiteSpec,
-    biggest_clusters,
-    class_posteriors,
-    lifted_answers,
-    load_suite_scene,
-    point_truth,
-    presence_of,
     small_thing_references,
 )
-from embodied_perceptron_training.evaluation.suites.grounded_questions import KINDS
-from embodied_perceptron_training.evaluation.suites.openlex3d import RANKING, TIERS, Prompts, TieredLabels, read_labels
+from embodied_perceptron_training.evaluation.suites.openlex3d import (
+    RANKING,
+    TIERS,
+    Prompts,
+    TieredLabels,
+    class_posteriors,
+    point_truth,
+    read_labels,
+)
 from embodied_perceptron_training.evaluation.suites.pope import FIGURES as POPE_FIGURES
-from embodied_perceptron_training.evaluation.suites.pope import PROTOCOLS, ScenePresence, answers_json, read_scene_list
+from embodied_perceptron_training.evaluation.suites.pope import (
+    KINDS,
+    PROTOCOLS,
+    ScenePresence,
+    answers_json,
+    presence_of,
+    read_scene_list,
+)
 from embodied_perceptron_training.evaluation.suites.refer_lift import Cluster, lift, perfect_detections
 from embodied_perceptron_training.evaluation.suites.report import draw_bars, suite_markdown, write_suite_report
+from embodied_perceptron_training.evaluation.suites.scenes import SuiteScene, SuiteSpec, load_suite_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record
 
@@ -136,9 +143,9 @@ def test_positives_have_200_pixels_with_depth_in_one_view(spec: SuiteSpec) -> No
 def test_the_suite_says_what_ask_says(spec: SuiteSpec) -> None:
     """One decision: the answer to the question as a user types it."""
     scene = load_suite_scene(spec, NAMES[0]).scene
-    perceptron, perception = closed_loop.perceive_scene(spec, scene)
+    perceptron, perception = scenes.perceive_scene(spec, scene)
     names = sorted({o.label for o in perception.objects} | {"unicorn", "zebra crossing"})
-    said = closed_loop.existence(perceptron, scene.name, names)
+    said = pope.existence(perceptron, scene.name, names)
     for name in names:
         article = "an" if name[0] in "aeiou" else "a"
         found = perceptron.ground(f"Is there {article} {name} in the scene?").status
@@ -186,8 +193,8 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
 
 
 def test_references_are_of_small_things_once_each(spec: SuiteSpec) -> None:
-    scene = closed_loop.load(
-        closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0]
+    scene = arkitscenerefer.load(
+        arkitscenerefer.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0]
     )
     references = small_thing_references(scene)
     assert len({r.object_id for r in references}) == len(references) > 0
@@ -217,7 +224,9 @@ def test_a_perfect_detector_lifts_the_things_of_a_home(spec: SuiteSpec) -> None:
     detections = [d for k, ids in enumerate(scene.instances) for d in perfect_detections(ids, k, scene.label_of)]
     clusters = lift(detections, scene.scene.frames, 0.1)
     references = small_thing_references(
-        closed_loop.load(closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0])
+        arkitscenerefer.load(
+            arkitscenerefer.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 5), NAMES[0]
+        )
     )
     answers = []
     for r in references:
@@ -290,7 +299,7 @@ def test_posteriors_weigh_what_the_network_saw_at_the_place() -> None:
 
 
 def test_openlex3d_end_to_end(spec: SuiteSpec, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closed_loop, "embed", hashed)
+    monkeypatch.setattr(openlex3d, "embed", hashed)
     common = ("--data", str(root), "--weights", spec.weights, "--views", "5", "--workers", "1")
     code, text = invoke("openlex3d", *common, "--out", str(tmp_path))
     assert code == 0, text
@@ -356,8 +365,8 @@ def test_data_without_homes_end_with_a_message(tmp_path: Path) -> None:
 
 
 def test_absent_classes_of_training_are_asked_for(spec: SuiteSpec) -> None:
-    statistics = closed_loop.training_statistics(None)
-    questions = closed_loop.pope_questions(spec, [ScenePresence("a", ("bed", "lamp"))])
+    statistics = pope.training_statistics(None)
+    questions = pope.pope_questions(spec, [ScenePresence("a", ("bed", "lamp"))])
     for listed in questions.values():
         assert {q.category for q in listed} <= set(statistics.categories)
     # floors and walls are in every home, so that they are the most popular where they are absent
