@@ -32,15 +32,15 @@ from embodied_perceptron.inference.confidence_calibration import ConfidenceCalib
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.naming import joined_by_name
 from embodied_perceptron.inference.predictor import MapWindow, Predictor, ScenePrediction
+from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
-from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.user_names import check_label, check_no_kind
+from embodied_perceptron.language.query import Query, check_label, check_no_kind
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
@@ -103,13 +103,16 @@ class Perceptron:
         self._stages = _map_stages(self._window, lift, name_of)
         on_forget = [part.forget for part in (self._window, lift) if part is not None]
         self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget)
-        tracking, reader = config.objects.tracking, config.language.reader
-        self.grounder = Grounder(inference, lift, classes, scores, tracking, inference is not None, reader)
+        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
-        """With the network that ``config.network`` names, if any. Raises as ``load_inference`` and ``ClassList``."""
+        """Build a perceptron with the network that ``config.network`` names, if any.
+
+        Raises as ``minilm_folder``, ``load_inference`` and ``ClassList``.
+        """
         config = PerceptronConfig() if config is None else config
+        minilm_folder()  # a missing package is an error now, not at the first sentence
         names = config.network.classes
         if names:
             check_names(names)  # before networks are read

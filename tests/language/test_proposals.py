@@ -14,9 +14,8 @@ from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.predictor import Predictor, ScenePart, viewpoint_of
-from embodied_perceptron.language import candidates as proposing
-from embodied_perceptron.language import grounder as answering
-from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language import answer as answering
+from embodied_perceptron.language.answer import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
@@ -93,11 +92,11 @@ def test_an_answer_comes_without_them_too(
         raise ImportError("no transformers")
 
     asked = []
-    monkeypatch.setattr(proposing, "propose", lambda *a: asked.append(a))
+    monkeypatch.setattr(answering, "propose", lambda *a: asked.append(a))
     perceptron.ground("the table")  # nobody knows from where
     Perceptron().ground("the table", POSE)  # no network
     assert not asked
-    monkeypatch.setattr(proposing, "propose", fails)
+    monkeypatch.setattr(answering, "propose", fails)
     assert perceptron.ground("the table", POSE).text == "the table"
     assert "no transformers" in caplog.text
     perceptron.reset()

@@ -311,6 +311,7 @@ class LiveMap:
             self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores)
         clock.lap("objects")
         diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
+        cells: SemanticVoxels | None
         if prediction is None:
             cells, for_grid = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m), None
         else:
