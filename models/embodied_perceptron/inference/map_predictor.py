@@ -248,7 +248,7 @@ class MapPredictor:
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
             manhattan: frame along the walls of the map, where it is known already
-                (:class:`~embodied_perceptron.mapping.wall_columns.WallFrame` holds it from prediction to prediction).
+                (:class:`~embodied_perceptron.mapping.voxel_counts.WallFrame` holds it from prediction to prediction).
         """
         self._restore()
         if not self.reads_map:

@@ -8,7 +8,7 @@ from functools import cached_property
 from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.mapping.export import VolumeCopy
-from embodied_perceptron.mapping.wall_columns import WallFrame
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers

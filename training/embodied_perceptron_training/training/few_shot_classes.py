@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_config, saved_keyframe_config
+from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_configs
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
@@ -170,7 +170,7 @@ def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
 def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
     def make(inference: Predictor) -> Perceptron:
         saved = read_map(file)
-        volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
+        volume, keyframes = saved_configs(saved)
         config = PerceptronConfig(volume=volume, keyframes=keyframes)
         try:
             perceptron = Perceptron(config, inference=inference)
