@@ -192,8 +192,10 @@ def turn_by_tensors(
 
 
 class TurnedRows(VoxelRows):
-    """Voxels of a view within ``radius`` of ``middle`` (2,), both in voxels, in another Manhattan frame. ``of``: the view's;
-    turned when the single voxels are first read."""
+    """Voxels of a view within ``radius`` of ``middle`` (2,), both in voxels, in another Manhattan frame.
+
+    They are turned when first read. ``of``: the voxels of the view.
+    """
 
     of: BlockRows
     manhattan: ManhattanFrame
