@@ -50,8 +50,7 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
-from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
-from embodied_perceptron.inference.naming import USUAL, Naming
+from embodied_perceptron.inference.naming import MIN_SCORE, USUAL, Naming, names_from_boxes
 from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup

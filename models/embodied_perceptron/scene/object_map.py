@@ -30,21 +30,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import EVERY_SCORE, AssociationConfig, PlaceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import (
+    EVERY_SCORE,
+    AssociationConfig,
+    EstimateConfig,
+    PlaceConfig,
+    ScorePolicy,
+    TrackingConfig,
+)
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
     association_affinity,
     blend_boxes,
+    denied_detections,
     found_inside,
     is_one_object,
     one_object_pairs,
@@ -52,20 +62,452 @@ from embodied_perceptron.geometry.suppression import (
     thickened,
     touching_pairs,
 )
+from embodied_perceptron.inference.naming import published_name
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.corrections import MAX_ID, Correction, Corrections, check_user_name, check_words
-from embodied_perceptron.scene.ground_index import GroundIndex, ground_bounds
-from embodied_perceptron.scene.tracks import (
-    Track,
-    logit,
-    reference_score,
-    sigmoid,
-    track_from_json,
-    upgraded_entry,
-)
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What users say about objects: names of their own, other labels, things that are not there.
+#
+# Names and labels stand with the objects (:mod:`~.object_map`); here is what was corrected, so that it can be written
+# as labels, and what was denied, so that it is not found again in its place.
+
+MAX_NAME = 100  # characters
+MAX_CORRECTIONS = 10_000  # the oldest go
+MAX_ID = 2**53  # of an object
+_MAX_AWAY_M, _MAX_EDGE_M = 2e5, 1e3  # of the box of a thing in a file
+# embeddings, overrides and isolates: they turn the text around that a name stands in
+_TURNING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """What a user said about one object.
+
+    Attributes:
+        id: of the object.
+        box: (9,) as it was then, in the map.
+        was: its label until then.
+        label: what it is; empty = there is no such thing.
+        stamp_ns: when, on the clock of the frames.
+    """
+
+    id: int
+    box: NDArray[np.float64]
+    was: str
+    label: str
+    stamp_ns: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form, as in map and labels file."""
+        box = [round(float(v), 6) for v in self.box]
+        return {"id": self.id, "box": box, "was": self.was, "label": self.label, "stamp_ns": self.stamp_ns}
+
+
+@dataclass
+class Corrections:
+    """All that was said, oldest first; of one object the last word on what it is. Not thread-safe."""
+
+    entries: list[Correction] = field(default_factory=list)
+
+    def remember(self, entry: Correction) -> None:
+        """One more; it replaces what was said of the same object, and keeps what that was at first."""
+        earlier = [e for e in self.entries if e.id == entry.id]
+        if earlier:
+            entry = replace(entry, was=earlier[0].was)
+        self.entries = [*(e for e in self.entries if e.id != entry.id), entry][-MAX_CORRECTIONS:]
+
+    def without_denied(self, found: Detections) -> Detections:
+        """Without what lies where a user said that there is no such thing."""
+        denied = [e for e in self.entries if not e.label]
+        if not denied or len(found) == 0:
+            return found
+        boxes = np.stack([e.box for e in denied])
+        wrong = denied_detections(found.boxes, found.labels, boxes, [e.was for e in denied])
+        return found.take(np.flatnonzero(~wrong))
+
+    def forget_inside(self, box: NDArray[np.float64]) -> None:
+        """The space of a (9,) box is looked at as if for the first time."""
+        R = box_rotations(box[None])[0]
+        self.entries = [e for e in self.entries if (np.abs((e.box[:3] - box[:3]) @ R) > box[3:6] / 2).any()]
+
+    def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
+        """The world was corrected: what was said moves with what was seen at that time."""
+        moved = []
+        for entry in self.entries:
+            T = motion_at(entry.stamp_ns)
+            boxes = canonical_boxes(transform_boxes(T, torch.from_numpy(entry.box[None])).numpy())
+            moved.append(replace(entry, box=boxes[0]))
+        self.entries = moved
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """JSON form."""
+        return [entry.as_dict() for entry in self.entries]
+
+    @classmethod
+    def from_list(cls, rows: Iterable[dict[str, Any]]) -> Corrections:
+        """What :meth:`to_list` gave. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
+        return cls([_correction(row) for row in rows][-MAX_CORRECTIONS:])
+
+
+def _correction(row: dict[str, Any]) -> Correction:
+    whose = f"the correction of object {plain_values.mapping(row, 'a correction')['id']!r:.30}"
+    if row["label"] != "":
+        plain_values.text(row["label"], f"{whose}: label", MAX_NAME)
+    return Correction(
+        plain_values.whole(row["id"], f"{whose}: id", 1, MAX_ID),
+        checked_box(row["box"], whose),
+        plain_values.text(row["was"], f"{whose}: was"),
+        row["label"],
+        plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
+    )
+
+
+def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
+    """(9,) box of a file. Raises ``ValueError`` naming it for one that no thing in a map has."""
+    try:
+        box = np.array([plain_values.number(value, "box") for value in plain_values.sequence(numbers, "box")])
+        fits = box.shape == (9,) and (np.abs(box[:3]) <= _MAX_AWAY_M).all() and (np.abs(box[6:]) <= 1e3).all()
+        fits = fits and bool(((box[3:6] >= 0) & (box[3:6] <= _MAX_EDGE_M)).all())
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{whose} has the box {numbers!r:.200}")
+    return box
+
+
+def check_words(text: str, what: str) -> str:
+    """``text`` with single spaces and composed letters. Raises ``ValueError`` for what nobody can say: nothing, no
+    letter, control characters or such that turn the text around, too much."""
+    words = text.strip()
+    if not words:
+        raise ValueError(f"the {what} is empty")
+    if len(words) > MAX_NAME:
+        raise ValueError(f"the {what} has {len(words)} characters, at most {MAX_NAME} are allowed")
+    if any(unicodedata.category(c) in ("Cc", "Cs") or c in _TURNING for c in words):
+        raise ValueError(f"the {what} has a control character: {words!r}")
+    words = unicodedata.normalize("NFC", " ".join(words.split()))
+    if not any(c.isalpha() for c in words):
+        raise ValueError(f"the {what} must have a letter, got {words!r}")
+    return words
+
+
+def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
+    """A user's name for an object, without surrounding space.
+
+    Raises ``ValueError`` as :func:`check_words`, and for the name of a class: of the detector's, or in ``labels``.
+    """
+    name = check_words(text, "name")
+    bare = name.casefold().removeprefix("the ")
+    if bare in {c.casefold() for c in (*ALL_CATEGORIES, *labels)}:
+        raise ValueError(f"{name!r} is the name of a class: a name of your own says which one ('my {bare}')")
+    return name
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which objects may lie where on the ground, without asking all of them.
+
+_WIDE = 1024  # cells: what touches more of them is asked every time
+
+
+class GroundIndex:
+    """Which objects may lie where: ids by the square cells of the ground that their bounds touch."""
+
+    def __init__(self, cell_m: float) -> None:
+        self._cell_m = cell_m
+        self._ids: dict[tuple[int, int], set[int]] = {}
+        self._span: dict[int, tuple[int, int, int, int]] = {}
+        self._wide: set[int] = set()
+
+    def put(self, track: int, box: NDArray[np.float64]) -> None:
+        """An object stands, or now stands, where its (9,) box is."""
+        bounds = Bounds.of(box[None])
+        low, high = self._cells(bounds.low[0, :2]), self._cells(bounds.high[0, :2])
+        span = (low[0], low[1], high[0], high[1])
+        if self._span.get(track) == span:
+            return
+        self.remove(track)
+        self._span[track] = span
+        if (span[2] - span[0] + 1) * (span[3] - span[1] + 1) > _WIDE:
+            self._wide.add(track)
+            return
+        for cell in self._of(span):
+            self._ids.setdefault(cell, set()).add(track)
+
+    def remove(self, track: int) -> None:
+        """An object is no more."""
+        span = self._span.pop(track, None)
+        if span is None:
+            return
+        if track in self._wide:
+            self._wide.remove(track)
+            return
+        for cell in self._of(span):
+            ids = self._ids[cell]
+            ids.discard(track)
+            if not ids:
+                del self._ids[cell]
+
+    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
+        """Ids of objects in the cells that a rectangle of the ground touches; its (2,) corners may be infinite."""
+        if not (low_m <= high_m).all():
+            return set()
+        limit = 1e6  # cells: further than any robot goes
+        low = self._cells(np.clip(low_m, -limit, limit))
+        high = self._cells(np.clip(high_m, -limit, limit))
+        if (high[0] - low[0] + 1) * (high[1] - low[1] + 1) > len(self._ids):
+            cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
+        else:
+            cells = [c for c in self._of((*low, *high)) if c in self._ids]
+        wide = {t for t in self._wide if self._touches(self._span[t], low, high)}
+        return wide.union(*(self._ids[c] for c in cells))
+
+    @staticmethod
+    def _touches(span: tuple[int, int, int, int], low: tuple[int, int], high: tuple[int, int]) -> bool:
+        return span[0] <= high[0] and low[0] <= span[2] and span[1] <= high[1] and low[1] <= span[3]
+
+    def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
+        return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)
+
+    @staticmethod
+    def _of(span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+        return [(x, y) for x in range(span[0], span[2] + 1) for y in range(span[1], span[3] + 1)]
+
+
+def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(2,), (2,) bounds on the ground, in the world, of a region along a Manhattan frame."""
+    low, high = region.lower_m[:2], region.upper_m[:2]
+    if not np.isfinite([*low, *high]).all():
+        if region.manhattan.yaw_rad == 0:
+            return low.astype(np.float64), high.astype(np.float64)
+        return np.full(2, -np.inf), np.full(2, np.inf)
+    corners = np.array([[x, y, 0.0] for x in (low[0], high[0]) for y in (low[1], high[1])])
+    world = region.manhattan.to_world(corners)[:, :2]
+    return world.min(axis=0), world.max(axis=0)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One object of the map over time: a filter for existence, name and box, and how a file keeps it.
+
+_NAMES, _LEAST_SHARE = 3, 0.01  # that are published with an object
+_MAX_LOG_ODDS = 500.0  # in files: the exponential of more is none
+
+
+def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
+    """Probability that the name and box of something are right that had this mean score in so many perceptions.
+
+    Those that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    that the object still exists.
+    """
+    return probability_right(score, looks, reference_score(scores, config), config.estimates)
+
+
+def probability_right(mean: float, looks: int, reference: float, config: EstimateConfig) -> float:
+    return sigmoid(min(looks, config.independent_looks) * (logit(mean) - logit(reference)))
+
+
+def reference_score(scores: ScorePolicy, config: TrackingConfig) -> float:
+    """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
+    published."""
+    return scores.even or max(scores.publish, config.existence.clutter_score)
+
+
+def logit(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
+
+
+def sigmoid(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-log_odds))
+
+
+def _added(sums: Mapping[str, float], new: Mapping[str, float], memory: float) -> dict[str, float]:
+    """Sums that are slowly forgotten, and what is new."""
+    kept = {name: v * memory for name, v in sums.items() if v > 1e-3}
+    return kept | {name: kept.get(name, 0.0) + v for name, v in new.items()}
+
+
+def best_names(
+    votes: Mapping[str, float], label: str, score: float, name_of: Callable[[str], str] | None
+) -> tuple[tuple[str, float], ...]:
+    """At most three names with the probability that it is there and called so, best first.
+
+    Args:
+        votes: for each name; empty of maps that older programs wrote.
+        label: under which it is published, with this ``score``.
+        name_of: label -> name of the list of classes; None = as they are.
+    """
+    sums: dict[str, float] = {}
+    for known, votes_of in votes.items():
+        name = known if name_of is None else name_of(known)
+        sums[name] = sums.get(name, 0.0) + votes_of
+    own = sum(sums.values()) if label == UNNAMED else sums.get(label, 0.0)
+    if own <= 0.0:  # a map that an older program wrote
+        return () if label == UNNAMED else ((label, score),)
+    shares = {name: min(1.0, v / own) for name, v in sums.items() if name != UNNAMED}
+    order = sorted(shares, key=lambda name: (name != label, -shares[name], name))[:_NAMES]
+    return tuple((name, score * shares[name]) for name in order if shares[name] >= _LEAST_SHARE)
+
+
+@dataclass
+class Track:
+    """One object with its history."""
+
+    id: int
+    box: NDArray[np.float64]
+    log_odds: float  # that it exists
+    score: float  # mean score of what was found at its place over the perceptions of it
+    votes: dict[str, float]  # scores under each label
+    weight: float  # of the box: scores of the sightings that it is the mean of
+    found: int
+    looks: int  # perceptions of its place, found or not; names of fields are keys of map files, and stay
+    whole: bool  # the box was never cut by the border of what was looked at
+    missed: bool  # by the last perception that looked there
+    state: str
+    found_ns: int  # when it was last found
+    unfound_s: float  # for how long it has been looked for in vain since
+    last_seen_ns: int  # newest evidence for it then
+    support: float  # voxels in the box when it was found
+    surroundings: float  # voxels around, above and below the box then
+    is_back: bool  # since it was found it was out of view, or the map was made anew
+    reference: float  # score at which a box is as likely wrong as right
+    user_name: str = ""  # what a user calls it
+    user_label: str = ""  # what a user says that it is
+    names: dict[str, float] = field(default_factory=dict)  # posteriors of all names, summed
+    begun_ns: int = 0  # when it was first found where it is now; not kept in files
+    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
+    published: SceneObject | None = None  # as of now; None = to be made anew
+
+    @property
+    def label(self) -> str:
+        return self.user_label or max(sorted(self.votes), key=lambda name: self.votes[name])
+
+    def name_share(self, label: str) -> float:
+        """Posterior probability of a name."""
+        return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
+
+    def is_settled(self, config: EstimateConfig) -> bool:
+        """Whether its name is beyond doubt."""
+        if self.user_label:
+            return True
+        return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
+
+    def has_moved_to(self, other: Track, like_size: float) -> bool:
+        """Whether ``other``, which touches it and is found, may be this one: of its name and size, and first found
+        since this one is missed. A door that was opened, a chair that was pushed."""
+        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
+        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # how thick is known least
+        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
+
+    def rate(self, score: float, config: EstimateConfig) -> None:
+        """One more perception of its place: the score of what was found, or zero."""
+        self.looks += 1
+        self.score += (score - self.score) / min(self.looks, config.score_memory)
+
+    def vote(self, label: str, score: float, posterior: Mapping[str, float], memory: float) -> None:
+        """One more perception found it under a label; ``posterior``: all that was said of it (:class:`.Detections`)."""
+        self.votes = _added(self.votes, {label: score}, memory)
+        self.names = _added(self.names, posterior, memory)
+
+    def absorb(self, other: Track) -> None:
+        """Merge the history of the same thing under another id."""
+        if self.missed and not other.missed:
+            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
+            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
+            self.begun_ns = other.begun_ns  # of a thing that stands there
+        self.log_odds = max(self.log_odds, other.log_odds)
+        self.score = max(self.score, other.score)
+        self.found += other.found
+        self.found_ns = max(self.found_ns, other.found_ns)
+        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
+        self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
+        self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
+        self.published = None
+
+    def probability(self, config: TrackingConfig, reference: float) -> float:
+        return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config.estimates)
+
+    def as_object(self, config: TrackingConfig, name_of: Callable[[str], str] | None) -> SceneObject:
+        if self.published is None:
+            score = self.probability(config, self.reference)
+            box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
+            label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
+            category = known if label != known else ""
+            names = ((label, score),) if self.user_label else best_names(self.names, label, score, name_of)
+            self.published = SceneObject(
+                self.id, label, score, box, self.state, seen_ns, self.user_name, category, names
+            )
+        return self.published
+
+
+def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) -> dict[str, Any]:
+    """An object of a file of any version with the fields of this one."""
+    plain_values.mapping(entry, "an object")
+    if version == 1:
+        entry = {"looks": 1, "whole": True, **entry}
+    if version < 3:  # had states and scores by rules
+        log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
+        weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
+        entry = {
+            "log_odds": log_odds.get(entry["state"], 0.0),
+            "weight": weight,
+            "unfound_s": 0.0,
+            "reference": 0.25,
+            **entry,
+        }
+    if version < 4:  # means were of two perceptions more, which had found nothing
+        looks = max(min(int(entry["looks"]), config.score_memory), 1)
+        entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
+    return entry
+
+
+def track_from_json(entry: dict[str, Any]) -> Track:
+    """A track of a map file. Raises ``ValueError`` naming the object and the field that does not fit."""
+    for name in ("published", "looked_at", "begun_ns"):
+        if name in entry:
+            raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
+    track = Track(**{**entry, "box": checked_box(entry["box"], f"object {entry.get('id')}")})
+    try:
+        _check_fields(track)
+    except ValueError as error:
+        raise ValueError(f"object {track.id}: {error}") from None
+    track.box = canonical_boxes(track.box[None])[0]
+    return track
+
+
+def _check_fields(track: Track) -> None:
+    whole, number, truth = plain_values.whole, plain_values.number, plain_values.truth
+    whole(track.id, "id", 1, MAX_ID)
+    for name in ("found", "looks"):
+        whole(getattr(track, name), name, 0, MAX_ID)
+    for name in ("found_ns", "last_seen_ns"):
+        plain_values.stamp_ns(getattr(track, name), name)
+    for name in ("whole", "missed", "is_back"):
+        truth(getattr(track, name), name)
+    for name in ("weight", "unfound_s", "support", "surroundings"):
+        number(getattr(track, name), name, 0.0, 1e18)
+    for name in ("score", "reference"):
+        number(getattr(track, name), name, 0.0, 1.0 + 1e-9)
+    number(track.log_odds, "log_odds", -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+    if not plain_values.mapping(track.votes, "votes"):
+        raise ValueError("votes must have a name")
+    plain_values.mapping(track.names, "names")
+    for what, sums in (("votes", track.votes), ("names", track.names)):
+        for name, value in sums.items():
+            number(value, f"{what} of {plain_values.text(name, f'a name in {what}')!r}", 0.0, 1e18)
+    if track.state not in ObjectState.ALL:
+        raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
+    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
+        if not isinstance(words, str):
+            raise ValueError(f"the {what} must be a text, got {words!r:.100}")
+        if words:
+            check_words(words, what)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 5
