@@ -259,8 +259,6 @@ _AROUND_M = 0.05
 _FEW = 5.0  # so many voxels are no evidence yet
 _REFERENCE_VOXEL_M = 0.02
 
-F64 = NDArray[np.float64]
-
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceCalibration:
