@@ -24,8 +24,8 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import UNNAMED
-from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
+from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, infos_file
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
