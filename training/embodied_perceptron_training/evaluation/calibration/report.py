@@ -1,4 +1,4 @@
-"""Calibrations at a console: progress while they run, tables at the end, reliability curves in their folder."""
+"""Run calibrations at the console: progress, tables, and reliability curves in a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.inference.confidence_calibration import FEATURES
-from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.files import atomic_path, write_atomically
 from embodied_perceptron_training.evaluation.calibration.confidence_fit import (
     SceneBoxTable,
     collect_boxes,
@@ -28,8 +28,8 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     write_calibration,
 )
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, scene_names
-from embodied_perceptron_training.evaluation.runner.progress import open_split, scene_progress
-from embodied_perceptron_training.evaluation.runner.report import csv_text, write_text
+from embodied_perceptron_training.evaluation.runner.parallel import missing_files_named, scene_progress
+from embodied_perceptron_training.evaluation.runner.report import csv_text
 from embodied_perceptron_training.processes import Workers
 
 
@@ -41,22 +41,22 @@ def run_calibration(
     precision: float = 0.0,
     out: Path | None = None,
 ) -> dict[str, float]:
-    """Calibrate, print the curve and how reliable published scores are, and with ``write`` store the best score in the
-    weights file. ``out``: folder for ``reliability.csv`` and, where matplotlib is installed, ``reliability.png``.
+    """Calibrate, print the curve and the reliability of published scores, and with ``write`` store the best score in
+    the weights file. ``out``: folder for ``reliability.csv`` and, with matplotlib, ``reliability.png``.
 
-    Returns ``min_score``, and ``precision recall F1``, the error of published scores, and the precision of things
-    without a name there in percent.
+    Returns ``min_score`` and, in percent, ``precision recall F1``, the error of published scores, and the precision of
+    unnamed objects.
 
     Raises what ``calibrate`` raises, and ``EvaluationError`` for weights that cannot be written.
     """
-    path = check_writable(spec.weights) if write else None  # known before, not after
+    path = check_writable(spec.weights) if write else None  # before the long part
     console = Console()
-    with scene_progress("calibrate", spec) as show:
+    with scene_progress("calibrate") as show:
         found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
     best = found.best
     of = f"{found.scenes} trajectories of {Path(spec.data).name} ({spec.split})"
-    table = Table(title=f"confirmed objects of {of}, {best.true} to find")
-    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "things", "right"):
+    table = Table(title=f"confirmed objects of {of}, {best.true} true objects")
+    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "unnamed", "right"):
         table.add_column(name, justify="right")
     for p in found.curve:
         figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, found.even(p)[1])]
@@ -82,31 +82,31 @@ def run_calibration(
 
 
 def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Workers = 1) -> dict[str, float]:
-    """Fit confidence calibration to the scenes of all ``specs``, of the same weights and split; print what it gains,
-    and store it in the weights with ``write``.
+    """Fit confidence calibration to the scenes of all ``specs``, of the same weights and split; print the gain, and
+    with ``write`` store the model in the weights.
 
-    Returns the boxes that are right at each wanted precision, before and after, ``error``, the gap between probability
-    and share of right ones in percent, and what context rescoring gains. Raises what ``collect_boxes`` and
+    Returns the number of right boxes at each precision, before and after; ``error``, the gap between probability and
+    share of right boxes in percent; and the log loss with and without context. Raises what ``collect_boxes`` and
     ``fit_tables`` raise, and ``EvaluationError`` for weights that cannot be written.
     """
     weights, split = specs[0].weights, specs[0].split
     if write:
-        check_writable(weights)  # known before, not after
+        check_writable(weights)  # before the long part
     console = Console()
-    for spec in specs:  # known before the first is read, not after
-        with open_split(spec):
+    with missing_files_named():  # checked before the first is read
+        for spec in specs:
             scene_names(spec)
     tables: list[SceneBoxTable] = []
     skipped: dict[str, str] = {}
     for spec in specs:
-        with scene_progress(f"calibrate-scores {Path(spec.data).name}", spec) as show:
+        with scene_progress(f"calibrate-scores {Path(spec.data).name}") as show:
             more, failed = collect_boxes(spec, workers, show)
         tables += more
         skipped |= failed
     found = fit_tables(tables, skipped)
     folders = ", ".join(Path(spec.data).name for spec in specs)
     counted = f"{found.boxes} boxes of {found.scenes} scenes of {folders} ({split}), {found.right} right"
-    table = Table(title=f"{counted}; by models that were fitted without the scene")
+    table = Table(title=f"{counted}; by models fitted without the scene")
     for name in ("probability", "boxes", "mean %", "right %"):
         table.add_column(name, justify="right")
     for k, (boxes, mean, right) in enumerate(found.curve):
@@ -118,7 +118,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     figures = {"error": 100 * found.error}
     boxes, there, error = found.things
     if boxes:
-        console.print(f"things without a name: {boxes}, {there} there, error {100 * error:.1f} %", markup=False)
+        console.print(f"unnamed boxes: {boxes}, {there} right, error {100 * error:.1f} %", markup=False)
         figures["things_error"] = 100 * error
     for precision, (before, after) in found.at_precision.items():
         gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
@@ -128,8 +128,8 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
     alone, rescored = found.log_loss
     figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
-    kept = "context is used" if found.model.company is not None else "each box by itself is used"
-    console.print(f"log loss {alone:.4f} a box by itself, {rescored:.4f} rescored by context: {kept}", markup=False)
+    kept = "used" if found.model.company is not None else "not used"
+    console.print(f"log loss {alone:.4f}, with context rescoring {rescored:.4f}: rescoring is {kept}", markup=False)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     if write:
@@ -138,9 +138,9 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
 
 
 def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tuple[ReliabilityBin, ...]]:
-    """Title -> curve: of scores as the weights file publishes them, and as they would be with the score found.
+    """Title -> curve of the published scores: with the score of the weights file, and with the calibrated one.
 
-    The file's scores are taken to the nearest that were tried, which the title tells.
+    The file's scores are rounded to the nearest ones of the grid, which the title gives.
     """
     published = min(found.curve, key=lambda p: abs(p.min_score - stored.publish))
     even = min(EVEN, key=lambda score: abs(score - (stored.even or stored.publish)))
@@ -164,8 +164,8 @@ def _reliability_table(curves: Mapping[str, Sequence[ReliabilityBin]]) -> Table:
 
 
 def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path) -> list[Path]:
-    """``reliability.csv`` and, where matplotlib is installed, ``reliability.png``, in the folder ``out``; what was
-    written. Raises ``OSError``."""
+    """Write ``reliability.csv`` and, with matplotlib, ``reliability.png`` into ``out``; returns their paths. Raises
+    ``OSError``."""
     out.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -182,7 +182,7 @@ def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path)
         for b in bins
     ]
     written = [out / "reliability.csv"]
-    write_text(written[0], csv_text(rows))
+    write_atomically(written[0], csv_text(rows).encode())
     if importlib.util.find_spec("matplotlib") is not None:
         written.append(out / "reliability.png")
         with atomic_path(written[1]) as temporary:

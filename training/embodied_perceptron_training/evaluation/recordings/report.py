@@ -29,7 +29,7 @@ from embodied_perceptron_training.evaluation.recordings.score import (
     MISNAMED,
     NOT_JUDGED,
     PHANTOM,
-    Judged,
+    ObjectVerdict,
     RecordingScore,
     score_recording,
 )
@@ -137,7 +137,7 @@ class _Sight:
 
 def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, folder: Path) -> dict[str, str]:
     """One crop of the frame that shows it best for each judged object and each missed thing; file names by key."""
-    sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.judged}
+    sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.verdicts}
     for row in score.missed():
         thing = score.things[row]
         shown = SceneObject(row + 1, thing.names[0], 1.0, thing.box)
@@ -156,7 +156,7 @@ def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, fo
     return drawn
 
 
-def _key(judged: Judged) -> str:
+def _key(judged: ObjectVerdict) -> str:
     return f"object {judged.thing.id}"
 
 
@@ -164,7 +164,7 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _file_name(judged: Judged) -> str:
+def _file_name(judged: ObjectVerdict) -> str:
     return f"{judged.verdict.replace(' ', '-')}_{_slug(judged.thing.label)}_{judged.thing.id}.jpg"
 
 
@@ -231,7 +231,7 @@ def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
         "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
         "|---|---:|---|---|---:|---|---|",
     ]
-    for judged in score.judged:
+    for judged in score.verdicts:
         thing = judged.thing
         on = score.things[judged.on].names[0] if judged.on >= 0 else "-"
         verdict = f"{judged.verdict} ({judged.why})" if judged.why else judged.verdict

@@ -43,7 +43,7 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class ObjectVerdict:
     """One published object: its verdict, the row of the thing that it lies on (-1 = none) and their IoU."""
 
     thing: SceneObject
@@ -57,13 +57,13 @@ class Judged:
 class RecordingScore:
     """All verdicts, in the order of the scores, and for each thing of the labels whether it was found."""
 
-    judged: tuple[Judged, ...]
+    verdicts: tuple[ObjectVerdict, ...]
     things: tuple[LabelledThing, ...]
     found: tuple[bool, ...]
 
-    def of(self, verdict: str) -> tuple[Judged, ...]:
+    def of(self, verdict: str) -> tuple[ObjectVerdict, ...]:
         """Those with one verdict."""
-        return tuple(j for j in self.judged if j.verdict == verdict)
+        return tuple(j for j in self.verdicts if j.verdict == verdict)
 
     def missed(self) -> tuple[int, ...]:
         """Rows of the sure things that no right box lies on."""
@@ -72,7 +72,7 @@ class RecordingScore:
     def metrics(self) -> dict[str, float | int | None]:
         """``published, right, precision, recall, recall_large, misnamed, phantoms, duplicates``; shares in [0, 1]."""
         right = len(self.of(RIGHT))
-        published = sum(j.verdict != NOT_JUDGED for j in self.judged)
+        published = sum(j.verdict != NOT_JUDGED for j in self.verdicts)
         sure = [i for i, t in enumerate(self.things) if t.sure]
         large = [i for i in sure if self.things[i].box[3:6].max() >= LARGE_M]
         return {
@@ -100,53 +100,53 @@ def score_recording(objects: Sequence[SceneObject], labels: RecordingLabels) -> 
     inside = _share_inside(boxes, truth)
     ignored = points_in_boxes(boxes[:, :3], _boxes([r.box for r in labels.ignore])).any(dim=1).numpy()
     found = [False] * len(labels.things)
-    judged = []
+    verdicts = []
     for row, thing in enumerate(order):
-        verdict = _judge(thing, iou[row], inside[row], bool(ignored[row]), labels.things, found)
+        verdict = _verdict(thing, iou[row], inside[row], bool(ignored[row]), labels.things, found)
         if verdict.verdict == RIGHT:
             found[verdict.on] = True
-        judged.append(verdict)
-    return RecordingScore(tuple(judged), labels.things, tuple(found))
+        verdicts.append(verdict)
+    return RecordingScore(tuple(verdicts), labels.things, tuple(found))
 
 
-def _judge(
+def _verdict(
     thing: SceneObject,
     iou: F64,
     inside: F64,
     ignored: bool,
     things: Sequence[LabelledThing],
     found: Sequence[bool],
-) -> Judged:
+) -> ObjectVerdict:
     """The verdict on one box; ``iou`` and ``inside`` (N,) with the N things, ``found`` by better boxes."""
     nearest = int(np.argmax(iou)) if len(things) else -1
     nearest = nearest if nearest >= 0 and iou[nearest] >= ON_IOU else -1
     overlap = float(iou[nearest]) if nearest >= 0 else 0.0
     if ignored:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "in a region to ignore")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "in a region to ignore")
     named = [i for i, t in enumerate(things) if t.sure and thing.label in t.names]
     on = [i for i in named if iou[i] >= ON_IOU]
     free = [i for i in on if not found[i]]
     if free:
         best = max(free, key=lambda i: iou[i])
-        return Judged(thing, RIGHT, best, float(iou[best]))
+        return ObjectVerdict(thing, RIGHT, best, float(iou[best]))
     if on:
         best = max(on, key=lambda i: iou[i])
-        return Judged(thing, DUPLICATE, best, float(iou[best]))
+        return ObjectVerdict(thing, DUPLICATE, best, float(iou[best]))
     if nearest >= 0 and not things[nearest].sure:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "on an unsure thing")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "on an unsure thing")
     if thing.label == UNNAMED:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "claims no name")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "claims no name")
     pieces = [i for i in named if inside[i] >= PIECE_SHARE]
     if pieces:
         best = max(pieces, key=lambda i: inside[i])
-        return Judged(thing, DUPLICATE, best, float(iou[best]), "a piece")
+        return ObjectVerdict(thing, DUPLICATE, best, float(iou[best]), "a piece")
     if nearest >= 0:
-        return Judged(thing, MISNAMED, nearest, overlap)
+        return ObjectVerdict(thing, MISNAMED, nearest, overlap)
     unsure = [i for i, t in enumerate(things) if not t.sure and thing.label in t.names and inside[i] >= PIECE_SHARE]
     if unsure:
         best = max(unsure, key=lambda i: inside[i])
-        return Judged(thing, NOT_JUDGED, best, float(iou[best]), "a piece of an unsure thing")
-    return Judged(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
+        return ObjectVerdict(thing, NOT_JUDGED, best, float(iou[best]), "a piece of an unsure thing")
+    return ObjectVerdict(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
 
 
 def _boxes(rows: Sequence[F64]) -> torch.Tensor:

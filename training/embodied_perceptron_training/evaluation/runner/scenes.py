@@ -1,4 +1,4 @@
-"""One scan as evaluation needs it: frames in order, truth, prompts; and the same scan turned and moved."""
+"""A scan loaded for evaluation: frames in order, truth, sentences; optionally turned and moved."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class OccupancyTruth:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationScene:
-    """A scan, loaded.
+    """A loaded scan.
 
     Attributes:
         name: sample_idx.
-        frames: the used views as a robot would give them, in order.
+        frames: the used views in order.
         boxes: (N, 9) truth of all instances, in the frames' world.
-        labels: (N,) their names; walls and floors are among them.
+        labels: (N,) their names, walls and floors included.
         ids: (N,) their ids.
         visible: per used view the rows of the instances that it shows.
         T_world_scene: (4, 4) from the scan's own frame; the identity unless the scene was turned.
         occupancy: None where the source has none.
         prompts, negatives: sentences about this scene; ids as in ``ids``.
-        unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
-            shows, where the data tell.
+        unlabelled: (U, 9) unnamed objects.
+        visible_unlabelled: per used view the rows of ``unlabelled`` that it shows.
         held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
-        T_world_scan: (4, 4) from the frame of the source's own files to the frames' world.
+        T_world_scan: (4, 4) from the frame of the source's files to the frames' world.
     """
 
     name: str
@@ -79,17 +79,17 @@ class EvaluationScene:
     T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
 
     def things(self, last: int | None = None) -> F64:
-        """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
+        """(M, 9) boxes of all objects, named or not, that the first ``last`` views show; without structure."""
         rows = [r for r in self.seen_rows(0, last) if self.labels[r] not in STRUCTURE_CLASSES]
         nameless = sorted(frozenset[int]().union(*self.visible_unlabelled[:last]))
         return np.concatenate([self.boxes[rows], self.unlabelled[nameless]])
 
     def seen_rows(self, first: int = 0, last: int | None = None) -> list[int]:
-        """Rows of the instances that views ``first`` .. ``last - 1`` show together."""
+        """Rows of the instances that any of the views ``first`` .. ``last - 1`` shows."""
         return sorted(frozenset[int]().union(*self.visible[first:last]))
 
     def truth(self, first: int = 0, last: int | None = None) -> SceneBoxes:
-        """What those views show of the detection classes; labels are positions in DETECTION_CLASSES."""
+        """Instances of detection classes that these views show; labels are positions in DETECTION_CLASSES."""
         rows = [r for r in self.seen_rows(first, last) if self.labels[r] in _CLASS_INDEX]
         held_out = np.array([self.held_out[r] for r in rows], bool) if self.held_out else None
         labels = np.array([_CLASS_INDEX[self.labels[r]] for r in rows], np.int64)
@@ -101,7 +101,7 @@ class EvaluationScene:
 
 
 def choose_views(available: int, wanted: int) -> list[int]:
-    """Positions of ``wanted`` views spread evenly over ``available`` ones, first and last among them, in order."""
+    """Positions of ``wanted`` of ``available`` views, evenly spaced, first and last included."""
     if wanted < 1:
         raise ValueError(f"need at least one view, got {wanted}")
     if available <= wanted:
@@ -110,7 +110,7 @@ def choose_views(available: int, wanted: int) -> list[int]:
 
 
 def turn_of(name: str, seed: int | None) -> F64:
-    """(4, 4) a random turn about gravity and move, the same for the same scene and seed; None = the identity."""
+    """(4, 4) random turn about gravity and move, determined by scene name and seed; None = the identity."""
     if seed is None:
         return np.eye(4)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -164,7 +164,7 @@ def load_scene(
 
 
 def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
-    """Sentences by the scan that they are about."""
+    """Sentences grouped by scan."""
     found: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         found.setdefault(prompt.scan_id, []).append(prompt)
@@ -172,7 +172,7 @@ def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
 
 
 def _frame(scan: Scan, index: int, step: int, T_world_scene: F64) -> PosedFrame:
-    """View ``index`` as a frame; colour is resized to the depth image where they differ, as a bag of it would be."""
+    """View ``index`` as a frame; colour is resized to the depth image where they differ, as in a bag."""
     view = scan.load_view(index)
     camera, color = view.depth_camera, view.color
     if color.shape[:2] != view.depth_m.shape:

@@ -1,8 +1,8 @@
-"""ARKitSceneRefer: small everyday objects by people's expressions. Records, answers, metrics.
+"""ARKitSceneRefer: small everyday objects by people's expressions. Records, answers, metrics and runs.
 
 ``IoU@k``: share of expressions whose predicted axis-aligned box overlaps the true one with IoU >= k.
-``Dist@l``: share whose predicted centre lies at most l metres from the true one (Kato et al., Findings of EMNLP 2023).
-No answer is a miss; a centre without a box (a 2-D model's) misses every IoU.
+``Dist@l``: share whose predicted centre is at most l metres from the true one (Kato et al., Findings of EMNLP 2023).
+A missing answer is a miss; a centre without a box (of a 2-D model) misses every IoU.
 
 File: a JSON list of records as the data set publishes them,
 
@@ -11,7 +11,7 @@ File: a JSON list of records as the data set publishes them,
 
 with axis-aligned boxes in metres; other keys are ignored. The published files hold a few records twice: identical ones
 are read once and counted. Predictions are ``{"answers": {id: {"bbox": [6]}}}``, or ``{"center": [3]}`` for a centre
-alone, or ``null`` for none.
+alone, or ``null``.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Reference:
 
     Attributes:
         id: of the expression.
-        scene_id, object_id: where it is about what.
+        scene_id, object_id: scene and object.
         description: the expression.
         label: class of the object.
         box: (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame.
 
-    Raises ``ValueError`` naming the record and what is wrong.
+    Raises ``ValueError`` naming the record and the fault.
     """
 
     id: str
@@ -109,7 +109,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Where a model sees the object: (3,) centre and, where it has one, the (6,) axis-aligned box, metres."""
+    """(3,) predicted centre and, where the model has one, the (6,) axis-aligned box, metres."""
 
     center_m: F64
     box: F64 | None = None
@@ -129,7 +129,7 @@ class Answer:
 
 
 def check_box(box: Any, name: str) -> F64:
-    """(6,) float64 with sizes that are not negative, or ``ValueError`` naming the box."""
+    """(6,) float64 with non-negative sizes. Raises ``ValueError`` naming the box."""
     try:
         array = np.asarray(box, np.float64)
     except (TypeError, ValueError) as error:
@@ -178,10 +178,10 @@ def refer_metrics(answers: Sequence[Answer | None], truth: Sequence[Reference]) 
 
 
 def read_references(path: Path) -> tuple[list[Reference], int]:
-    """Records of a file in its order, and how many were left out because they stand there twice.
+    """Records of a file in its order, and the number of identical repeated ones that were left out.
 
-    Raises ``ValueError`` naming the file, the record and what is wrong: a key that is missing, a box that is none, or
-    two different records with one id.
+    Raises ``ValueError`` naming the file, the record and the fault: a missing key, an invalid box, or two different
+    records with one id.
     """
     entries = read_json(path)
     if not isinstance(entries, list):

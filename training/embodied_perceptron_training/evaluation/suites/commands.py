@@ -37,7 +37,8 @@ def register(app: typer.Typer) -> None:
 
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
-    """For a suite's run; ``others``: of its fields. A wrong one ends with its message and status 2."""
+    """The specification of a suite's run; ``others``: further fields. Exits with status 2 and a message for a wrong
+    one."""
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
     data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
@@ -180,8 +181,7 @@ def _suite(
     from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
 ) -> None:
-    """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
-    from embodied_perceptron_training.evaluation.runner.progress import progress_bar
+    """Run or read, print, and write; exits with status 2 and a message for a wrong file or data set."""
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
@@ -192,8 +192,8 @@ def _suite(
         if run is None:
             figures, facts = from_files()
         else:
-            with progress_bar(title) as show:
-                done = run(spec, common.workers, show)
+            with TaskProgress(title) as progress:
+                done = run(spec, common.workers, progress.update)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
@@ -215,7 +215,7 @@ def _suite(
 
 
 def _on_one_screen(figures: Mapping[str, float]) -> list[Table]:
-    """The first tables of the figures, as many as a screen has lines; narrow ones have their groups as rows."""
+    """The first tables of the figures that fit one screen; in narrow ones the groups are rows."""
     from embodied_perceptron_training.evaluation.suites.report import tables_of
 
     shown, lines = [], 0

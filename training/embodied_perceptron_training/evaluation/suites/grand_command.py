@@ -1,4 +1,5 @@
-"""``embodied-perceptron evaluate grand``: texts in 3D-GRAND's form, whose phrases carry objects, against scenes."""
+"""``embodied-perceptron evaluate grand``: texts in 3D-GRAND's form, whose phrases are tagged with objects, against
+scenes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TextKind(str, Enum):
-    """What texts are that refer to no object."""
+    """Kind of texts that refer to no object."""
 
     description = "description"
     question = "question"

@@ -1,20 +1,31 @@
-"""3D-POPE: does a model say that things are there which are not? Questions, metrics and files.
+"""3D-POPE: does a model claim objects that are not there? Questions, metrics, files and runs.
 
-A question is a triple (scene, "is there a X?", yes or no), with as many no as yes in every scene. Positives are the
-scene's categories. Negatives, k of them for k positives, by protocol (3D-GRAND, Yang et al., CVPR 2025, after POPE):
+A question is a triple (scene, "is there a X?", yes or no), with equal numbers of yes and no in every scene. Positives
+are the scene's categories. The k negatives for k positives depend on the protocol (3D-GRAND, Yang et al., CVPR 2025,
+after POPE):
 
     random       absent categories, drawn evenly
-    popular      the absent categories that most scenes of the training set have
-    adversarial  for each positive the absent, not yet used category that most scenes of the training set have together
-                 with it
+    popular      the absent categories that are in most scenes of the training set
+    adversarial  for each positive the unused absent category that most scenes of the training set have together with it
 
-Ties go to what more training scenes have, then by name, so that the questions do not depend on any order of the input.
+Ties go to the category in more training scenes, then by name, so the questions do not depend on the order of the input.
 
 Files, all JSON:
 
     scene list   {"scenes": {id: [category, ...]}} or {"scenes": {id: {"present": [...], "unasked": [...]}}};
-                 unasked: what is there too, but is neither a positive nor a negative (hardly visible)
+                 unasked: in the scene, but neither a positive nor a negative (hardly visible)
     answers      {"answers": [{"scene": id, "category": name, "answer": "yes" or "no"}, ...]}
+
+Questions of 3D-GRAND's kinds are those that the generator writes beside each home (``language/<scene>.json``), proved
+by its geometry:
+
+    existence   is there a plant here?                    yes / no
+    counting    are there exactly 3 plants?               yes / no; and how many plants are there: a number
+    attribute   is the chair red?                         yes / no
+    relation    is there a cup on the table?              yes / no
+
+The answer is yes where the perceptron finds a candidate. It is *located* where a box of the answer overlaps an object
+that the true answer rests on (IoU 0.25).
 """
 
 from __future__ import annotations
@@ -73,14 +84,14 @@ FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
 
 @dataclass(frozen=True)
 class ScenePresence:
-    """What a scene holds.
+    """Categories of a scene.
 
     Attributes:
         scene_id: name.
-        present: categories to ask for; each once.
-        unasked: categories that are there too, but that nobody is asked about.
+        present: categories to ask for, each once.
+        unasked: categories in the scene that are not asked for.
 
-    Raises ``ValueError`` naming the scene and a category that is listed twice or is no text.
+    Raises ``ValueError`` naming the scene and a category that is listed twice or is not text.
     """
 
     scene_id: str
@@ -116,7 +127,7 @@ class CategoryStatistics:
     """How often categories occur, and occur together, in the scenes of a training set.
 
     Attributes:
-        categories: (K,) names in order; the vocabulary that negatives are taken from.
+        categories: (K,) sorted names; negatives are taken from these.
         scenes: (K,) int64 scenes that have each.
         together: (K, K) int64 scenes that have both.
     """
@@ -127,7 +138,7 @@ class CategoryStatistics:
 
     @classmethod
     def of(cls, scenes: Iterable[ScenePresence]) -> CategoryStatistics:
-        """Count scenes; what is there but not asked for counts too. Raises ``ValueError`` when there is no category."""
+        """Count scenes, unasked categories included. Raises ``ValueError`` where there is no category."""
         sets = [frozenset((*scene.present, *scene.unasked)) for scene in scenes]
         names = tuple(sorted(frozenset[str]().union(*sets)))
         if not names:
@@ -140,12 +151,13 @@ class CategoryStatistics:
 def make_questions(
     scenes: Sequence[ScenePresence], statistics: CategoryStatistics, protocol: str, seed: int = 0
 ) -> list[Question]:
-    """As many no as yes in every scene, by scene, then positives before negatives; a scene without categories has none.
+    """Questions sorted by scene, positives before negatives, equally many of each; none for a scene without categories.
 
-    The random protocol draws from ``seed`` and the scene's name, so a scene's questions do not depend on the others.
+    The random protocol draws from ``seed`` and the scene's name, so the questions of a scene do not depend on the
+    others.
 
-    Raises ``ValueError`` for an unknown protocol, a scene given twice, or one for which the vocabulary has too few
-    absent categories.
+    Raises ``ValueError`` for an unknown protocol, a scene given twice, or a scene with too few absent categories in the
+    vocabulary.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
@@ -186,12 +198,12 @@ def _adversarial(positives: Sequence[str], absent: Sequence[int], statistics: Ca
 
 
 def _most(rows: Sequence[int], count: NDArray[np.int64], statistics: CategoryStatistics) -> list[int]:
-    """Rows by falling count, then by what more scenes have; names stand in order, so the last word is theirs."""
+    """Sort rows by falling count, then by number of scenes, then by name."""
     return sorted(rows, key=lambda k: (-int(count[k]), -int(statistics.scenes[k]), k))
 
 
 def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict[str, float]:
-    """``precision recall f1 accuracy yes`` in percent; ``yes`` is the share of questions answered so.
+    """``precision recall f1 accuracy yes`` in percent; ``yes`` is the share of questions answered with yes.
 
     Precision without any yes, and recall without any positive, are 0. Raises ``ValueError`` when lengths differ, there
     is no question, or an answer is not true or false.
@@ -213,7 +225,7 @@ def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict
 
 
 def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, str], bool]) -> list[bool]:
-    """Answers in the order of the questions, from those by (scene, category); one missing raises ``ValueError``."""
+    """Answers in the order of the questions, from those by (scene, category). Raises ``ValueError`` for a missing one."""
     for q in questions:
         if (q.scene_id, q.category) not in answers:
             raise ValueError(f"no answer for {q.category!r} in scene {q.scene_id!r}")
@@ -225,7 +237,8 @@ def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, 
 
 
 def read_scene_list(path: Path) -> list[ScenePresence]:
-    """Scenes of a JSON file (module docstring), by name. Raises ``ValueError`` naming file, scene and what is wrong."""
+    """Scenes of a JSON file (see the module docstring), sorted by name. Raises ``ValueError`` naming file, scene and
+    fault."""
     entries = _read(path, "scenes", dict)
     scenes = []
     for name, entry in sorted(entries.items()):
@@ -249,7 +262,8 @@ def scene_list_json(scenes: Sequence[ScenePresence]) -> str:
 
 
 def read_answers(path: Path) -> dict[tuple[str, str], bool]:
-    """(scene, category) -> answer. Raises ``ValueError`` naming the file and the entry that is wrong or contradicts."""
+    """(scene, category) -> answer. Raises ``ValueError`` naming the file and an entry that is wrong or contradicts
+    another."""
     found: dict[tuple[str, str], bool] = {}
     for number, entry in enumerate(_read(path, "answers", list)):
         if not isinstance(entry, dict):
@@ -300,9 +314,9 @@ class GroundedQuestion:
     """One question with its answer.
 
     Attributes:
-        scene_id, kind, text: as written.
+        scene_id, kind, text: as in the file.
         answer: True or False, or a number.
-        ids: annotation ids of the things that the answer rests on.
+        ids: annotation ids of the objects that the answer rests on.
     """
 
     scene_id: str
@@ -313,20 +327,19 @@ class GroundedQuestion:
 
     @property
     def is_number(self) -> bool:
-        """Whether it asks for a number."""
         return not isinstance(self.answer, bool)
 
 
 @dataclass(frozen=True, eq=False)
 class GroundedReply:
-    """What was said: yes or no, or a number, and the (N, 9) boxes that it rests on."""
+    """The answer (yes or no, or a number), and the (N, 9) boxes that it rests on."""
 
     said: bool | int
     boxes: F64
 
 
 def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]:
-    """Those of a home's language file that have a yes, a no or a number for an answer; each text once.
+    """Questions of a home's language file whose answer is yes, no or a number; each text once.
 
     Raises ``ValueError`` naming file and entry.
     """
@@ -392,12 +405,13 @@ def grounded_metrics(
     """``grounded/<kind>/{precision,recall,f1,accuracy,yes}``, ``grounded/counting/exact`` and
     ``grounded/<kind>/located``, in percent; kinds without a question have no figures.
 
-    ``located`` is the share of the true yes-answers (and numbers above 0) that were given and point at a true thing.
+    ``located`` is the share of the true yes-answers (and numbers above 0) that were given and have a box on a true
+    object.
 
     Args:
         questions: of all scenes.
         replies: in the same order.
-        boxes: for each question annotation id -> (9,) box of its scene.
+        boxes: for each question, annotation id -> (9,) box of its scene.
 
     Raises ``ValueError`` when lengths differ.
     """
