@@ -156,7 +156,7 @@ def compile_kernels(venv: Path) -> bool:
     digest = _digest(*kernels, packages.read_text() if packages.is_file() else "", platform.processor(), str(ROOT))
     if _is_done(venv, "kernels", digest):
         return False
-    _run([str(venv / "bin" / "python"), "-m", "embodied_perceptron.apps.cli", "compile"], "compiling kernels")
+    _run([str(venv / "bin" / "python"), "-m", "embodied_perceptron.apps.cli", "dev", "compile"], "compiling kernels")
     _done(venv, "kernels", digest)
     return True
 

@@ -96,7 +96,7 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
     drive(it, rooms, poses)
     s, volume = it.statistics(), it.volume
     blocks = 512 * (8 * 4 + 8) * s.blocks
-    copies = held_bytes([volume._map._copies, volume._site_sums])  # type: ignore[attr-defined]
+    copies = held_bytes([volume._map._copies, volume._site_cache])  # type: ignore[attr-defined]
     assert it._network is not None
     kept = it._network.predictor
     objects = it.map._objects

@@ -56,7 +56,7 @@ def commands():
 # on the pages, in folders where nothing is: by tests here and by the pipeline
 RUN_BY_A_TEST = (
     "make demo",
-    "embodied-perceptron render-recording --seed 7 --out out/drive",
+    "embodied-perceptron generate --drive --seed 7 --out out/drive",
     "embodied-perceptron doctor out/drive",
     'embodied-perceptron replay out/drive --out out/map --query "the chair closest to the door"',
 )
@@ -72,7 +72,9 @@ def parse(words):
     command, context, name = typer.main.get_command(build_app()), None, "embodied-perceptron"
     while True:
         context = click.Context(command, parent=context, info_name=name)
-        if not hasattr(command, "commands"):  # typer may bring a click of its own, whose groups are no click.Group
+        if not hasattr(command, "commands") or (
+            words and words[0].startswith("-")
+        ):  # typer may bring a click of its own, whose groups are no click.Group
             given, _, _ = command.make_parser(context).parse_args(args=list(words))
             needed = {p.name for p in command.params if p.required}
             absent = [name for name in needed if not isinstance(given.get(name), (str, list, tuple)) or not given[name]]
@@ -208,8 +210,8 @@ def test_figures_are_those_of_the_records():
     for name, record in records.items():
         assert set(results.keys_of(sections, name)) <= set(record.figures)
     page, readme = ROOT / "docs" / "results.md", (ROOT / "README.md").read_text()
-    assert page.read_text() == results.render_page(intro, sections, records), "run: embodied-perceptron results"
-    assert readme == results.render_readme(readme, sections, records), "run: embodied-perceptron results"
+    assert page.read_text() == results.render_page(intro, sections, records), "run: embodied-perceptron dev results"
+    assert readme == results.render_readme(readme, sections, records), "run: embodied-perceptron dev results"
     table = readme.partition(results.README_BEGIN)[2].partition(results.README_END)[0]
     rows = re.findall(r"^\| \[.*?\]\(docs/results\.md#(.*?)\)", table, re.M)
     assert len(rows) == 10
@@ -224,7 +226,7 @@ def test_the_card_of_the_shipped_weights_is_what_the_records_say():
     weights = weights_file("tiny")
     records = [ROOT / "docs" / "results" / f"test_homes_{version}.json" for version in (1, 2)]
     text = model_card(weights, records, [weights.with_name("tiny.training.json")])
-    assert weights.with_suffix(".md").read_text() == text, "run: embodied-perceptron evaluate card, see CONTRIBUTING"
+    assert weights.with_suffix(".md").read_text() == text, "run: embodied-perceptron dev card, see CONTRIBUTING"
 
 
 def test_pages_are_short():
@@ -376,7 +378,7 @@ def test_the_pages_work_as_typed(tmp_path):
     page = (ROOT / "docs" / "first_map.md").read_text()
     lines = [line for found, _ in blocks(page) for line in found if line.startswith("embodied-perceptron ")]
     chapter = [line for line in lines if "out/" in line]
-    assert [words_of(line)[1] for line in chapter] == ["render-recording", "doctor", "replay"]
+    assert [words_of(line)[1] for line in chapter] == ["generate", "doctor", "replay"]
     for line in chapter:
         done = typed(line)
         assert done.stderr or "doctor" not in line  # it says what it does while it does it

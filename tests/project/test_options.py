@@ -15,7 +15,6 @@ from embodied_perceptron.apps.cli import build_app
 
 # (option, command) -> why its default is another one than elsewhere
 OWN_DEFAULTS = {
-    ("--version", "generate"): "networks are trained on the later homes; what is shown is what the shipped ones know",
     ("--views", "evaluate robustness"): "each view is of one target, and rendered anew for every factor",
     **{("--frames", command): "frames to look through, not a drive" for command in ("label", "export-map")},
     ("--perceive-every", "evaluate calibrate-witnesses"): "looks that follow each other at once say the same",
@@ -29,10 +28,12 @@ OWN_DEFAULTS = {
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            yield f"{path} {name}".strip(), command
         if hasattr(command, "commands"):
             yield from commands(command, f"{path} {name}".strip())
-        else:
-            yield f"{path} {name}".strip(), command
 
 
 def options() -> dict[str, list[tuple[str, Any]]]:
@@ -98,11 +99,11 @@ def test_names_of_before_go_on_working() -> None:
     names = {name for uses in OPTIONS.values() for _, parameter in uses for name in parameter.opts}
     assert {"--rate", "--preset", "--scenes", "--classes", "--precision", "--pictures", "--training"} <= names
     older = {
-        "render-recording": "--rate",
+        "generate": "--rate",
         "export-bag": "--rate",
         "perceive": "--preset",
         "ground": "--scenes",
-        "model": "--classes",
+        "dev model": "--classes",
         "evaluate calibrate": "--precision",
         "evaluate all": "--pictures",
         "evaluate pope": "--training",
@@ -140,7 +141,7 @@ def test_the_pages_use_names_that_are_first() -> None:
     """Older names go on working and are taught to nobody."""
     root = Path(__file__).resolve().parents[2]
     older = {
-        "render-recording": "--rate",
+        "generate": "--rate",
         "export-bag": "--rate",
         "ground": "--scenes",
         "evaluate referring": "--scenes",

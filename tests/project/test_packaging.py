@@ -444,7 +444,7 @@ def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, mon
     venv = tmp_path / ".venv"
     venv.mkdir()
     assert setup.compile_kernels(venv)
-    assert ran[0][1:] == ["-m", "embodied_perceptron.apps.cli", "compile"]
+    assert ran[0][1:] == ["-m", "embodied_perceptron.apps.cli", "dev", "compile"]
     other.write_text("x = 2\n")
     assert not setup.compile_kernels(venv)
     kernel.write_text("@njit\ndef g(): ...\n")

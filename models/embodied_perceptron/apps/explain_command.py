@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress
 from embodied_perceptron.apps.reading_options import open_source
 from embodied_perceptron.apps.recording_commands import load_settings, with_detectors, with_network
 from embodied_perceptron.apps.view_command import MAP_NAME

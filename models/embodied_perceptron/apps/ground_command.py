@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress
 from embodied_perceptron.apps.view_command import map_file
 from embodied_perceptron.config import SentenceReading
 

@@ -17,6 +17,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.mapping import device_map
+from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
@@ -25,7 +26,6 @@ from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Win
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
-from embodied_perceptron.mapping.site_sums import SiteSums
 from embodied_perceptron.mapping.spill import Blocks, BlockSpill, overlapping
 from embodied_perceptron.mapping.storage import (
     SavedVolume,
@@ -179,7 +179,7 @@ class FeatureVolume:
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
             self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
-        self._site_sums = SiteSums()
+        self._site_cache = BlockCache()
         self._newest_ns: dict[str, int] = {}
         self._counters = Counters()
         s = self.config.voxel_size_m
@@ -285,7 +285,7 @@ class FeatureVolume:
         """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
         rows = self._served(lambda: self._map.copy(max(hits, 1)))
-        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_sums=self._site_sums)
+        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_cache=self._site_cache)
 
     def prepare_copy(self) -> None:
         """Take ahead the memory that the next :meth:`copy` may need, by the thread that copies; frames may be fused

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
+from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -65,7 +66,7 @@ from embodied_perceptron.results import (
 from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import ColumnCounter, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
@@ -153,7 +154,7 @@ class LiveMap:
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._walls = WallFrame()
-        self._columns = ColumnCounter()
+        self._columns = BlockCache()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)

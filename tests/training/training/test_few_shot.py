@@ -19,7 +19,7 @@ from support.small_networks import hash_lookup, small_config, small_network, sma
 from support.small_recording import INTRINSICS, frames, write_recording
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.inference.loading import load_inference, load_network, save_network
 from embodied_perceptron.mapping.storage import MapFileError

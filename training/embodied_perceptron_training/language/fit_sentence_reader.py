@@ -1,6 +1,6 @@
 """The learned reader of sentences (:mod:`embodied_perceptron.language.learned`), fitted to marked sentences.
 
-    embodied-perceptron fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
+    embodied-perceptron dev fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
 
 Every epoch reads other variations of the corpus (:mod:`.variation`) and other sentences of the slot grammar
 (:mod:`.slot_grammar`). Stopped, it goes on behind the last whole epoch. Needs the package of MiniLM.

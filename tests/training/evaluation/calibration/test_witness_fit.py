@@ -13,7 +13,7 @@ from support.small_recording import write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import cli
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detectors import DetectorFileError
 from embodied_perceptron.detection2d.fusion import Place
@@ -208,7 +208,7 @@ def test_two_small_homes_end_to_end(tmp_path):
             "--version",
             "2",
         ]
-        done = CliRunner().invoke(app, ["render-recording", "--out", str(homes[-1]), *drawn])
+        done = CliRunner().invoke(app, ["generate", "--drive", "--out", str(homes[-1]), *drawn])
         assert done.exit_code == 0, done.output
     model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
     done = calibrate(model, out, *homes)

@@ -94,26 +94,18 @@ class SceneBoxTable:
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceFit:
-    """The model and its cross-validated figures.
-
-    Attributes:
-        at_precision: precision -> right boxes by (network score, model)
-        curve: per tenth of probability (boxes, mean probability, share that is right).
-        error: mean gap between probability and share, over boxes of at least 0.1.
-        log_loss: mean per box, without and with context rescoring.
-        things: number of unnamed boxes, of right ones, and their ``error``.
-    """
+    """The model and its cross-validated figures."""
 
     model: ConfidenceCalibration
     scenes: int
     boxes: int
     right: int
-    at_precision: Mapping[float, tuple[int, int]]
-    curve: tuple[tuple[int, float, float], ...]
-    error: float
-    log_loss: tuple[float, float]
+    at_precision: Mapping[float, tuple[int, int]]  # precision -> right boxes by (network score, model)
+    curve: tuple[tuple[int, float, float], ...]  # per tenth of probability (boxes, mean probability, share right)
+    error: float  # mean gap between probability and share, over boxes of at least 0.1
+    log_loss: tuple[float, float]  # mean per box, without and with context rescoring
     skipped: Mapping[str, str]
-    things: tuple[int, int, float] = (0, 0, 0.0)
+    things: tuple[int, int, float] = (0, 0, 0.0)  # number of unnamed boxes, of right ones, and their ``error``
 
 
 def _scene_table(spec: EvaluationSpec, name: str) -> SceneBoxTable:

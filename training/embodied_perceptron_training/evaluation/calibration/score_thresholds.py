@@ -102,7 +102,7 @@ class Point:
         return 2.0 * self.right / (self.found + self.true) if self.found + self.true else 0.0
 
     def pairs(self, even: float) -> list[tuple[float, bool]]:
-        """(published score, right) of each object, where a box of score ``even`` (one of :data:`EVEN`) has even odds."""
+        """(published score, right) of each object, if a box of score ``even`` (one of :data:`EVEN`) has even odds."""
         if not self.published:
             return []
         return list(zip(self.published[EVEN.index(even)], self.right_flags, strict=True))
@@ -122,11 +122,7 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The curve over all scenes, skipped scenes with reasons, and wall seconds.
-
-    Attributes:
-        known_even: the score of even odds, where scores are probabilities.
-    """
+    """The curve over all scenes, skipped scenes with reasons, and wall seconds."""
 
     curve: tuple[Point, ...]
     scenes: int
@@ -134,7 +130,7 @@ class Calibration:
     seconds: float
     precision: float = 0.0
     nameless_min_score: float | None = None
-    known_even: float | None = None
+    known_even: float | None = None  # the score of even odds, where scores are probabilities
 
     def even(self, point: Point) -> tuple[float, float]:
         """:attr:`Point.even`, at the known score where there is one."""
@@ -217,21 +213,14 @@ def calibration_error(published: Sequence[tuple[float, bool]], bins: int = 10) -
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Objects whose published scores are in [begin, end).
-
-    Attributes:
-        count: number of objects.
-        score: their mean score.
-        right: share that is right.
-        low, high: 90 % confidence interval of that share (Wilson).
-    """
+    """Objects whose published scores are in [begin, end)."""
 
     begin: float
     end: float
-    count: int = 0
-    score: float = 0.0
-    right: float = 0.0
-    low: float = 0.0
+    count: int = 0  # number of objects
+    score: float = 0.0  # their mean score
+    right: float = 0.0  # share that is right
+    low: float = 0.0  # low, high: 90 % confidence interval of that share (Wilson)
     high: float = 1.0
 
 
@@ -403,7 +392,7 @@ def check_writable(weights: str) -> Path:
     """The path of a weights file that may be changed. Raises :class:`EvaluationError` for shipped weights."""
     if weights in shipped():
         raise EvaluationError(
-            f"{weights!r} is shipped and not changed in place: calibrate a file, then `weights add {weights} FILE`"
+            f"{weights!r} is shipped and not changed in place: calibrate a file, then `dev add-weights {weights} FILE`"
         )
     path = Path(weights).expanduser()
     if not path.is_file():

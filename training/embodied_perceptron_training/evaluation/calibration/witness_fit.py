@@ -62,17 +62,11 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class HeardPlace:
-    """A place of which a detector says, or could have said, something.
+    """A place of which a detector says, or could have said, something."""
 
-    Attributes:
-        place: with what is said.
-        true: name of what stands there; :data:`UNNAMED` where nobody says it, :data:`NOTHING` where nothing does.
-        weight: of the sample; perceptions of one home are hardly independent.
-    """
-
-    place: Place
-    true: str
-    weight: float
+    place: Place  # with what is said
+    true: str  # name of what stands there; :data:`UNNAMED` where nobody says it, :data:`NOTHING` where nothing does
+    weight: float  # of the sample; perceptions of one home are hardly independent
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""What a network finds in a recording of real frames, as pictures and a list: there is no truth to score against."""
+"""Draw what a network finds in a recording without labels: pictures and a list, without scores."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def draw_recording(
 ) -> tuple[SceneObject, ...]:
     """Replay a recording and draw the confirmed objects into ``out``: ``top.jpg``, ``view_<k>.jpg``, ``objects.md``.
 
-    Views are spread over the recording: of each stretch the one that shows most objects. Raises what opening and
-    replaying raise, and ``OSError`` when ``out`` cannot be written.
+    The recording is cut into ``images`` equal parts, and the view that shows most objects is drawn of each. Raises what
+    opening and replaying raise, and ``OSError`` when ``out`` cannot be written.
     """
     recording = open_recording(path)
     result = replay(recording, config, on_progress=on_progress)
@@ -46,7 +46,7 @@ def draw_recording(
 def choose_frames(
     frames: PosedFrameStream | list[PosedFrame], objects: tuple[SceneObject, ...], total: int, wanted: int
 ) -> list[PosedFrame]:
-    """Of ``wanted`` equal stretches of ``total`` frames the frame of each that shows most objects."""
+    """The frame that shows most objects, in each of ``wanted`` equal parts of ``total`` frames."""
     best: dict[int, tuple[int, PosedFrame]] = {}
     for i, frame in enumerate(frames):
         stretch = min(i * wanted // max(total, 1), wanted - 1)
@@ -57,7 +57,7 @@ def choose_frames(
 
 
 def object_table(objects: tuple[SceneObject, ...]) -> str:
-    """Markdown: what was found, best first."""
+    """The objects as a Markdown table, best first."""
     lines = ["| object | score | size (m) | centre (m) |", "|---|---:|---|---|"]
     for thing in sorted(objects, key=lambda o: (-o.score, o.id)):
         size = " x ".join(f"{v:.2f}" for v in thing.box[3:6])

@@ -1,4 +1,4 @@
-"""A recording evaluated: replayed or read, judged (:mod:`.score`), and written down with pictures."""
+"""Evaluate a recording: replay or read it, score it (:mod:`.score`), and write a report with pictures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def evaluate_recording(
     pictures: bool = True,
     on_progress: Callable[[ReplayProgress], None] | None = None,
 ) -> dict[str, float | int | None]:
-    """Judge what is published about a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
+    """Score the published objects of a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
     with ``pictures``, ``pictures/*.jpg`` into ``out``.
 
     Args:
@@ -63,17 +63,12 @@ def evaluate_recording(
         labels: file of :mod:`.labels`, in the recording's world frame.
         config: of the replay.
         objects: ``objects.json`` of an earlier direct replay instead of a new one.
-        max_frames: replay no more.
+        max_frames: largest number of frames to replay.
         on_progress: called after every frame of the replay.
 
-    Returns:
-        The figures of :meth:`.RecordingScore.metrics`.
-
-    Raises:
-        LabelError: a label file that can't be used.
-        RecordingError: a recording that can't be read.
-        ValueError: ``objects`` that hold none, or a recording whose map stays empty.
-        OSError: what can't be opened or written.
+    Returns the figures of :meth:`.RecordingScore.metrics`. Raises :class:`LabelError` for an invalid label file,
+    ``RecordingError`` for an unreadable recording, ``ValueError`` for ``objects`` without objects or a replay with an
+    empty map, ``OSError`` for files that cannot be opened or written.
     """
     wanted = read_labels(labels)  # first: a replay takes longer
     source = open_recording(recording)
@@ -103,7 +98,7 @@ def _replayed(
 
 
 def _read(path: Path) -> tuple[SceneObject, ...]:
-    """Objects of an earlier replay; where their map was not the world, ``timings.json`` says so."""
+    """Objects of an earlier replay, moved to the world frame as ``timings.json`` says."""
     beside = path.with_name("timings.json")
     T_world_map = np.eye(4)
     if beside.is_file():
@@ -136,7 +131,7 @@ class _Sight:
 
 
 def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, folder: Path) -> dict[str, str]:
-    """One crop of the frame that shows it best for each judged object and each missed thing; file names by key."""
+    """Draw a crop of the best frame for each scored object and each missed one; file names by key."""
     sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.verdicts}
     for row in score.missed():
         thing = score.things[row]
@@ -169,7 +164,7 @@ def _file_name(judged: ObjectVerdict) -> str:
 
 
 def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
-    """(8, 2) pixels of the corners, None where one lies behind the camera."""
+    """(8, 2) pixels of the corners; None where one is behind the camera."""
     camera = frame.frame.intrinsics
     points = transform_points(invert_transform(frame.T_world_camera), box_corners(box[None])[0])
     if points[:, 2].min() < 0.1:
@@ -180,7 +175,7 @@ def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] 
 
 
 def _visible(box: NDArray[np.float64], frame: PosedFrame) -> float:
-    """How well a frame shows a box: how much of it lies in the image, and a little how large; 0 = not at all."""
+    """How well a frame shows a box: mainly the share of it that is in the image, then its size; 0 = not at all."""
     pixels = _pixels(box, frame)
     if pixels is None:
         return 0.0

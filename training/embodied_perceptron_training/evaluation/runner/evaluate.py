@@ -60,31 +60,18 @@ NEEDS = {  # task -> (head, what it is called)
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """What to evaluate; plain values, so that they can be sent to worker processes.
+    """What to evaluate; plain values, so that they can be sent to worker processes."""
 
-    Attributes:
-        data: folder in EmbodiedScan's layout.
-        split: train, val or test.
-        weights: shipped name or path.
-        tasks: of :data:`TASKS`.
-        scenes: number of scenes, from the first; None = all.
-        views: per scene, evenly spaced.
-        prompts: sentences of ``embodiedscan_<split>_<prompts>.json``.
-        turn_seed: of a random turn and move of every scene; None = no motion.
-        window_m: edge of a prediction window; larger scenes take overlapping windows.
-        frequent: count only this many of EmbodiedScan's most frequent classes; 0 = all.
-    """
-
-    data: str
-    split: str
-    weights: str
-    tasks: tuple[str, ...]
-    scenes: int | None = None
-    views: int = 20
-    turn_seed: int | None = None
-    prompts: str = "vg"
-    window_m: float = WINDOW_M
-    frequent: int = 0
+    data: str  # folder in EmbodiedScan's layout
+    split: str  # train, val or test
+    weights: str  # shipped name or path
+    tasks: tuple[str, ...]  # of :data:`TASKS`
+    scenes: int | None = None  # number of scenes, from the first; None = all
+    views: int = 20  # per scene, evenly spaced
+    turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
+    prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
+    window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
+    frequent: int = 0  # count only this many of EmbodiedScan's most frequent classes; 0 = all
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -98,24 +85,15 @@ class EvaluationSpec:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Figures and their sources.
+    """Figures and their sources."""
 
-    Attributes:
-        spec: what was evaluated.
-        figures: flat, in percent.
-        results: per scene.
-        skipped: unreadable scene -> reason.
-        known_classes, true_classes: detection classes of the network, and of the truth.
-        seconds: total wall time.
-    """
-
-    spec: EvaluationSpec
-    figures: dict[str, float]
-    results: list[SceneResult]
-    skipped: dict[str, str]
-    known_classes: tuple[str, ...]
+    spec: EvaluationSpec  # what was evaluated
+    figures: dict[str, float]  # flat, in percent
+    results: list[SceneResult]  # per scene
+    skipped: dict[str, str]  # unreadable scene -> reason
+    known_classes: tuple[str, ...]  # known_classes, true_classes: detection classes of the network, and of the truth
     true_classes: tuple[str, ...]
-    seconds: float
+    seconds: float  # total wall time
 
 
 def evaluate(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from embodied_perceptron.apps.progress import TaskProgress
+
 from embodied_perceptron_training.processes import Cluster, ClusterError, Workers, spread
 
 Result = TypeVar("Result")

@@ -24,34 +24,22 @@ from embodied_perceptron_training.evaluation.runner.parallel import EvaluationEr
 
 LAYOUT = "page.yaml"
 METRICS, RUN = "metrics.json", "run.json"
-README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron results` -->", "<!-- results: end -->"
+README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron dev results` -->", "<!-- results: end -->"
 
 
 @dataclass(frozen=True)
 class Record:
-    """Figures printed by one command.
+    """Figures printed by one command."""
 
-    Attributes:
-        command: prints them again.
-        version: of the project.
-        commit: of the repository, abbreviated; empty where unknown.
-        machine: description of the machine.
-        date: as 2026-11-27.
-        figures: name -> value, as in the command's JSON file; see :func:`flat_figures`.
-        data: description of the data; empty where the command tells it.
-        notes: remarks for readers of the figures.
-        weights: digest of the scored tensors; empty where there are none.
-    """
-
-    command: str
-    version: str
-    commit: str
-    machine: str
-    date: str
-    figures: Mapping[str, float]
-    data: str = ""
-    notes: Sequence[str] = ()
-    weights: str = ""
+    command: str  # prints them again
+    version: str  # of the project
+    commit: str  # of the repository, abbreviated; empty where unknown
+    machine: str  # description of the machine
+    date: str  # as 2026-11-27
+    figures: Mapping[str, float]  # name -> value, as in the command's JSON file; see :func:`flat_figures`
+    data: str = ""  # description of the data; empty where the command tells it
+    notes: Sequence[str] = ()  # remarks for readers of the figures
+    weights: str = ""  # digest of the scored tensors; empty where there are none
 
 
 @dataclass(frozen=True)

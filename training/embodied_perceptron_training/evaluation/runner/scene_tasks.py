@@ -114,21 +114,13 @@ _LIMIT = max(RANKS)
 
 @dataclass(eq=False)
 class GroundingResult:
-    """Answers about one scene.
+    """Answers about one scene, as deployed unless ``queries`` says otherwise; queries are in the order of the prompts."""
 
-    Attributes:
-        queries: per variant, in the order of the prompts.
-        statuses: of the deployed answers to sentences that have a target.
-        negatives: the same for sentences without a target.
-        skipped: number of sentences about objects that no used view shows.
-        objects: in the map when it was queried, as predictions.
-    """
-
-    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
-    statuses: Counter[str] = field(default_factory=Counter)
-    negatives: Counter[str] = field(default_factory=Counter)
-    skipped: int = 0
-    objects: tuple[SceneObject, ...] = ()
+    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})  # by variant
+    statuses: Counter[str] = field(default_factory=Counter)  # for sentences that have a target
+    negatives: Counter[str] = field(default_factory=Counter)  # the same for sentences without a target
+    skipped: int = 0  # number of sentences about objects that no used view shows
+    objects: tuple[SceneObject, ...] = ()  # in the map when it was queried, as predictions
 
 
 def ground_scene(
@@ -212,29 +204,18 @@ Sample = tuple[str, SceneBoxes, SceneBoxes]  # name, predicted, true
 
 @dataclass(eq=False)
 class SceneResult:
-    """Predictions and truth of one scene.
+    """Predictions and truth of one scene; ``boxes`` and ``occupancy`` hold samples by task, ``boxes`` with grounding
+    also the map's ``objects``."""
 
-    Attributes:
-        name: sample_idx.
-        boxes: samples by task; with grounding also ``objects``, those in the map when it was queried.
-        occupancy: samples by task.
-        grounding: answers, if the task was asked for.
-        seconds: wall time by stage.
-        windows: number of windows of the whole scene.
-        unusable_views: number of views without usable depth.
-        sensor: of depth, where the data name it.
-        outside: number of publishable boxes with names that the benchmark lacks, by name.
-    """
-
-    name: str
+    name: str  # sample_idx
     boxes: dict[str, list[Sample]] = field(default_factory=dict)
     occupancy: dict[str, list[SceneOccupancy]] = field(default_factory=dict)
     grounding: GroundingResult | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    windows: int = 0
-    unusable_views: int = 0
-    sensor: str = ""
-    outside: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage
+    windows: int = 0  # number of windows of the whole scene
+    unusable_views: int = 0  # number of views without usable depth
+    sensor: str = ""  # of depth, where the data name it
+    outside: Counter[str] = field(default_factory=Counter)  # publishable boxes with names that the benchmark lacks
 
     def clock(self, stage: str, start: float) -> float:
         """Add the time since ``start`` to a stage; returns the time now."""

@@ -29,54 +29,33 @@ _CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
 
 @dataclass(frozen=True, eq=False)
 class OccupancyTruth:
-    """Labels of the benchmark's grid.
+    """Labels of the benchmark's grid."""
 
-    Attributes:
-        labels: (40, 40, 16) uint8, 0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 unknown.
-        seen: per used view (40, 40, 16) bool.
-        centers_m: (40 * 40 * 16, 3) world positions of the cells' centres, x slowest.
-    """
-
-    labels: NDArray[np.uint8]
-    seen: tuple[NDArray[np.bool_], ...]
-    centers_m: F64
+    labels: NDArray[np.uint8]  # (40, 40, 16) uint8, 0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 unknown
+    seen: tuple[NDArray[np.bool_], ...]  # per used view (40, 40, 16) bool
+    centers_m: F64  # (40 * 40 * 16, 3) world positions of the cells' centres, x slowest
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationScene:
-    """A loaded scan.
+    """A loaded scan; ``held_out`` and ``sensor`` as in
+    :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`."""
 
-    Attributes:
-        name: sample_idx.
-        frames: the used views in order.
-        boxes: (N, 9) truth of all instances, in the frames' world.
-        labels: (N,) their names, walls and floors included.
-        ids: (N,) their ids.
-        visible: per used view the rows of the instances that it shows.
-        T_world_scene: (4, 4) from the scan's own frame; the identity unless the scene was turned.
-        occupancy: None where the source has none.
-        prompts, negatives: sentences about this scene; ids as in ``ids``.
-        unlabelled: (U, 9) unnamed objects.
-        visible_unlabelled: per used view the rows of ``unlabelled`` that it shows.
-        held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
-        T_world_scan: (4, 4) from the frame of the source's files to the frames' world.
-    """
-
-    name: str
-    frames: tuple[PosedFrame, ...]
-    boxes: F64
-    labels: tuple[str, ...]
-    ids: NDArray[np.int64]
-    visible: tuple[frozenset[int], ...]
-    T_world_scene: F64
-    occupancy: OccupancyTruth | None = None
-    prompts: tuple[Prompt, ...] = ()
+    name: str  # sample_idx
+    frames: tuple[PosedFrame, ...]  # the used views in order
+    boxes: F64  # (N, 9) truth of all instances, in the frames' world
+    labels: tuple[str, ...]  # (N,) their names, walls and floors included
+    ids: NDArray[np.int64]  # (N,) their ids
+    visible: tuple[frozenset[int], ...]  # per used view the rows of the instances that it shows
+    T_world_scene: F64  # (4, 4) from the scan's own frame; the identity unless turned
+    occupancy: OccupancyTruth | None = None  # None where the source has none
+    prompts: tuple[Prompt, ...] = ()  # prompts, negatives: sentences about this scene; ids as in ``ids``
     negatives: tuple[Prompt, ...] = ()
-    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
-    visible_unlabelled: tuple[frozenset[int], ...] = ()
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))  # (U, 9) unnamed objects
+    visible_unlabelled: tuple[frozenset[int], ...] = ()  # per used view the visible rows of ``unlabelled``
     held_out: tuple[bool, ...] = ()
     sensor: str = ""
-    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
+    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))  # (4, 4) from the source's files to the frames' world
 
     def things(self, last: int | None = None) -> F64:
         """(M, 9) boxes of all objects, named or not, that the first ``last`` views show; without structure."""

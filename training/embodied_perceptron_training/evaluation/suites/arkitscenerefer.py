@@ -72,22 +72,15 @@ _ROUNDING_M = 1e-9  # a distance that is the threshold but for its last bits rea
 class Reference:
     """One expression about one object.
 
-    Attributes:
-        id: of the expression.
-        scene_id, object_id: scene and object.
-        description: the expression.
-        label: class of the object.
-        box: (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame.
-
     Raises ``ValueError`` naming the record and the fault.
     """
 
-    id: str
-    scene_id: str
+    id: str  # of the expression
+    scene_id: str  # scene_id, object_id: scene and object
     object_id: str
-    description: str
-    label: str
-    box: F64
+    description: str  # the expression
+    label: str  # class of the object
+    box: F64  # (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "box", check_box(self.box, f"record {self.id!r}: bbox"))

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 from embodied_perceptron_training.processes import Workers

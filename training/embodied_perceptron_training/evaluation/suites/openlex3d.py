@@ -97,20 +97,15 @@ def canonical(label: str) -> str:
 class TieredLabels:
     """Labels of one object.
 
-    Attributes:
-        object_id: in the scene.
-        synonyms, depictions, visually_similar: free text.
-        clutter: ids of objects around it.
-
     Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and a label that is blank
     or in two tiers.
     """
 
-    object_id: int
-    synonyms: tuple[str, ...]
+    object_id: int  # in the scene
+    synonyms: tuple[str, ...]  # synonyms, depictions, visually_similar: free text
     depictions: tuple[str, ...] = ()
     visually_similar: tuple[str, ...] = ()
-    clutter: tuple[int, ...] = ()
+    clutter: tuple[int, ...] = ()  # ids of objects around it
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -199,21 +194,13 @@ class PointTruth:
 
 @dataclass(frozen=True, eq=False)
 class PointPrediction:
-    """A map.
+    """A map."""
 
-    Attributes:
-        points_m: (N, 3) float64 metres.
-        features: (F, C) float64, not zero.
-        feature_of: (N,) int64 row of ``features`` for each point.
-        instance_of: (N,) int64 point set of each point, 0 .. I - 1; -1 = none.
-        instance_features: (I, C) float64 of the point sets.
-    """
-
-    points_m: F64
-    features: F64
-    feature_of: I64
-    instance_of: I64
-    instance_features: F64
+    points_m: F64  # (N, 3) float64 metres
+    features: F64  # (F, C) float64, not zero
+    feature_of: I64  # (N,) int64 row of ``features`` for each point
+    instance_of: I64  # (N,) int64 point set of each point, 0 .. I - 1; -1 = none
+    instance_features: F64  # (I, C) float64 of the point sets
 
     def __post_init__(self) -> None:
         _check_points(self.points_m, "predicted")
@@ -645,23 +632,14 @@ class OpenLexResult:
 
 @dataclass(frozen=True, eq=False)
 class ClosedSetExport:
-    """Points of a map with posteriors over class names.
+    """Points of a map with posteriors over class names."""
 
-    Attributes:
-        points_m: (N, 3).
-        posterior_of: (N,) row of ``posteriors``.
-        instance_of: (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none.
-        posteriors: (F, K) weights of the classes.
-        classes: K names.
-        objects: I.
-    """
-
-    points_m: F64
-    posterior_of: I64
-    instance_of: I64
-    posteriors: F64
-    classes: tuple[str, ...]
-    objects: int = 0
+    points_m: F64  # (N, 3)
+    posterior_of: I64  # (N,) row of ``posteriors``
+    instance_of: I64  # (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none
+    posteriors: F64  # (F, K) weights of the classes
+    classes: tuple[str, ...]  # K names
+    objects: int = 0  # I
 
     def embedded(self, embeddings: Prompts) -> PointPrediction:
         """The points with the posterior mean of the class embeddings as feature."""

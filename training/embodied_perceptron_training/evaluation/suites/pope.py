@@ -86,17 +86,12 @@ FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
 class ScenePresence:
     """Categories of a scene.
 
-    Attributes:
-        scene_id: name.
-        present: categories to ask for, each once.
-        unasked: categories in the scene that are not asked for.
-
     Raises ``ValueError`` naming the scene and a category that is listed twice or is not text.
     """
 
-    scene_id: str
-    present: tuple[str, ...]
-    unasked: tuple[str, ...] = ()
+    scene_id: str  # name
+    present: tuple[str, ...]  # categories to ask for, each once
+    unasked: tuple[str, ...] = ()  # categories in the scene that are not asked for
 
     def __post_init__(self) -> None:
         listed = [*self.present, *self.unasked]
@@ -124,17 +119,11 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class CategoryStatistics:
-    """How often categories occur, and occur together, in the scenes of a training set.
+    """How often categories occur, and occur together, in the scenes of a training set."""
 
-    Attributes:
-        categories: (K,) sorted names; negatives are taken from these.
-        scenes: (K,) int64 scenes that have each.
-        together: (K, K) int64 scenes that have both.
-    """
-
-    categories: tuple[str, ...]
-    scenes: NDArray[np.int64]
-    together: NDArray[np.int64]
+    categories: tuple[str, ...]  # (K,) sorted names; negatives are taken from these
+    scenes: NDArray[np.int64]  # (K,) int64 scenes that have each
+    together: NDArray[np.int64]  # (K, K) int64 scenes that have both
 
     @classmethod
     def of(cls, scenes: Iterable[ScenePresence]) -> CategoryStatistics:
@@ -225,7 +214,8 @@ def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict
 
 
 def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, str], bool]) -> list[bool]:
-    """Answers in the order of the questions, from those by (scene, category). Raises ``ValueError`` for a missing one."""
+    """Answers in the order of the questions, from those by (scene, category). Raises ``ValueError`` where one is
+    missing."""
     for q in questions:
         if (q.scene_id, q.category) not in answers:
             raise ValueError(f"no answer for {q.category!r} in scene {q.scene_id!r}")
@@ -311,19 +301,13 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GroundedQuestion:
-    """One question with its answer.
+    """One question with its answer."""
 
-    Attributes:
-        scene_id, kind, text: as in the file.
-        answer: True or False, or a number.
-        ids: annotation ids of the objects that the answer rests on.
-    """
-
-    scene_id: str
+    scene_id: str  # scene_id, kind, text: as in the file
     kind: str
     text: str
-    answer: bool | int
-    ids: tuple[int, ...] = ()
+    answer: bool | int  # True or False, or a number
+    ids: tuple[int, ...] = ()  # annotation ids of the objects that the answer rests on
 
     @property
     def is_number(self) -> bool:
@@ -454,24 +438,15 @@ MIN_PIXELS = 200  # with depth, in one view, of an instance of a category that i
 
 @dataclass(frozen=True, eq=False)
 class PopeResult:
-    """One scene.
+    """One scene."""
 
-    Attributes:
-        presence: its categories.
-        answers: by category.
-        questions, replies: of 3D-GRAND's kinds.
-        boxes: (9,) of each object by its annotation id.
-        states: the true ones, and those of the published objects.
-        dense: grounding of the phrases of descriptions.
-    """
-
-    presence: ScenePresence
-    answers: dict[str, bool]
-    questions: tuple[GroundedQuestion, ...] = ()
+    presence: ScenePresence  # its categories
+    answers: dict[str, bool]  # by category
+    questions: tuple[GroundedQuestion, ...] = ()  # questions, replies: of 3D-GRAND's kinds
     replies: tuple[GroundedReply, ...] = ()
-    boxes: dict[int, F64] = field(default_factory=dict)
-    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
-    dense: DenseScore = field(default_factory=DenseScore)
+    boxes: dict[int, F64] = field(default_factory=dict)  # (9,) of each object by its annotation id
+    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())  # true, predicted
+    dense: DenseScore = field(default_factory=DenseScore)  # grounding of the phrases of descriptions
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:

@@ -34,21 +34,13 @@ TRIM = 0.05  # dropped at each end, per axis
 
 @dataclass(frozen=True, eq=False)
 class Detection2d:
-    """A 2-D detection in one view.
+    """A 2-D detection in one view."""
 
-    Attributes:
-        view: number of the view.
-        label: class name.
-        box: (4,) float64 u0 v0 u1 v1 in pixels, u1 and v1 exclusive.
-        mask: (H, W) bool.
-        score: in [0, 1].
-    """
-
-    view: int
-    label: str
-    box: F64
-    mask: NDArray[np.bool_]
-    score: float = 1.0
+    view: int  # number of the view
+    label: str  # class name
+    box: F64  # (4,) float64 u0 v0 u1 v1 in pixels, u1 and v1 exclusive
+    mask: NDArray[np.bool_]  # (H, W) bool
+    score: float = 1.0  # in [0, 1]
 
     def __post_init__(self) -> None:
         if self.box.shape != (4,) or not np.isfinite(self.box).all() or not (self.box[2:] > self.box[:2]).all():
@@ -59,17 +51,11 @@ class Detection2d:
 
 @dataclass(frozen=True)
 class DetectorNoise:
-    """Faults of a detector.
+    """Faults of a detector."""
 
-    Attributes:
-        jitter: standard deviation of a box's edges, as a share of its size.
-        miss: share of instances that are not detected.
-        confuse: share of detections with another class.
-    """
-
-    jitter: float = 0.1
-    miss: float = 0.2
-    confuse: float = 0.1
+    jitter: float = 0.1  # standard deviation of a box's edges, as a share of its size
+    miss: float = 0.2  # share of instances that are not detected
+    confuse: float = 0.1  # share of detections with another class
 
     def __post_init__(self) -> None:
         for name in ("miss", "confuse"):
@@ -81,23 +67,14 @@ class DetectorNoise:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """Detections with hits at one location.
+    """Detections with hits at one location."""
 
-    Attributes:
-        label: class.
-        center_m: (3,) mean of the hits, world frame.
-        box: (6,) cx cy cz dx dy dz, axis-aligned.
-        hits: number of detections.
-        score: their mean score.
-        pixels: number of mask pixels of the box.
-    """
-
-    label: str
-    center_m: F64
-    box: F64
-    hits: int
-    score: float
-    pixels: int
+    label: str  # class
+    center_m: F64  # (3,) mean of the hits, world frame
+    box: F64  # (6,) cx cy cz dx dy dz, axis-aligned
+    hits: int  # number of detections
+    score: float  # their mean score
+    pixels: int  # number of mask pixels of the box
 
 
 # --------------------------------------------------------------------------------------------------------------------

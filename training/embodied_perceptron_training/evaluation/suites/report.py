@@ -48,7 +48,7 @@ def write_suite_report(
     skipped: Mapping[str, str],
     command: str = "",
 ) -> None:
-    """Write the three files into ``folder``, which is made when absent. Raises ``OSError`` when it cannot be written."""
+    """Write the three files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     rounded = {name: round(value, 9) for name, value in figures.items()}
     write_atomically(folder / METRICS, (json.dumps(rounded, indent=2) + "\n").encode())

@@ -66,19 +66,12 @@ _UNASKED = frozenset(("object",))
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a system in one picture.
+    """Predictions of a system in one picture."""
 
-    Attributes:
-        boxes: (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels.
-        scores: (N,).
-        labels: class names of the homes.
-        masks: (N, H, W) bool, of a 2-D system with masks.
-    """
-
-    boxes: F64
-    scores: F64
-    labels: tuple[str, ...]
-    masks: NDArray[np.bool_] | None = None
+    boxes: F64  # (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels
+    scores: F64  # (N,)
+    labels: tuple[str, ...]  # class names of the homes
+    masks: NDArray[np.bool_] | None = None  # (N, H, W) bool, of a 2-D system with masks
 
 
 class System(Protocol):
@@ -192,13 +185,13 @@ def curve_figures(ap: Sequence[float]) -> dict[str, float]:
 
 @dataclass
 class FactorResult:
-    """Results of one home, by (system, factor), then by level.
+    """Results of one home.
 
     Attributes:
-        ranked: pictures by level; masks of a system under its name and ``/masks``.
-        measured: the factor as measured in the pictures, by factor, then by level.
+        ranked: by (system[/masks], factor), level
+        measured: in the pictures, by factor, level
         views: number of targets shown, by factor.
-        unasked: targets whose class a system lacks, by (system, factor).
+        unasked: targets without a name, by (system, factor)
     """
 
     ranked: dict[tuple[str, str], list[list[Ranked]]] = field(default_factory=dict)
@@ -327,17 +320,11 @@ def _iou_px(a: F64, b: F64) -> F64:
 
 @dataclass(frozen=True)
 class RobustnessSpec:
-    """What to run on; plain values, so that they can be sent to worker processes.
+    """What to run on; plain values, so that they can be sent to worker processes."""
 
-    Attributes:
-        suite: data, split, weights, scenes; ``views`` is the number of targets of each home and factor.
-        levels: of each factor.
-        detector, layout: ONNX file of a 2-D detector to score too; "" = none.
-    """
-
-    suite: SuiteSpec
-    levels: int = DEFAULT_LEVELS
-    detector: str = ""
+    suite: SuiteSpec  # data, split, weights, scenes; ``views`` is the number of targets of each home and factor
+    levels: int = DEFAULT_LEVELS  # of each factor
+    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to score too; "" = none
     layout: str = ""
 
     def __post_init__(self) -> None:
@@ -376,7 +363,7 @@ def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
 
 
 def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
-    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``, of its masks under ``detector/masks/``."""
+    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``, of masks under ``detector/masks/``."""
     return {
         f"{name}/{figure}": value for name, ap in curves(results).items() for figure, value in curve_figures(ap).items()
     }
