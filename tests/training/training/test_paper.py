@@ -31,7 +31,7 @@ from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.description import losses
 from embodied_perceptron_training.training.losses import same
-from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion, voxel_losses
 from embodied_perceptron_training.training.optimization import parameter_groups
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points
 from embodied_perceptron_training.training.run_folder import RunFolder
@@ -109,14 +109,14 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
         network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
     )
     run = TrainingRun.of({}, task="grounding", preset="paper")
-    terms = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
+    terms = voxel_losses(voxel_criterion(run), passed, same)  # type: ignore[arg-type]
     assert set(terms) == {"class", "box", "contrastive", "selection"}
     terms["contrastive"].backward()
     alignment = network.grounding.head.alignment
     for side in (alignment.query, alignment.token):
         assert float(side[0].weight.grad.abs().sum()) > 0
     without = dataclasses.replace(voxel_criterion(run), contrastive_weight=0.0)
-    assert "contrastive" not in VoxelObjective(without)(passed, same)  # type: ignore[arg-type]
+    assert "contrastive" not in voxel_losses(without, passed, same)  # type: ignore[arg-type]
     dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
     with pytest.raises(ValueError, match="only the projected alignment"):
         dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]

@@ -28,8 +28,7 @@ from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.session import train_run
-from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.tasks import SceneTask, build_task, train_run
 from embodied_perceptron_training.training.trainer import MINUTES
 from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun
 

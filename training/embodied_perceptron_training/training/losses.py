@@ -114,17 +114,6 @@ def sigmoid_focal(logits: Tensor, targets: Tensor, alpha: float = 0.25, gamma: f
 # boxes
 
 
-def corner_chamfer(predicted: BoxParts, target: BoxParts, two_sided: bool = False) -> Tensor:
-    """(N,) mean over a predicted box's corners of the L1 distance to the nearest corner of its target.
-
-    Not the distance of like corners: a box has many descriptions (turn it by 90 degrees and swap two sizes), and a
-    nearest corner does not depend on which one was annotated. ``two_sided`` averages with the other direction, which
-    also sees target corners that no predicted corner is near to.
-    """
-    distance = (predicted.corners()[:, :, None] - target.corners()[:, None, :]).abs().sum(-1)  # (N, 8, 8)
-    return _chamfer(distance, two_sided)
-
-
 def _chamfer(distance: Tensor, two_sided: bool) -> Tensor:
     """(..., 8, 8) distances of predicted corners (rows) to those of targets -> (...)."""
     forward = distance.amin(-1).mean(-1)
@@ -235,12 +224,6 @@ class OccupancySums(NamedTuple):
         )
 
 
-def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> Tensor:
-    """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
-    and specificity; mean over the classes present. 0 when everything is ignored."""
-    return semantic_terms(OccupancySums.of(logits, target).classes, reduce)
-
-
 def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
     """:func:`semantic_affinity` of (..., 4, C) :attr:`OccupancySums.classes` -> (...)."""
     hit, predicted, there, number = shared(sums, reduce).unbind(-2)
@@ -258,18 +241,6 @@ def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
     present = there > 0  # in any process
     terms = terms[0] + terms[1] + terms[2].masked_fill(others <= 0, 0.0)
     return terms.masked_fill(~present, 0.0).sum(-1) / present.sum(-1).clamp_min(1)
-
-
-def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
-    """The same for occupied (label > 0) against free -> scalar. Logits (B, C, ...), or (B, ...) of "occupied".
-
-    A term without a single voxel to measure it on is left out. The release instead divides by a small number and takes
-    the logarithm of the resulting 0, which adds a constant 100 without gradient: ``released=True``.
-    """
-    if logits.ndim == target.ndim:
-        logits = torch.stack([torch.zeros_like(logits), logits], 1)
-        target = torch.where(target == OCCUPANCY_IGNORED, target, (target > 0).to(target.dtype))
-    return geometric_terms(OccupancySums.of(logits, target).filled, released, reduce)
 
 
 def geometric_terms(sums: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:

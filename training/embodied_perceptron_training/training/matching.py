@@ -199,13 +199,6 @@ class BatchAssignment:
         return BatchAssignment(row, box, scene, centerness, taken, self.level)
 
 
-def centerness_of(face_distances: Tensor) -> Tensor:
-    """(..., 6) distances to the faces -x +x -y +y -z +z, all positive -> (...) 1 at the centre, 0 on a face."""
-    low, high = face_distances[..., 0::2], face_distances[..., 1::2]
-    ratio = torch.minimum(low, high) / torch.maximum(low, high)
-    return torch.sqrt(ratio.prod(-1))
-
-
 def assign_points(
     points: list[Tensor],
     boxes: Tensor,

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.weights.checkpoint import load_into
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.training.losses import Losses, Reduce
-from embodied_perceptron_training.training.samples import SceneSample
+from embodied_perceptron_training.training.samples import SceneSample, SceneSource
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 
@@ -89,22 +89,6 @@ def label_proposals(seen: Proposals, truth: Tensor, labels: Tensor, num_classes:
     return LabelledProposals(seen, overlap_targets(iou, labels, num_classes).float())
 
 
-class Windows(Protocol):
-    """Where windows come from."""
-
-    def __len__(self) -> int:
-        """Scenes."""
-        ...
-
-    def name(self, index: int) -> str:
-        """Of a scene, and of how windows are cut of it: another name for other windows."""
-        ...
-
-    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
-        """A window of a scene. Raises :class:`SampleError`."""
-        ...
-
-
 class ProposalWindows:
     """Samples: proposals in some of the ``windows`` of one scene.
 
@@ -115,7 +99,7 @@ class ProposalWindows:
         windows: per scene; number ``k`` of a scene is always the same.
     """
 
-    def __init__(self, source: Windows, network: PerceptionNetwork, folder: Path, windows: int) -> None:
+    def __init__(self, source: SceneSource, network: PerceptionNetwork, folder: Path, windows: int) -> None:
         self._source = source
         self._network = network
         self._folder = folder

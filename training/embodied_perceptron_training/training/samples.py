@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +19,7 @@ from embodied_perceptron.nn.text_encoder import tokens_between
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import Prompt
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Prompt
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
@@ -31,9 +32,11 @@ from embodied_perceptron_training.training.prepared_scenes import (
     resize_projections,
     sample_points,
 )
+from embodied_perceptron_training.training.task import SampleError
 
 ViewChoice = Literal["all", "prefix", "one"]
 _SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
+_WINDOWS = 8  # drawn before a scene counts as empty: some are behind a wall
 _FIRST_VIEWS = 3  # make the smallest map of some first views
 
 
@@ -357,6 +360,45 @@ class SampleMaker:
             torch.tensor([viewer[0], viewer[1], floor_z_m], dtype=torch.float32),
             math.atan2(ahead[1], ahead[0]),
         )
+
+
+class SceneSource:
+    """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
+    window. A window that shows nothing is drawn again, but ``validating`` it is the question, and nothing an answer."""
+
+    def __init__(
+        self,
+        cache: SceneCache,
+        maker: SampleMaker,
+        repeat: int,
+        order: Sequence[int] | None = None,
+        validating: bool = False,
+    ) -> None:
+        self.cache = cache
+        self._validating = validating
+        self.maker = maker
+        self.repeat = repeat
+        self._order = range(len(cache)) if order is None else order
+
+    def __len__(self) -> int:
+        return len(self._order) * self.repeat
+
+    def name(self, index: int) -> str:
+        """Of the scene of sample ``index``, and of how windows are cut of it."""
+        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
+
+    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
+        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
+        scene = self._order[index % len(self._order)]
+        try:
+            prepared = self.cache[scene]
+            for _ in range(_WINDOWS):
+                sample = self.maker.make(prepared, rng)
+                if len(sample.coords) or self._validating:
+                    return sample
+        except (DatasetError, OSError) as error:
+            raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
+        raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
 
 
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:

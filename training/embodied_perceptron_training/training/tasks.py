@@ -13,7 +13,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,15 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, compared, network_config
+from embodied_perceptron.nn.occupancy import EMPTY
+from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
@@ -44,19 +50,26 @@ from embodied_perceptron_training.training.images import (
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
+from embodied_perceptron_training.training.optimization import Processes
 from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
-from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
+from embodied_perceptron_training.training.samples import (
+    SampleMaker,
+    SceneSample,
+    SceneSource,
+    Sentences,
+    ViewChoice,
+    WindowSpec,
+)
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
-from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask
+from embodied_perceptron_training.training.task import JoinedSources, TrainingTask
+from embodied_perceptron_training.training.trainer import Trainer, TrainingOutcome
 from embodied_perceptron_training.training.training_run import TrainingRun
-from embodied_perceptron_training.training.validation import ValidationMetrics
 
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
 _EVERY_VIEW = 1_000_000
-_WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
 @dataclass(frozen=True)
@@ -136,45 +149,6 @@ def motion_range(run: TrainingRun, config: NetworkConfig) -> MotionRange | None:
     """How scenes are moved in training: networks that see places in the world (``paper``) as the paper moves them,
     others as option ``turns`` says. None = not at all."""
     return PAPER[run.task].motion if config.inputs == "xyz" else MOTIONS[run.augmentation.motion]
-
-
-class SceneSource:
-    """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
-    window. A window that shows nothing is drawn again, but ``validating`` it is the question, and nothing an answer."""
-
-    def __init__(
-        self,
-        cache: SceneCache,
-        maker: SampleMaker,
-        repeat: int,
-        order: Sequence[int] | None = None,
-        validating: bool = False,
-    ) -> None:
-        self.cache = cache
-        self._validating = validating
-        self.maker = maker
-        self.repeat = repeat
-        self._order = range(len(cache)) if order is None else order
-
-    def __len__(self) -> int:
-        return len(self._order) * self.repeat
-
-    def name(self, index: int) -> str:
-        """Of the scene of sample ``index``, and of how windows are cut of it."""
-        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
-
-    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
-        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        scene = self._order[index % len(self._order)]
-        try:
-            prepared = self.cache[scene]
-            for _ in range(_WINDOWS):
-                sample = self.maker.make(prepared, rng)
-                if len(sample.coords) or self._validating:
-                    return sample
-        except (DatasetError, OSError) as error:
-            raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
-        raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
 
 
 class WholeNetwork:
@@ -556,3 +530,112 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         folders = ", ".join(str(dataset.root) for dataset in datasets)
         raise DatasetError(f"{folders}: no instance of split train has a detection class")
     return classes
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Validation.
+
+
+class ValidationMetrics:
+    """Predictions and truth of one sample after the other, and their figures.
+
+    Args:
+        network: whose heads predict.
+        classes: of its boxes.
+        heads: that are scored, of those that the network has.
+    """
+
+    def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...], heads: Collection[str] = TASKS) -> None:
+        self._heads = {h for h in heads if getattr(network, h) is not None}
+        self._classes = classes
+        self._found: dict[str, SceneBoxes] = {}
+        self._truth: dict[str, SceneBoxes] = {}
+        self._occupancies: list[SceneOccupancy] = []
+        self._queries: list[GroundingQuery] = []
+
+    def add(self, sample: SceneSample, passed: ScenePass | None) -> None:
+        """``passed``: the pass over the sample alone, on any device, the ``sample`` itself being on the CPU; None where
+        it shows nothing: then nothing is found, and cells are free."""
+        if "detection" in self._heads:
+            self._found[sample.name] = _boxes(passed, len(self._classes))
+            named = sample.labels.numpy() < len(self._classes)
+            self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy()[named], sample.labels.numpy()[named])
+        if "occupancy" in self._heads and sample.occupancy is not None:
+            predicted = torch.full_like(sample.occupancy, EMPTY)
+            if passed is not None:
+                (logits,) = passed.occupancy([0], scales=1)
+                predicted = logits[0].argmax(0).cpu()
+            self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
+        if "grounding" in self._heads and sample.sentences is not None:
+            self._queries.extend(_answers(passed, sample.sentences))
+
+    def figures(self) -> dict[str, float]:
+        """In percent, of the heads that there is truth for."""
+        figures: dict[str, float] = {}
+        if any(len(t.boxes) for t in self._truth.values()):
+            all_figures = detection_metrics(self._found, self._truth, self._classes)
+            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            figures.update({k: v for k, v in all_figures.items() if k in wanted})
+        if self._occupancies:
+            figures["mIoU"] = occupancy_metrics(self._occupancies, OCCUPANCY_CLASSES)["mIoU"]
+        if self._queries:
+            figures["top1_acc25"] = grounding_metrics(self._queries)["top1_acc25"]
+        return figures
+
+
+def _boxes(passed: ScenePass | None, classes: int) -> SceneBoxes:
+    """Decoded boxes with a name of a pass over one sample; none without a pass."""
+    if passed is None:
+        return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
+    (boxes,) = passed.network.boxes(passed.features)
+    box, label, score = (v.cpu().numpy() for v in (boxes.boxes.double(), boxes.labels, boxes.scores))
+    named = label < classes
+    return SceneBoxes(box[named], label[named], score[named])
+
+
+def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:
+    """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
+    is seen."""
+    out = None if passed is None else passed.answers()
+    if out is None:
+        return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
+    queries = []
+    for b, (words, true) in enumerate(zip(sentences.named, sentences.boxes, strict=True)):
+        scores = out.logits[-1, b].sigmoid()[:, words.to(out.logits.device)].mean(1)
+        scores = scores.masked_fill(~out.query_valid[b], -1.0)
+        best = scores.argsort(descending=True, stable=True)[:10]
+        best = best[out.query_valid[b, best]]
+        queries.append(GroundingQuery(out.boxes[-1, b, best].double().cpu().numpy(), true.double().numpy(), {}))
+    return queries
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A whole training.
+
+
+def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> TrainingOutcome:
+    """Build the task of ``run`` and train it in ``folder``.
+
+    Args:
+        run: all knobs.
+        folder: of the run's files.
+        resume: go on with the run in ``folder``.
+        quiet: no progress.
+
+    Raises what the task, the folder and the loop raise.
+    """
+    processes = Processes.start(run.execution.device)
+    try:
+        command = _command(processes.world)
+        information = {"request": run.to_json()["request"], "processes": processes.world, "command": command}
+        return Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
+    finally:
+        processes.stop()
+
+
+def _command(processes: int) -> str:
+    """The command line, as somebody else would type it."""
+    program = ["embodied-perceptron"]
+    if processes > 1:
+        program = ["torchrun", "--nproc-per-node", str(processes), "-m", "embodied_perceptron.apps.cli"]
+    return shlex.join([*program, *sys.argv[1:]])

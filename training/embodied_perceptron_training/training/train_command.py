@@ -104,7 +104,7 @@ def train(**given: Any) -> None:
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
     print_run = given.pop("print_run")
     with _loading(quiet or print_run):
-        from embodied_perceptron_training.training.session import train_run
+        from embodied_perceptron_training.training.tasks import train_run
     try:
         if print_run:
             typer.echo(_described(resume, given))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 
 from embodied_perceptron_training.processes import Cluster, ClusterError, Workers, spread
 
