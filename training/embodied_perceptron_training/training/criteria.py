@@ -1,8 +1,8 @@
-"""What each head is trained on. A criterion takes predictions and ground truth of a batch and returns named, weighted
-scalars whose sum is the loss; it holds no parameters.
+"""Criteria of the heads. A criterion takes predictions and ground truth of a batch and returns named, weighted scalars
+whose sum is the loss; it has no parameters.
 
-Normalisers (numbers of positives) pass through ``reduce``, which is the identity in one process and the mean over
-processes in distributed training, so that N processes see the losses of one process with the N-fold batch.
+Normalisers (numbers of positives) pass through ``reduce``: the identity in one process, the mean over processes in
+distributed training, so that N processes have the losses of one process with the N-fold batch.
 """
 
 from __future__ import annotations
@@ -53,15 +53,10 @@ DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class BoxTerms:
-    """A design of the box loss.
+    """A design of the box loss."""
 
-    Attributes:
-        corners: weights of the corner distances by centre, size, rotation alone and by the whole box.
-        l1: instead of them centre, size and rotation as numbers, see :func:`l1_box_loss`; None = not so.
-    """
-
-    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    l1: Literal["angles", "matrix", "sincos"] | None = None
+    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # (center, size, rotation, whole box)
+    l1: Literal["angles", "matrix", "sincos"] | None = None  # :func:`l1_box_loss` instead
 
 
 BOX_LOSSES: Mapping[str, BoxTerms] = {
@@ -81,32 +76,20 @@ BOX_LOSSES: Mapping[str, BoxTerms] = {
 
 @dataclass(frozen=True)
 class DetectionPrediction:
-    """The detection head's output for a batch, its levels concatenated, finest first, in each the scenes in order.
+    """The detection head's output for a batch; its levels concatenated, finest first, each with the scenes in order."""
 
-    Attributes:
-        points: per level (N_l, 3) metres.
-        centerness: (P,) logits.
-        boxes: P decoded boxes.
-        class_logits: (P, C).
-        reaches: half the edge of a cell of each level, metres; needed where there are object logits.
-        object_logits: per level (N_l,), or None where a level has none.
-        presence_logits: (P,), or None where the head has none.
-        bounds: per level the B + 1 ends of the scenes' rows; None = one scene.
-        votes: of a head whose sites vote.
-    """
-
-    points: list[Tensor]
-    centerness: Tensor
-    boxes: BoxParts
-    class_logits: Tensor
-    reaches: list[float] = field(default_factory=list)
-    object_logits: list[Tensor | None] = field(default_factory=list)
-    presence_logits: Tensor | None = None
-    bounds: list[list[int]] | None = None
-    votes: Votes | None = None
+    points: list[Tensor]  # per level (N_l, 3) metres
+    centerness: Tensor  # (P,) logits
+    boxes: BoxParts  # P decoded boxes
+    class_logits: Tensor  # (P, C)
+    reaches: list[float] = field(default_factory=list)  # half a cell's edge per level, metres
+    object_logits: list[Tensor | None] = field(default_factory=list)  # per level (N_l,) or None
+    presence_logits: Tensor | None = None  # (P,), if the head has presence
+    bounds: list[list[int]] | None = None  # per level B + 1 ends of the scenes' rows; None = one scene
+    votes: Votes | None = None  # of a head whose sites vote
 
     def scenes(self) -> ScenePoints:
-        """The points of each scene beside each other."""
+        """The points by scene."""
         points = self.points or [self.class_logits.new_zeros(0, 3)]
         return ScenePoints.of(points, self.bounds or [[0, len(p)] for p in points])
 
@@ -115,7 +98,7 @@ _parts = full_precision(faces_to_parts)
 
 
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
-    """Of batched levels, finest first; ``voxel_size_m`` of an input site."""
+    """Prediction of batched levels, finest first; ``voxel_size_m``: of an input site."""
     geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
     presence = [p for level in levels if (p := level.presence_logits) is not None]
     return DetectionPrediction(
@@ -133,8 +116,8 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
 
 @dataclass(frozen=True)
 class BoxTarget:
-    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels; the number of classes stands for a thing that
-    none of them names: its centre and its box are learned, and that it is there by a head that knows presence."""
+    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels. The label ``num_classes`` stands for an object
+    without a class: its centre, box and presence are learned."""
 
     boxes: Tensor
     labels: Tensor
@@ -142,35 +125,26 @@ class BoxTarget:
 
 @dataclass(frozen=True)
 class DetectionCriterion:
-    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes.
+    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes. Normalised by the
+    positives of the whole batch, or (as released) of each scene, then the mean over scenes."""
 
-    Attributes:
-        min_points, top_points, min_size_m: see :func:`assign_batch`.
-        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        box: the design of the box loss.
-        two_sided: corner distances in both directions.
-        normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
-        released: restore the faults of the released assignment.
-        reduce: mean of a value over processes.
-    """
-
-    min_points: int = 27
+    min_points: int = 27  # as top_points and min_size_m, see :func:`assign_batch`
     top_points: int = 18
     min_size_m: float = 0.0
-    iou_weight: float = 0.0
-    box: BoxTerms = BOX_LOSSES["decoupled"]
-    two_sided: bool = False
+    iou_weight: float = 0.0  # of an additional rotated IoU loss
+    box: BoxTerms = BOX_LOSSES["decoupled"]  # the design of the box loss
+    two_sided: bool = False  # corner distances in both directions
     normalize: Literal["batch", "scene"] = "batch"
-    released: bool = False
-    reduce: Reduce = same
+    released: bool = False  # restore the faults of the released assignment
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center"[, "box"][, "iou"][, "presence"][, "votes"][, "object"]}``; without positives only
-        "class", "presence" and "object" count. What no box is learned at is computed along on a device, where to know
-        how much there is would be to wait, and does not count.
+        "class", "presence" and "object" count. On a device, unassigned points are computed and masked, since reading
+        their number would synchronise.
 
-        Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
+        Raises ``ValueError`` for targets that do not fit; their values are checked on the CPU only.
         """
         logits = prediction.class_logits
         points = prediction.scenes()
@@ -223,11 +197,11 @@ class DetectionCriterion:
     def _object_losses(
         self, prediction: DetectionPrediction, points: ScenePoints, truth: PaddedBoxes, level: Tensor
     ) -> Losses:
-        """Binary cross entropy of "an object that a finer level learns reaches into this cell", the mean over each
+        """Binary cross entropy of "an object learned on a finer level reaches into this cell", the mean over each
         level's cells, then levels.
 
-        The score says which sites of the next finer level are kept. What is learned here or above does not need them:
-        if a bed's thousand sites were kept as well, pictures and plants would be pruned for it.
+        The score selects the sites of the next finer level. Objects learned on this level or a coarser one do not need
+        them: keeping a bed's thousand sites would prune pictures and plants.
         """
         known = [i for i, logits in enumerate(prediction.object_logits) if logits is not None]
         if not known:
@@ -244,7 +218,7 @@ class DetectionCriterion:
 
 
 def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor:
-    """L1 distance of each vote to the middle of the smallest box that its site is in, the mean over sites in boxes."""
+    """L1 distance of each vote to the centre of the smallest box around its site, the mean over sites in boxes."""
     boxes, there = truth.boxes[votes.samples], truth.there[votes.samples]  # (N, G, 9), (N, G)
     offset = votes.points_m[:, None] - boxes[..., :3].to(votes.points_m)
     local = torch.einsum("ngij,ngi->ngj", truth.rotation[votes.samples].to(offset), offset)
@@ -260,7 +234,7 @@ def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor
 
 
 def _checked(target: BoxTarget, classes: int) -> Tensor:
-    """The labels of a scene. Raises ``ValueError`` for what does not fit."""
+    """The labels of a scene. Raises ``ValueError`` for a target that does not fit."""
     labels = target.labels
     bx.check_boxes(target.boxes, "ground truth boxes")
     if takes_loops(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
@@ -274,23 +248,15 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class OccupancyCriterion:
-    """Cross entropy and scene-class affinity on every scale; scale i counts ``scale_decay ** i``.
+    """Cross entropy and scene-class affinity on every scale; scale i has the weight ``scale_decay ** i``. A process
+    without samples passes grids of batch size 0."""
 
-    Attributes:
-        semantic, geometric: weights of the two affinity terms against cross entropy.
-        scale_decay: each coarser scale counts this much of the one before.
-        class_weights: of cross entropy, one per class, or None.
-        released: restore the released losses' faults (see :mod:`.losses`); its coarse targets are
-            :func:`released_coarse_labels`.
-        reduce: mean of a value over processes; a process without any sample passes grids without a sample.
-    """
-
-    semantic: float = 1.0
+    semantic: float = 1.0  # as geometric, weight of an affinity term against cross entropy
     geometric: float = 1.0
     scale_decay: float = 0.5
-    class_weights: tuple[float, ...] | None = None
-    released: bool = False
-    reduce: Reduce = same
+    class_weights: tuple[float, ...] | None = None  # of cross entropy, one per class
+    released: bool = False  # restore the released faults (see :mod:`.losses`, :func:`released_coarse_labels`)
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
@@ -324,21 +290,15 @@ class OccupancyCriterion:
 
 @dataclass(frozen=True)
 class GroundingLayer:
-    """One decoder layer's output for a batch.
+    """One decoder layer's output for a batch; embeddings are in the common space, None without alignment."""
 
-    Attributes:
-        token_logits: (B, Q, L) similarity of queries and tokens, -inf at padding.
-        boxes: (B, Q, 9).
-        query_embeddings, token_embeddings: (B, Q, D), (B, L, D) in the common space, or None without alignment.
-    """
-
-    token_logits: Tensor
-    boxes: Tensor
-    query_embeddings: Tensor | None = None
-    token_embeddings: Tensor | None = None
+    token_logits: Tensor  # (B, Q, L) similarity of queries and tokens, -inf at padding
+    boxes: Tensor  # (B, Q, 9)
+    query_embeddings: Tensor | None = None  # (B, Q, D)
+    token_embeddings: Tensor | None = None  # (B, L, D)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
-        """Both, of queries and tokens. Raises ``ValueError`` without alignment."""
+        """Embeddings of queries and tokens. Raises ``ValueError`` without alignment."""
         if self.query_embeddings is None or self.token_embeddings is None:
             raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
         return self.query_embeddings, self.token_embeddings
@@ -351,7 +311,7 @@ def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
 
 @dataclass(frozen=True)
 class GroundingTarget:
-    """What one sentence speaks of: (G, 9) boxes and (G, L) bool, the tokens that name each."""
+    """Targets of one sentence: (G, 9) boxes and (G, L) bool, the tokens that name each."""
 
     boxes: Tensor
     positive: Tensor
@@ -360,25 +320,16 @@ class GroundingTarget:
 @dataclass(frozen=True)
 class GroundingCriterion:
     """Hungarian matching per layer; focal loss of query-token similarity, decoupled corner Chamfer of matched boxes,
-    contrastive alignment; every layer is supervised.
-
-    Attributes:
-        matcher: costs.
-        class_weight, box_weight, contrastive_weight: of the three terms; contrastive needs embeddings, 0 leaves it out.
-        temperature: of the contrastive softmax.
-        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        two_sided: corner distances in both directions.
-        reduce: mean of a value over processes.
-    """
+    contrastive alignment (which needs embeddings); every layer is supervised. A term of weight 0 is left out."""
 
     matcher: QueryMatcher = field(default_factory=QueryMatcher)
     class_weight: float = 1.0
     box_weight: float = 1.0
     contrastive_weight: float = 0.0
-    temperature: float = 0.07
-    iou_weight: float = 0.0
-    two_sided: bool = False
-    reduce: Reduce = same
+    temperature: float = 0.07  # of the contrastive softmax
+    iou_weight: float = 0.0  # of an additional rotated IoU loss
+    two_sided: bool = False  # corner distances in both directions
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(
@@ -435,38 +386,25 @@ class GroundingCriterion:
 
 @dataclass(frozen=True, eq=False)
 class PointerOutput:
-    """Answers about some scenes, and what is right.
+    """Answers about some scenes, and their targets."""
 
-    Attributes:
-        output: S sentences, boxes in the world.
-        boxes: per sentence (G, 9) of what it means; none where that is not there.
-        named: (S, T) bool, the tokens that name it. pad: (S, T) True at padding.
-    """
-
-    output: ObjectGroundingOutput
-    boxes: Sequence[Tensor]
-    named: Tensor
-    pad: Tensor
+    output: ObjectGroundingOutput  # S sentences, boxes in the world
+    boxes: Sequence[Tensor]  # per sentence the (G, 9) targets, none where absent
+    named: Tensor  # (S, T) bool, the tokens that name the target
+    pad: Tensor  # (S, T) True at padding
 
 
 @dataclass(frozen=True)
 class PointerCriterion:
-    """Cross entropy of every token's shares; the mean over layers, then sentences.
+    """Cross entropy of every token's shares; the mean over layers, then sentences."""
 
-    Attributes:
-        min_iou: an object that overlaps what is meant by at least so much is right; of several each as far as it does.
-            Where none is, "none of these" is.
-        other_weight: of the words that do not name what is meant, together.
-        reduce: mean of a value over processes.
-    """
-
-    min_iou: float = 0.25
-    other_weight: float = 0.2
-    reduce: Reduce = same
+    min_iou: float = 0.25  # least overlap of a right object; without one, "none of these" is right
+    other_weight: float = 0.2  # of all words that do not name the target
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, answers: Sequence[PointerOutput], like: Tensor) -> Losses:
-        """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
+        """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor on the device."""
         number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)
         named, others = [like.new_zeros(())], [like.new_zeros(())]
         for answer in answers:
@@ -480,7 +418,7 @@ class PointerCriterion:
         return {"named": torch.stack(named).sum() / number, "others": torch.stack(others).sum() / number}
 
     def targets(self, answer: PointerOutput) -> Tensor:
-        """(S, 1 + Q) how the tokens that name what is meant are shared out: "none of these" first, then the objects."""
+        """(S, 1 + Q) target shares of the naming tokens: "none of these" first, then the objects by their overlap."""
         boxes, valid = answer.output.boxes[-1], answer.output.query_valid  # (S, Q, 9), (S, Q)
         counts = [len(b) for b in answer.boxes]
         best = boxes.new_zeros(boxes.shape[:2])
@@ -497,10 +435,10 @@ class PointerCriterion:
 
 
 def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The first row and the length of each of several runs, one behind the other."""
+    """First row and length of each of several consecutive runs."""
     return list(zip(itertools.accumulate(counts, initial=0), counts, strict=False))
 
 
 def _mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """(S, T) -> (S,) means over the masked tokens, 0 where there are none."""
+    """(S, T) -> (S,) means over the masked tokens, 0 without any."""
     return torch.where(mask, values, 0.0).sum(1) / mask.sum(1).clamp_min(1)

@@ -1,4 +1,4 @@
-"""What a training would do, as plain values, from what the training itself reads: ``train --print-run``."""
+"""``train --print-run``: settings of a training as plain values, read from the same sources as the training."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CORNER_TERMS = ("center", "size", "rotation", "all")
 def describe(run: TrainingRun) -> dict[str, Any]:
     """One JSON object; no data are read and no network is built.
 
-    ``learning_rate`` is that of ``reference_batch`` samples a step, where the run has one. ``augmentation`` is None
-    where scenes stay as they are. Raises ``ValueError`` for tasks that are not over scenes.
+    ``learning_rate`` is for ``reference_batch`` samples per step, if the run has one. ``augmentation`` is None without
+    motion. Raises ``ValueError`` for tasks that are not over scenes.
     """
     if run.task not in TASK_KINDS:
         raise ValueError(f"--print-run describes tasks over scenes ({', '.join(TASK_KINDS)}), got {run.task!r}")
@@ -50,7 +50,7 @@ def describe(run: TrainingRun) -> dict[str, Any]:
 
 
 def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
-    """Name of each term -> its weight in the sum that is minimised; corner distances one by one."""
+    """Name of each loss term -> its weight in the sum; corner distances one by one."""
     found: dict[str, float] = {}
     if config.detection is not None:
         boxes, weight = detection_criterion(run), run.losses.detection
@@ -83,7 +83,7 @@ def _corners(name: str, weights: tuple[float, float, float, float], factor: floa
 
 
 def _weighted(prefix: str, terms: dict[str, float], weight: float) -> dict[str, float]:
-    """Without terms that count nothing."""
+    """Weighted terms, without those of weight zero."""
     return {prefix + name: weight * value for name, value in terms.items() if weight * value}
 
 
@@ -107,7 +107,7 @@ def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | 
 
 
 def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:
-    """The release gives it a learning rate of zero; here its token features are kept with the scenes."""
+    """The text encoder; frozen, as the release gives it a learning rate of zero, and its token features are cached."""
     if config.grounding is None:
         return None
     return {"name": config.grounding.text_encoder, "trainable": False, "learning_rate_factor": 0.0}

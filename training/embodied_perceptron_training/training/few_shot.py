@@ -64,17 +64,12 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class RoomPart:
-    """What the classifier reads in one window of a room.
+    """What the classifier reads in one window of a room."""
 
-    Attributes:
-        levels: raw predictions in the window's wall-aligned frame, without classes; features: (N, C) per level.
-        manhattan: that frame. core: where this window's boxes count, world.
-    """
-
-    levels: tuple[DetectionLevel, ...]
-    features: tuple[Tensor, ...]
-    manhattan: ManhattanFrame
-    core: Region
+    levels: tuple[DetectionLevel, ...]  # raw predictions in the window's wall-aligned frame, without classes
+    features: tuple[Tensor, ...]  # (N, C) per level
+    manhattan: ManhattanFrame  # that frame
+    core: Region  # where this window's boxes count, world
 
     def flat(self) -> Tensor:
         """(N, C) features of all levels, finest first."""
@@ -83,22 +78,14 @@ class RoomPart:
 
 @dataclass(frozen=True, eq=False)
 class RoomFeatures:
-    """A labelled room as the classifier sees it.
+    """A labelled room as the classifier sees it."""
 
-    Attributes:
-        name: of its source.
-        labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world.
-        parts: windows that cover the room.
-        found: (D, 9) all boxes of the network as it was, by whatever name.
-        doubtful: as of :class:`~.few_shot_classes.LabelledRoom`.
-    """
-
-    name: str
-    labels: tuple[str, ...]
+    name: str  # of its source
+    labels: tuple[str, ...]  # labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world
     boxes: F64
-    parts: tuple[RoomPart, ...]
-    found: F64
-    doubtful: NDArray[np.bool_] | None = None
+    parts: tuple[RoomPart, ...]  # windows that cover the room
+    found: F64  # (D, 9) all boxes of the network as it was, by whatever name
+    doubtful: NDArray[np.bool_] | None = None  # as of :class:`~.few_shot_classes.LabelledRoom`
 
     @property
     def sure(self) -> NDArray[np.bool_]:

@@ -1,9 +1,9 @@
-"""Examples of few-shot classes: rooms whose things users named, read from corrected maps and labelled recordings.
+"""Examples of few-shot classes: rooms with objects named by users, from corrected maps and labelled recordings.
 
-A labelled room is a map and the boxes of the things that a user named by their kind in it. In a saved map these are the
-labels of ``~/correct_object`` and of the browser; beside a recording it is the file that ``embodied-perceptron label``
-writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and no example. Every
-scan of a data set in EmbodiedScan's layout is one too, by its annotations.
+A labelled room is a map and the boxes of objects whose kind a user named. In a saved map these are the labels of
+``~/correct_object`` and of the browser; beside a recording it is the file of ``embodied-perceptron label``,
+``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and no example. Every scan of a data
+set in EmbodiedScan's layout is a labelled room too, by its annotations.
 """
 
 from __future__ import annotations
@@ -45,36 +45,28 @@ class FewShotError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class LabelledRoom:
-    """One room.
+    """One room."""
 
-    Attributes:
-        source: map, recording, or scan below its data set.
-        labels: (T,) kinds of the labelled things.
-        boxes: (T, 9) of them, in the world of ``perceptron``.
-        open: makes the map, with a network in it.
-        doubtful: (T,) bool: it may be such a thing, and is neither example nor counterexample; None = none is.
-    """
-
-    source: Path
-    labels: tuple[str, ...]
-    boxes: F64
-    open: Callable[[Predictor], Perceptron]
-    doubtful: NDArray[np.bool_] | None = None
+    source: Path  # map, recording, or scan below its data set
+    labels: tuple[str, ...]  # (T,) kinds of the labelled objects
+    boxes: F64  # (T, 9) of them, in the world of the perceptron
+    open: Callable[[Predictor], Perceptron]  # makes the map, with a network in it
+    doubtful: NDArray[np.bool_] | None = None  # (T,) neither example nor counterexample
 
 
 def read_labelled_rooms(
     sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()
 ) -> list[LabelledRoom]:
-    """Of maps, recordings and data sets; rooms without a label are among them, as counterexamples.
+    """Rooms of maps, recordings and data sets; rooms without a label are included, as counterexamples.
 
     Args:
         sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format, data sets
-            (folders with ``embodiedscan_infos_train.pkl``), whose every scan is one.
-        classes: of the network: what is called so in other letters is meant.
-        only: kinds to fit; empty = all that are labelled.
+            (folders with ``embodiedscan_infos_train.pkl``), whose every scan is a room.
+        classes: of the network; a label that differs from one only in case is that class.
+        only: kinds to fit; empty = all labelled ones.
 
-    Raises :class:`FewShotError` for labels that contradict each other or name no kind of thing, and when there are
-    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for what cannot be read.
+    Raises :class:`FewShotError` for labels that contradict each other or are no kinds of objects, and when there are
+    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for unreadable sources.
     """
     wanted = {kind_of(name, classes, "--only") for name in only}
     rooms: list[LabelledRoom] = []
@@ -98,7 +90,7 @@ def read_labelled_rooms(
 
 
 def is_unlabelled_recording(source: Path) -> bool:
-    """Whether it is a recording without a file of labels beside it: neither a map nor a data set."""
+    """Whether it is a recording without a file of labels: neither a map nor a data set."""
     is_map = (source / MAP_NAME).is_file() or source.suffix == MAP_SUFFIX
     is_data = source.is_dir() and any(source.glob(infos_file(source, "*").name))
     return not is_map and not is_data and not source.with_name(source.name + LABELS_SUFFIX).is_file()
@@ -145,7 +137,7 @@ def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], want
 
 
 def kind_of(label: str, classes: Sequence[str], where: str) -> str:
-    """The class that a label means: the network's where it has one of that name, otherwise a new one."""
+    """The class of a label: the network's of that name, or a new one."""
     try:
         words = " ".join(check_words(label, "label").casefold().split())
     except ValueError as error:
@@ -201,7 +193,7 @@ def _recording_opener(source: Path) -> Callable[[Predictor], Perceptron]:
 
 
 def fuse_recording(source: Path, perceptron: Perceptron) -> None:
-    """All of a recording into a map. Raises :class:`FewShotError` where nothing of it has a pose."""
+    """Fuse a whole recording into a map. Raises :class:`FewShotError` if no frame has a pose."""
     stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
     fused = sum(perceptron.integrate(posed).fused for posed in stream)
     if not fused:

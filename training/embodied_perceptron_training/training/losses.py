@@ -1,4 +1,4 @@
-"""Elementary losses of the three heads, as plain functions: per-element where a normaliser is the caller's business.
+"""Elementary losses of the three heads, as plain functions; per element where the caller normalises.
 
 Sources: focal loss (Lin et al. 2017); decoupled corner Chamfer distance (EmbodiedScan, CVPR 2024, equation of the box
 loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR, ICCV 2021; EmbodiedScan, appendix).
@@ -30,13 +30,13 @@ Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without g
 
 
 def same(value: Tensor) -> Tensor:
-    """``reduce`` of one process: the mean over processes, without gradient."""
+    """``reduce`` for one process: the value without gradient."""
     return value.detach()
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Computes in float32 at least, also within autocast: places in a room, and sums over thousands of cells, do not
-    fit into half of the digits."""
+    """Compute in float32 at least, also under autocast: coordinates in a room, and sums over thousands of cells, need
+    more digits than half precision has."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,22 +49,22 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _widened(value: Any) -> Any:
-    """Tensors of half precision, in whatever holds them, as float32; all else as it is."""
+    """The value with half-precision tensors as float32."""
     return map_tensors(value, lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
 
 
 def shared(sums: Tensor, reduce: Reduce) -> Tensor:
     """Sums over this process's elements -> their mean over processes, with the gradient of this process's part.
 
-    A loss that is a function of ratios of such sums then has the value, and after averaging over processes the
-    gradient, that one process with the elements of all would find.
+    A loss of ratios of such sums has the value, and after averaging over processes the gradient, of one process with
+    all elements.
     """
     return reduce(sums) + (sums - sums.detach())
 
 
 class BoxParts(NamedTuple):
-    """Boxes as the heads decode them. Losses take these, because a rotation that goes through Euler angles and back
-    has exploding gradients where beta is near a quarter turn.
+    """Boxes as the heads decode them. Losses take these, because the gradient through Euler angles explodes where beta
+    is near a quarter turn.
 
     Attributes:
         center: (N, 3) metres.
@@ -126,8 +126,13 @@ def decoupled_corner_loss(
     weights: tuple[float, float, float, float] = (0.2, 0.2, 0.2, 0.4),
     two_sided: bool = False,
 ) -> Tensor:
-    """(N,) weighted sum of corner Chamfer distances: of the centre alone, the size alone, the rotation alone (the two
-    other groups taken from the target) and of the whole box."""
+    """(N,) weighted sum of corner Chamfer distances for the centre, the size and the rotation alone (the other parts
+    from the target) and for the whole box.
+
+    The distance is the mean over predicted corners of the L1 distance to the nearest target corner. It does not depend
+    on which of a box's equivalent descriptions was annotated (turned by 90 degrees with two sizes swapped).
+    ``two_sided`` averages both directions, which also penalises target corners without a near predicted one.
+    """
     # the four, one behind the other
     mixed = BoxParts(
         torch.cat([predicted.center, target.center, target.center, predicted.center]),
@@ -140,8 +145,8 @@ def decoupled_corner_loss(
 
 
 def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix", "sincos"]) -> Tensor:
-    """(N,) sum of the absolute differences of centre, size and rotation: of its three angles, which wrap, of their
-    sines and cosines, or of the nine entries of its matrix."""
+    """(N,) sum of the absolute differences of centre, size and rotation: of its three (wrapped) angles, of their sines
+    and cosines, or of the nine matrix entries."""
     if rotation == "matrix":
         turned = (predicted.rotation - target.rotation).flatten(1)
     elif rotation == "sincos":
@@ -156,7 +161,7 @@ def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles
 
 def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
     """(N,) one minus the exact IoU; ``distance_weight`` adds the squared distance of centres over the squared diagonal
-    of both boxes' common bounds, so that boxes apart from each other are pulled together (DIoU)."""
+    of both boxes' common bounds, which attracts boxes without overlap (DIoU)."""
     p = BoxParts(*(t.double() for t in predicted))
     q = BoxParts(*(t.double() for t in target))
     inter = overlap.intersection_volumes(
@@ -195,12 +200,11 @@ def occupancy_cross_entropy(
 
 
 class OccupancySums(NamedTuple):
-    """What the affinity terms of a grid are made of, in its unit, voxels that are known.
+    """Sums behind the affinity terms of a grid, over known voxels.
 
     Attributes:
-        classes: (4, C) of each class: probability where it is, probability anywhere, voxels, voxels of all classes.
-        filled: (5,) of occupied against free: probability of occupied where it is, and anywhere; voxels that are;
-            probability of free where it is; voxels that are.
+        classes: (4, C) per class: probability where true, probability anywhere, true voxels, all voxels.
+        filled: (5,) occupied: probability where true, anywhere, true voxels; free: probability where true, true voxels.
     """
 
     classes: Tensor
@@ -225,7 +229,8 @@ class OccupancySums(NamedTuple):
 
 
 def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
-    """:func:`semantic_affinity` of (..., 4, C) :attr:`OccupancySums.classes` -> (...)."""
+    """(..., 4, C) :attr:`OccupancySums.classes` -> (...): per class, minus the logarithms of soft precision, recall and
+    specificity; mean over the true classes. 0 when everything is ignored."""
     hit, predicted, there, number = shared(sums, reduce).unbind(-2)
     others = number - there
     rejected = others - predicted + hit
@@ -244,7 +249,11 @@ def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
 
 
 def geometric_terms(sums: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
-    """:func:`geometric_affinity` of (..., 5) :attr:`OccupancySums.filled` -> (...)."""
+    """(..., 5) :attr:`OccupancySums.filled` -> (...): the same for occupied against free.
+
+    A term without voxels is left out. The release instead divides by a small number and takes the logarithm of the
+    resulting 0, which adds a constant 100 without gradient: ``released=True``.
+    """
     hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce).unbind(-1)
     if released:
         ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
@@ -273,11 +282,12 @@ def _negative_log(p: Tensor) -> Tensor:
 def contrastive_alignment(
     queries: Tensor, tokens: Tensor, positive: Tensor, token_mask: Tensor, temperature: float = 0.07
 ) -> Tensor:
-    """Queries and tokens that belong together are close in the common space; both directions, averaged -> (...).
+    """Contrastive loss of queries and tokens in the common space; both directions, averaged -> (...).
 
     Args:
-        queries: (..., Q, D), tokens: (..., L, D) embeddings, normalised here.
-        positive: (..., Q, L) bool, query q stands for a phrase that token l is part of.
+        queries: (..., Q, D) embeddings, normalised here.
+        tokens: (..., L, D) embeddings, normalised here.
+        positive: (..., Q, L) bool, token l names the target of query q.
         token_mask: (..., L) bool, True = a token (not padding).
 
     Per query with positives: the mean over its tokens of -log softmax over tokens; per token with positives the same

@@ -1,8 +1,8 @@
-"""Which prediction answers for which object: points to boxes (detection), queries to boxes (grounding), coarse voxels
+"""Assignment of predictions to ground truth: points to boxes (detection), queries to boxes (grounding), coarse voxels
 to labels (occupancy).
 
-Everything is right by default; ``released=True`` restores what the released EmbodiedScan code does instead, for
-comparison with its checkpoints and recorded outputs.
+``released=True`` restores the faults of the released EmbodiedScan code, for comparison with its checkpoints and
+recorded outputs.
 """
 
 from __future__ import annotations
@@ -35,17 +35,11 @@ _PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
 
 @dataclass(frozen=True)
 class PointAssignment:
-    """One scene's points and the boxes they learn.
+    """One scene's points and the boxes that they learn."""
 
-    Attributes:
-        box: (P,) int64 index of the box that each point regresses, -1 for background.
-        centerness: (P,) target in (0, 1]; 0 for background.
-        level: (G,) int64 the level that each box is learned on.
-    """
-
-    box: Tensor
-    centerness: Tensor
-    level: Tensor
+    box: Tensor  # (P,) int64 index of the box of each point, -1 for background
+    centerness: Tensor  # (P,) target in (0, 1]; 0 for background
+    level: Tensor  # (G,) int64 level on which each box is learned
 
     @property
     def positive(self) -> Tensor:
@@ -55,17 +49,11 @@ class PointAssignment:
 
 @dataclass(frozen=True)
 class PaddedBoxes:
-    """Boxes of B scenes, padded to the same number.
+    """Boxes of B scenes, padded to the same number."""
 
-    Attributes:
-        boxes: (B, G, 9); padding is a cube of one metre at the origin.
-        there: (B, G) False at padding.
-        row: (B, G) int64 of each among all boxes, one scene behind the other; their number at padding.
-    """
-
-    boxes: Tensor
-    there: Tensor
-    row: Tensor
+    boxes: Tensor  # (B, G, 9); padding is a cube of one metre at the origin
+    there: Tensor  # (B, G) False at padding
+    row: Tensor  # (B, G) int64 position among the concatenated boxes; their number at padding
 
     @cached_property
     def rotation(self) -> Tensor:
@@ -78,12 +66,12 @@ class PaddedBoxes:
         return self.boxes[..., 3:6].prod(-1)
 
     def repeated(self, times: int) -> PaddedBoxes:
-        """The scenes so often, one after the other."""
+        """The scenes repeated, one copy after the other."""
         return PaddedBoxes(*(x.repeat(times, *[1] * (x.ndim - 1)) for x in (self.boxes, self.there, self.row)))
 
     @staticmethod
     def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
-        """(G_b, 9) of each scene."""
+        """From (G_b, 9) of each scene."""
         counts = [len(boxes) for boxes in scenes]
         cube = constant((0.0, 0, 0, 1, 1, 1, 0, 0, 0), scenes[0].device, scenes[0].dtype)
         joined = torch.cat([*scenes, cube[None]])
@@ -92,8 +80,7 @@ class PaddedBoxes:
 
 
 def padded_rows(counts: Sequence[int]) -> Tensor:
-    """How many rows each of B runs has, one behind the other -> (B, most) int64 the rows of each, their number at
-    padding; on the host."""
+    """Lengths of B consecutive runs -> (B, most) int64 rows of each, the total length at padding; on the host."""
     first = [0, *itertools.accumulate(counts)]
     most = max(counts, default=0)
     rows = [[first[b] + i if i < n else first[-1] for i in range(most)] for b, n in enumerate(counts)]
@@ -102,25 +89,17 @@ def padded_rows(counts: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class ScenePoints:
-    """Points of B scenes: L levels, finest first, and within each the scenes in order; padded, every point of a scene
-    beside the others.
+    """Points of B scenes: L levels, finest first, each with the scenes in order; padded by scene."""
 
-    Attributes:
-        row: (B, M) int64 row of each point among all of them, their number at padding.
-        level: (B, M) int64, L at padding.
-        points: (B, M, 3) metres.
-        levels, total: L, and the number of points.
-    """
-
-    row: Tensor
-    level: Tensor
-    points: Tensor
-    levels: int
-    total: int
+    row: Tensor  # (B, M) int64 row of each point among all of them, their number at padding
+    level: Tensor  # (B, M) int64, L at padding
+    points: Tensor  # (B, M, 3) metres
+    levels: int  # L
+    total: int  # number of points
 
     @staticmethod
     def of(points: Sequence[Tensor], bounds: Sequence[Sequence[int]]) -> ScenePoints:
-        """Per level (N_l, 3) metres and the B + 1 bounds of the scenes' rows."""
+        """From (N_l, 3) metres per level and the B + 1 bounds of the scenes' rows."""
         ends = np.array(bounds, dtype=np.int64).reshape(len(points), -1)
         counts = np.diff(ends, axis=1)  # (L, B)
         cells = np.concatenate([np.zeros((1, counts.shape[1]), np.int64), counts.cumsum(0)])  # in each scene, before
@@ -168,30 +147,23 @@ class ScenePoints:
         return values.new_zeros(self.total + 1).scatter_(0, self.row.flatten(), values.flatten())[: self.total]
 
     def counts(self, inside: Tensor) -> Tensor:
-        """(B, M, G) bool -> (B, L, G) how many points of each level."""
+        """(B, M, G) bool -> (B, L, G) number of points on each level."""
         return torch.stack([(inside & (self.level == i)[..., None]).sum(1) for i in range(self.levels)], 1)
 
 
 @dataclass(frozen=True)
 class BatchAssignment:
-    """What the boxes of a batch learn from: T places, of which only those that are ``taken`` count.
+    """Targets of the boxes of a batch: T places, of which those with ``taken`` count."""
 
-    Attributes:
-        row: (T,) int64 the point; box: (T,) int64 the row of its box among (B * G); scene: (T,) int64.
-        centerness: (T,) target in (0, 1].
-        taken: (T,) bool.
-        level: (B, G) int64 the level that each box is learned on.
-    """
-
-    row: Tensor
-    box: Tensor
-    scene: Tensor
-    centerness: Tensor
-    taken: Tensor
-    level: Tensor
+    row: Tensor  # (T,) int64 point
+    box: Tensor  # (T,) int64 row of its box among (B * G)
+    scene: Tensor  # (T,) int64
+    centerness: Tensor  # (T,) target in (0, 1]
+    taken: Tensor  # (T,) bool
+    level: Tensor  # (B, G) int64 level on which each box is learned
 
     def taken_only(self) -> BatchAssignment:
-        """Without places that do not count: a device would be waited for."""
+        """Only places that count; synchronises with a device."""
         rows = self.taken.nonzero()[:, 0]
         row, box, scene, centerness, taken = (
             x[rows] for x in (self.row, self.box, self.scene, self.centerness, self.taken)
@@ -235,20 +207,19 @@ def assign_batch(
     min_size_m: float = 0.0,
     released: bool = False,
 ) -> BatchAssignment:
-    """FCAF3D's assignment for rotated boxes, for the scenes of a batch at once; nothing is read back from a device.
+    """FCAF3D's assignment for rotated boxes, for all scenes of a batch, without reading from a device.
 
-    A box takes its points from one level, the coarsest on which it holds ``min_points`` (the finest when there is
-    none); of those its ``top_points`` most central ones. A point claimed by several boxes learns the smallest.
+    A box takes its points from one level, the coarsest on which it holds ``min_points`` (the finest where there is
+    none), and of those the ``top_points`` most central ones. A point in several boxes learns the smallest.
 
     Args:
         points, truth: of the scenes.
-        min_size_m: for finding points, boxes are at least this thick: without it a picture on a wall may lie between
-            the points and never be learned. 0 as published.
-        released: the inverse rotation is taken to be that of the negated angles (wrong unless only alpha is set), all
-            points that tie with the first one left out are left out too, and every finer level must hold
-            ``min_points`` as well: the same, unless finer levels were pruned of what is learned on coarser ones.
+        min_size_m: least thickness of a box when points are assigned: a thin picture on a wall may lie between the
+            points and never be learned. 0 as published.
+        released: the inverse rotation is that of the negated angles (wrong unless only alpha is set), points that tie
+            with the first one left out are left out too, and every finer level must hold ``min_points`` as well.
 
-    A box without any point, and a scene without boxes or points, are simply not learned from.
+    Boxes without points, and scenes without boxes or points, have no targets.
     """
     B, G = truth.there.shape
     R = bx.euler_to_matrix(-truth.boxes[..., 6:]).transpose(-1, -2) if released else truth.rotation
@@ -283,7 +254,7 @@ def assign_batch(
 
 
 def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> Tensor:
-    """(..., L, G) points of each box on each level, finest first -> (..., G) the level that it is learned on."""
+    """(..., L, G) points of each box on each level, finest first -> (..., G) level on which it is learned."""
     enough = counts >= min_points
     if released:
         return (torch.cumprod(enough.long(), dim=-2).sum(-2) - 1).clamp_min(0)
@@ -291,15 +262,15 @@ def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> 
 
 
 def learning_levels(points: ScenePoints, truth: PaddedBoxes, min_points: int) -> Tensor:
-    """-> (B, G) the level that :func:`assign_batch` will take, or a finer one if more points are still to come."""
+    """(B, G) level that :func:`assign_batch` will take, or a finer one if more points are added later."""
     return _learning_level(points.counts(points.inside(truth)), min_points)
 
 
 def sites_in_boxes(
     boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
 ) -> SiteMask:
-    """For :meth:`PerceptionNetwork.detect`: sites whose centre lies in one of their scene's (G, 9) boxes, down to
-    the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
+    """For :meth:`PerceptionNetwork.detect`: sites whose centre is in one of their scene's (G, 9) boxes, down to the
+    level on which the box is learned, as far as the fused ``levels`` (finest first) determine it.
 
     ``min_points``: see :func:`assign_batch`.
     """
@@ -323,13 +294,14 @@ def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
 
 
 def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[float], level: Tensor) -> Tensor:
-    """(P,) bool: a cell is reached into by a box that a finer level learns: grown by half an edge of the cell on every
-    side, the box holds its centre.
+    """(P,) bool: the cell is touched by a box learned on a finer level (its centre is in the box grown by half a cell
+    edge).
 
     Args:
-        points: centres of the cells. truth: the boxes.
+        points: centres of the cells.
+        truth: the boxes.
         reach_m: half the edge of a cell of each level.
-        level: (B, G) that each box is learned on.
+        level: (B, G) on which each box is learned.
     """
     reach = constant((*reach_m, 0.0), points.points.device, points.points.dtype)[points.level]
     finer = truth.there[:, None] & (level[:, None] < points.level[..., None])
@@ -343,7 +315,8 @@ def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[flo
 def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
     """(Q, G) cost on the host -> indices of the matched queries and boxes, min(Q, G) of each, by rising query.
 
-    Raises ``ValueError`` when an entry is not finite: an exploded network must not be trained on a random matching.
+    Raises ``ValueError`` for entries that are not finite, so that an exploded network is not trained on a random
+    matching.
     """
     if not bool(torch.isfinite(cost).all()):
         row, column = (~torch.isfinite(cost)).nonzero()[0].tolist()
@@ -354,17 +327,12 @@ def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class QueryMatcher:
-    """Hungarian matching of queries with the boxes that a sentence speaks of.
+    """Hungarian matching of queries with the target boxes of a sentence."""
 
-    Attributes:
-        focal, l1, iou: weights of the three costs.
-        released: the L1 cost subtracts raw angles, so that pi and -pi are far apart.
-    """
-
-    focal: float = 1.0
+    focal: float = 1.0  # as l1 and iou, weight of a cost
     l1: float = 2.0
     iou: float = 2.0
-    released: bool = False
+    released: bool = False  # the L1 cost subtracts raw angles, so that pi and -pi are far apart
 
     @torch.no_grad()
     def costs(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -387,10 +355,14 @@ class QueryMatcher:
         return self.focal * focal, self.l1 * difference.abs().sum(-1), -self.iou * iou
 
     def match(self, logits: Tensor, boxes: Tensor, truth: PaddedBoxes, positive: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The matched (query indices, box indices), on the host, of each of B sentences; a device is waited for once.
+        """The matched (query indices, box indices), on the host, of each of B sentences; one synchronisation with a
+        device.
 
         Args:
-            logits: (B, Q, L). boxes: (B, Q, 9). truth: (B, G) boxes. positive: (B, G, L).
+            logits: (B, Q, L).
+            boxes: (B, Q, 9).
+            truth: (B, G) boxes.
+            positive: (B, G, L).
         """
         if truth.boxes.shape[1] == 0:
             return [(torch.zeros(0, dtype=torch.int64),) * 2 for _ in boxes]
@@ -410,9 +382,9 @@ class QueryMatcher:
 def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     """(B, X, Y, Z) labels, 0 = free, 255 = unknown -> (B, X/r, Y/r, Z/r) labels of cells ``ratio`` times as large.
 
-    A cell takes the most frequent label of its occupied voxels (of equals the lowest); it is free when something in it
-    is known and nothing occupied, unknown when nothing is known. Raises ``ValueError`` for a size that ``ratio`` does
-    not divide or, on the CPU, a label that is neither below ``classes`` nor 255.
+    A cell takes the most frequent label of its occupied voxels (on a tie the lowest); it is free when it has known
+    voxels and no occupied ones, unknown when all are unknown. Raises ``ValueError`` for a size that ``ratio`` does not
+    divide or, on the CPU, a label that is neither below ``classes`` nor 255.
     """
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
@@ -439,7 +411,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
 def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[int, int, int], ratio: int) -> Tensor:
     """The released code's coarse targets: (M, 4) x, y, z, label in order and (X, Y, Z) visibility -> labels.
 
-    The last voxel written wins, and labels of voxels that were never seen leak into cells that were seen in part.
+    The last voxel written wins, and labels of unobserved voxels leak into partly observed cells.
     """
     coarse = np.zeros([n // ratio for n in grid], dtype=np.int64)
     for x, y, z, label in occupancy.tolist():

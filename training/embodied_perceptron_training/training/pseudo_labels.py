@@ -36,21 +36,13 @@ _DOUBTFUL = 0.05  # so probable is it that a thing is called so: it is no counte
 
 @dataclass(frozen=True, eq=False)
 class AgreedThing:
-    """A thing whose name witnesses agree on.
+    """A thing whose name witnesses agree on."""
 
-    Attributes:
-        name: as the network calls such things, where it can.
-        box: (9,) float64, in the world of the recording.
-        probability: of the name, by all witnesses.
-        witnesses: who said it; :data:`NETWORK` or a detector.
-        agreed: they do; otherwise it may be such a thing.
-    """
-
-    name: str
-    box: NDArray[np.float64]
-    probability: float
-    witnesses: tuple[str, ...]
-    agreed: bool
+    name: str  # as the network calls such things, where it can
+    box: NDArray[np.float64]  # (9,) float64, in the world of the recording
+    probability: float  # of the name, by all witnesses
+    witnesses: tuple[str, ...]  # who said it; :data:`NETWORK` or a detector
+    agreed: bool  # they do; otherwise it may be such a thing
 
 
 def agreed_room(

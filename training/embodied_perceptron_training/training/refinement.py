@@ -1,9 +1,9 @@
-"""``train --task boxes``: the refinement head (:mod:`~embodied_perceptron.nn.refinement`) over a network that stays.
+"""``train --task boxes``: train the refinement head (:mod:`~embodied_perceptron.nn.refinement`) over a frozen network.
 
-What the network finds in a window of a scene, and what the head reads of it, never changes while the head is trained.
-So every scene is predicted a few times, each time moved and cut anew as in other trainings, and the proposals are kept
-on the disk: a step costs tens of milliseconds. The scenes should be others than those that the network was trained on,
-where its faults are rarer than on any other.
+The proposals in a window of a scene, and the features that the head reads, do not change while the head is trained. So
+every scene is predicted a few times, each time moved and cut anew as in other trainings, and the proposals are kept on
+the disk: a step costs tens of milliseconds. The scenes should differ from those that the network was trained on, where
+it makes fewer errors than on others.
 """
 
 from __future__ import annotations
@@ -54,20 +54,15 @@ _FIGURES = ("AP25", "AP50", "AR25", "AP25_furniture")
 
 @dataclass(frozen=True, eq=False)
 class LabelledProposals:
-    """Boxes of one or several windows, and what is true of them.
+    """Proposals of one or several windows, and their targets."""
 
-    Attributes:
-        seen: P boxes.
-        right: (P, K + 1) how right each class would be, and a thing of any name: 0 to 1 by the overlap.
-    """
-
-    seen: Proposals
-    right: Tensor
+    seen: Proposals  # P proposals
+    right: Tensor  # (P, K + 1) targets of each class, and of presence: 0 to 1 by the overlap
 
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """What is kept of one window: see :class:`LabelledProposals`; (G, 9) true boxes and (G,) labels."""
+    """A window kept on the disk: proposals, (G, 9) true boxes and (G,) labels."""
 
     proposals: LabelledProposals
     truth: Tensor
@@ -75,7 +70,7 @@ class _Window:
 
 
 def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """(P, G) IoU with things of (G,) ``labels`` -> (P, K + 1) :attr:`LabelledProposals.right`."""
+    """(P, G) IoU with objects of (G,) ``labels`` -> (P, K + 1) :attr:`LabelledProposals.right`."""
     share = ((iou - _NEAR) / (_RIGHT - _NEAR)).clamp(0.0, 1.0) * (iou > _LEAST_IOU)
     right = iou.new_zeros(len(iou), num_classes + 1)
     right.scatter_reduce_(1, labels[None].expand(len(iou), -1), share, "amax")
@@ -84,7 +79,7 @@ def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 
 def label_proposals(seen: Proposals, truth: Tensor, labels: Tensor, num_classes: int) -> LabelledProposals:
-    """Boxes of one window with what is true of them; ``labels`` of things without a class are ``num_classes``."""
+    """Proposals of one window with their targets; ``labels`` of objects without a class are ``num_classes``."""
     iou = box_iou(seen.boxes, truth.to(seen.boxes.dtype))
     return LabelledProposals(seen, overlap_targets(iou, labels, num_classes).float())
 
@@ -95,7 +90,7 @@ class ProposalWindows:
     Args:
         source: of the windows.
         network: that proposes; on the CPU.
-        folder: where proposals are kept.
+        folder: of kept proposals.
         windows: per scene; number ``k`` of a scene is always the same.
     """
 
@@ -115,7 +110,7 @@ class ProposalWindows:
         return joined([self._drawn(self.window(index, int(k)).proposals, rng) for k in chosen])
 
     def window(self, index: int, number: int) -> _Window:
-        """Window number ``number`` of scene ``index``, from the disk where it is there."""
+        """Window ``number`` of scene ``index``, read from the disk if it exists."""
         path = self._folder / f"{self._key(index, number)}.safetensors"
         if not path.exists():
             sample = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), number]))
@@ -136,8 +131,8 @@ class ProposalWindows:
         return _Window(proposals, sample.boxes, sample.labels)
 
     def _drawn(self, proposals: LabelledProposals, rng: np.random.Generator) -> LabelledProposals:
-        """Some of the boxes: of things, and of nothing the likelier the more was said of them; seen a little
-        differently each time."""
+        """A random subset of the proposals, with slight variations; background proposals are drawn in proportion to
+        their scores."""
         right, seen = proposals.right, proposals.seen
         thing = np.flatnonzero(right.amax(1).numpy() > 0)
         nothing = np.flatnonzero(right.amax(1).numpy() == 0)
@@ -169,12 +164,13 @@ class ProposalWindows:
 
 
 class RefinementTask:
-    """What ``train --task boxes`` optimises. See the module docstring and
+    """The task ``train --task boxes``. See the module docstring and
     :class:`~embodied_perceptron_training.training.task.TrainingTask`.
 
     Args:
-        network: that stays, with a refinement head (:func:`with_refinement_head`).
-        classes: of the network. extra: of its weights file, kept.
+        network: frozen, with a refinement head (:func:`with_refinement_head`).
+        classes: of the network.
+        extra: of its weights file, kept.
         samples, validation: of both splits.
     """
 
@@ -201,7 +197,7 @@ class RefinementTask:
         return joined(samples)
 
     def losses(self, model: nn.Module, batch: LabelledProposals, reduce: Reduce) -> Losses:
-        """Cross entropy of classes and presence against how right they would be."""
+        """Binary cross entropy of classes and presence against their targets."""
         logits = model(batch.seen)
         wrong = functional.binary_cross_entropy_with_logits(logits, batch.right, reduction="none")
         boxes = reduce(wrong.new_tensor(float(len(wrong)))).clamp(min=1.0)
@@ -209,8 +205,7 @@ class RefinementTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, after the refinement and (``_first``)
-        before."""
+        """Figures on one window of every scene of the validation split, after refinement and (``_first``) before it."""
         if self._validation is None:
             return {}
         head = getattr(model, "module", model)
@@ -239,7 +234,7 @@ class RefinementTask:
         return figures
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
-        """The whole network. What its file said of scores goes: they are others now."""
+        """Write the whole network, without the calibration of its file, which no longer fits the scores."""
         network = self.network
         state = {k: v.detach().cpu() for k, v in getattr(model, "module", model).state_dict().items()}
         whole = {**network.state_dict(), **{_PREFIX + k: v for k, v in state.items()}}
@@ -249,8 +244,7 @@ class RefinementTask:
 
 
 def with_refinement_head(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], dict[str, Any]]:
-    """The network of a weights file, with a new refinement head where it has none; its classes; what stays of its
-    notes.
+    """The network of a weights file, with a new refinement head where it has none; its classes; its kept notes.
 
     Raises as :func:`~embodied_perceptron.inference.loading.read_network`; ``ValueError`` without detection.
     """
@@ -272,8 +266,8 @@ def with_refinement_head(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...]
 
 
 def network_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over everything that decides what a refinement head reads: the network without that head, and
-    without the decoders of cells and sentences, which read the same features and change none."""
+    """SHA-256 over everything that determines the inputs of a refinement head: the network without that head and
+    without the decoders of occupancy and sentences."""
     detection = network.config.detection
     assert detection is not None
     cells = (detection.second_look or RefinementConfig()).cells
@@ -287,7 +281,7 @@ def network_digest(network: PerceptionNetwork) -> str:
 
 
 def joined(parts: Sequence[LabelledProposals]) -> LabelledProposals:
-    """Boxes of several windows as those of one."""
+    """Proposals of several windows as those of one."""
     rows: list[Tensor] = []
     starts = [0] * len(parts[0].seen.sources)
     for part in parts:
@@ -312,7 +306,7 @@ def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
 
 
 def _stored(window: _Window) -> dict[str, Tensor]:
-    """As tensors of a file, what is no coordinate in half precision."""
+    """Tensors for a file; values other than coordinates in half precision."""
     proposals, seen = window.proposals, window.proposals.seen
     tensors = {"boxes": seen.boxes, "rows": seen.rows, "truth": window.truth, "labels": window.labels}
     tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": proposals.right})

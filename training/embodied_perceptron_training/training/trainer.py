@@ -39,11 +39,11 @@ MINUTES = "its minutes are over"
 
 
 class Progress:
-    """A bar with the time that is left on a terminal, a line every half minute elsewhere.
+    """A bar with the remaining time on a terminal, a line every half minute elsewhere.
 
     Args:
         steps: of the whole training.
-        quiet: say nothing at all.
+        quiet: no output.
     """
 
     def __init__(self, steps: int, quiet: bool = False) -> None:
@@ -76,7 +76,7 @@ class Progress:
             self._bar = None
 
     def update(self, step: int, elapsed_s: float, loss: float, rate: float, best: float | None) -> None:
-        """After a step."""
+        """Show a finished step."""
         if self.quiet:
             return
         text = f"step {step} loss {loss:.3f} rate {rate:.1e}" + ("" if best is None else f" best {best:.2f}")
@@ -89,7 +89,7 @@ class Progress:
             self.console.print(f"{text}, {100 * share:.1f} %, {_clock(elapsed_s)} passed, {_clock(left)} left")
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         (self._bar.console if self._bar is not None else self.console).print(escape(text), soft_wrap=True)
 
 
@@ -99,41 +99,32 @@ def _clock(seconds: float) -> str:
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot go on; the message says why and what was kept."""
+    """A training that cannot continue; the message gives the reason and the last good checkpoint."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a training ended.
+    """End of a training."""
 
-    Attributes:
-        finished: false when it was stopped and can be resumed.
-        steps: done altogether.
-        best: figure of the best validation, None without one.
-        samples_per_s: of this part of the run.
-        waiting: share of the time spent waiting for data.
-        stopped: why it was: the name of a signal, or :data:`MINUTES`.
-    """
-
-    finished: bool
-    steps: int
-    best: float | None
-    samples_per_s: float
-    waiting: float
-    stopped: str = ""
+    finished: bool  # False when it was stopped and can be resumed
+    steps: int  # done altogether
+    best: float | None  # figure of the best validation, if any
+    samples_per_s: float  # of this part of the run
+    waiting: float  # share of the time spent waiting for data
+    stopped: str = ""  # the reason: the name of a signal, or :data:`MINUTES`
 
 
 class Trainer:
-    """Trains ``task`` as ``config`` says, in ``folder``.
+    """Train ``task`` with the settings ``config`` in ``folder``.
 
     Args:
         task: see :class:`~embodied_perceptron_training.training.task.TrainingTask`.
-        config: the numbers; of its task nothing is read.
+        config: settings; its task is ignored.
         folder: of the run.
         processes: this process among its peers; None = alone, on the run's device.
-        information: of ``run.json`` and of the weights files: task, command, data.
+        information: for ``run.json`` and the weights files: task, command, data.
         quiet: no progress on the console.
     """
 
@@ -169,9 +160,9 @@ class Trainer:
         self._saved_at = self._started = self._resumed_elapsed_s = 0.0
 
     def run(self, resume: bool = False) -> TrainingOutcome:
-        """Train until the end, or until SIGTERM, SIGINT or the run's minutes ask for a stop at the next step's end.
+        """Train until the end, or until SIGTERM, SIGINT or the run's minutes stop it at the end of a step.
 
-        ``resume`` goes on with what the folder holds (from the start when there is no checkpoint yet).
+        ``resume`` continues the run in the folder (from the start without a checkpoint).
 
         Raises :class:`TrainingError` when losses stay NaN, too many samples are corrupt, or the last state cannot be
         written; what the folder and the data raise.
@@ -238,7 +229,8 @@ class Trainer:
         self._last_save()
 
     def _say_schedule(self) -> None:
-        """What the command may not have said: the rate of so many processes, the length where it said but minutes."""
+        """Print settings that the command does not show: the scaled learning rate, and the length where only minutes
+        were given."""
         minutes, samples = self.config.execution.minutes, len(self.task.samples)
         optimisation = self.config.optimisation
         if optimisation.reference_batch:
@@ -302,8 +294,7 @@ class Trainer:
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def _figures(self, terms: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
-        """The losses, and the norm of the gradient before clipping: what the host reads of a step, by one copy behind
-        everything else."""
+        """The losses, and the gradient norm before clipping; the only synchronisation of a step."""
         self.scaler.unscale_(self.optimizer)
         gradients = self._gradients()
         length = torch.stack(list(torch._foreach_norm(gradients))).norm() if gradients else torch.zeros(())
@@ -311,7 +302,7 @@ class Trainer:
         return dict(zip(terms, values, strict=True)), length_read
 
     def _update(self, rate: float, length: float, finite: bool) -> float | None:
-        """One step of the optimiser; the norm ``length`` of the gradient, or None when the step was left out."""
+        """One optimiser step; returns the gradient norm ``length``, or None when the step was skipped."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         clip = self.config.optimisation.clip
@@ -366,11 +357,11 @@ class Trainer:
         return self._resumed_elapsed_s + time.monotonic() - self._started
 
     def _passed(self) -> float:
-        """How much of the training is over, in [0, 1]."""
+        """Finished share of the training, in [0, 1]."""
         return min(1.0, self.counters.step / self.total_steps)
 
     def _stop_when_due(self) -> None:
-        """When this start has had its minutes; every process knows the first one's clock."""
+        """Stop when the minutes of this start are over, by the first process's clock."""
         minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
         if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
             self._stop = MINUTES
@@ -428,7 +419,8 @@ class Trainer:
             self._save()
 
     def _save(self) -> bool:
-        """Write state and weights; a full disk is said, tried again later, and leaves the old files whole."""
+        """Write state and weights; on a full disk a message is printed, the old files are kept, and it is tried again
+        later."""
         if not self.processes.first:
             return True
         self._saved_at = time.monotonic()
@@ -489,8 +481,7 @@ class Trainer:
             self.folder.log(line)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        """Means over those of ``log_every`` steps that have the term, or of what is left at the last; terms are the
-        first process's own."""
+        """Log means over the last ``log_every`` steps that have the term; terms are those of the first process."""
         counters = self.counters
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
@@ -510,7 +501,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the training at the next step's end; a second SIGINT ends it at once."""
+        """Stop the training after the step on SIGTERM and SIGINT; at once on a second SIGINT."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from embodied_perceptron.apps.command_line import TaskProgress
-
 from embodied_perceptron_training.processes import Cluster, ClusterError, Workers, spread
 
 Result = TypeVar("Result")

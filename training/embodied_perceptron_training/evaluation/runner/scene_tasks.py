@@ -114,7 +114,7 @@ _LIMIT = max(RANKS)
 
 @dataclass(eq=False)
 class GroundingResult:
-    """Answers about one scene, as deployed unless ``queries`` says otherwise; queries are in the order of the prompts."""
+    """Answers about one scene, as deployed unless ``queries`` says otherwise; in the order of the prompts."""
 
     queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})  # by variant
     statuses: Counter[str] = field(default_factory=Counter)  # for sentences that have a target
