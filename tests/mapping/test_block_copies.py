@@ -206,13 +206,13 @@ def test_no_more_is_copied_than_has_changed(monkeypatch: pytest.MonkeyPatch) -> 
     store = volume._map
     assert isinstance(store, HostMap)
     copied: list[int] = []
-    copy = store._store.copy
+    copy = store._copy_blocks
 
     def counted(slots: NDArray[np.int32], *rest: Any) -> Any:
         copied.append(len(slots))
         return copy(slots, *rest)
 
-    monkeypatch.setattr(store._store, "copy", counted)
+    monkeypatch.setattr(store, "_copy_blocks", counted)
     volume.copy()
     volume.copy()
     volume.integrate(posed(np.full((48, 64), 2.0, np.float32), 7, at=(0.0, 0.0, 1.0)))

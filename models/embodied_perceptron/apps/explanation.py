@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Place, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Hypothesis, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -110,14 +110,14 @@ def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecor
     objects = (*perception.objects, *perception.tentative, *perception.stale)
     there = [objects[i] for i in spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))]
     lines = [_verdict(perceptron, perception, there, spot)]
-    lines += ["", "in each perception: what the network says -> what all witnesses say -> what the map has"]
+    lines += ["", "in each perception: what the network says -> with all detectors -> what the map has"]
     first_ns = recorder.looks[0][0] if recorder.looks else 0
     lines += [_look(look, spot, first_ns) for look in recorder.looks]
     if perceptron.lift is not None:
         lines += ["", "in each view of a 2-D detector"]
         lines += _views(perceptron.lift, perception, spot)
         lines += ["", "how it is weighed: log-likelihoods of each name"]
-        for place in perceptron.lift.places:
+        for place in perceptron.lift.hypotheses:
             if spot.rows(place.box[None]):
                 lines += _weighed(perceptron.lift, place)
     lines += ["", "in the object map"]
@@ -216,8 +216,8 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
     return lines
 
 
-def _weighed(lift: DetectionLift, place: Place) -> list[str]:
-    model = lift.witnesses
+def _weighed(lift: DetectionLift, place: Hypothesis) -> list[str]:
+    model = lift.detector_model
     prior = place.prior if lift.can_name else None
     states, table, offset = features(model, prior, place.evidence, place.plausibility)
     posterior = model.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)

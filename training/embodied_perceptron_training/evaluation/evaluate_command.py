@@ -171,9 +171,9 @@ def calibrate_witnesses(
 
     from embodied_perceptron.apps.recording_commands import with_detectors
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.inference.posterior import witnesses_json
+    from embodied_perceptron.inference.posterior import detector_model_json
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.calibration.witness_fit import cross_validated, fit, record_home
+    from embodied_perceptron_training.evaluation.calibration.detector_fit import cross_validated, fit, record_home
 
     settings = with_detectors(PerceptronConfig(), detector, detector_layout)
     with TaskProgress("replaying homes") as shown:
@@ -190,13 +190,13 @@ def calibrate_witnesses(
         raise CommandError(str(error)) from error
     measured = {
         "homes": len(homes),
-        "places": sum(len(home.places) for home in homes),
+        "places": sum(len(home.hypotheses) for home in homes),
         "log_loss": {"network": round(report.log_loss[0], 4), "all": round(report.log_loss[1], 4)},
         "reliability": [[round(value, 3) for value in row] for row in report.curve],
     }
     flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
     source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --out witnesses.json"
-    write_atomically(out, witnesses_json(model, source, measured).encode())
+    write_atomically(out, detector_model_json(model, source, measured).encode())
     typer.echo(json.dumps(measured, indent=1))
 
 

@@ -1,12 +1,12 @@
-"""Few-shot classes: a row of the detection head each, over features that stay as they are.
+"""Few-shot classes: a row of the detection head each, over frozen features.
 
-The detection head names a site by a linear layer, so a class is one row of weights. Rows of the labelled kinds are
-fitted by regularised logistic regression: what FCAF3D's assignment gives to a labelled thing is an example, all else in
-the same rooms is none. Everything else in the network stays bit by bit: boxes, other classes, occupancy, sentences.
+The detection head classifies a site by a linear layer, so a class is one row of weights. Rows of the labelled kinds are
+fitted by regularised logistic regression: FCAF3D's assignment gives the examples of a labelled object, all other sites
+of the same rooms are counterexamples. Boxes, other classes, occupancy and grounding do not change at all.
 
-Figures are without the refinement head, which, where the network has one, knows nothing of new classes and passes their
-scores on. Every figure is of things that the row under test was not fitted to: rooms are left out in turn (or things,
-where a kind is labelled in one room alone). The row that is written is fitted to all of them.
+Figures are without the refinement head, which does not know new classes and passes their scores on. Every figure is of
+objects that the tested row was not fitted to: rooms are left out in turn (or objects, where a kind is labelled in one
+room only). The written row is fitted to all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class RoomPart:
-    """What the classifier reads in one window of a room."""
+    """Inputs of the classifier in one window of a room."""
 
     levels: tuple[DetectionLevel, ...]  # raw predictions in the window's wall-aligned frame, without classes
     features: tuple[Tensor, ...]  # (N, C) per level
@@ -78,7 +78,7 @@ class RoomPart:
 
 @dataclass(frozen=True, eq=False)
 class RoomFeatures:
-    """A labelled room as the classifier sees it."""
+    """Inputs of the classifier in a labelled room."""
 
     name: str  # of its source
     labels: tuple[str, ...]  # labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world
@@ -89,18 +89,18 @@ class RoomFeatures:
 
     @property
     def sure(self) -> NDArray[np.bool_]:
-        """(T,) which things are examples."""
+        """(T,) which objects are examples."""
         return np.ones(len(self.labels), bool) if self.doubtful is None else ~self.doubtful
 
     def count(self, name: str) -> int:
-        """Things of a kind that are examples."""
+        """Number of examples of a kind."""
         return sum(label == name and bool(sure) for label, sure in zip(self.labels, self.sure, strict=True))
 
 
 @dataclass(frozen=True)
 class ClassReport:
-    """Of one kind, in percent at IoU 0.25: ``before`` and ``after`` its AP, ``localised`` the share of its things that
-    the network has any box for, by whatever name: no name can do more."""
+    """Figures of one kind, in percent at IoU 0.25: AP ``before`` and ``after``; ``localised``: the share of its objects
+    that the network has any box for, an upper limit."""
 
     name: str
     is_new: bool
@@ -113,8 +113,8 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Of scenes that nothing was fitted to: AP25 in percent over the classes that the network knew, and how many
-    boxes a scene are published under new names."""
+    """Figures of scenes that nothing was fitted to: AP25 in percent over the known classes, and published boxes of new
+    classes per scene."""
 
     scenes: int
     before: float
@@ -124,7 +124,7 @@ class ValidationReport:
 
 @dataclass(frozen=True, eq=False)
 class FewShotClasses:
-    """Rows for all classes and what they are worth."""
+    """Rows for all classes and their figures."""
 
     classes: tuple[str, ...]
     rows: Rows
@@ -132,7 +132,7 @@ class FewShotClasses:
     validation: ValidationReport | None
 
     def problems(self, tolerance: float) -> list[str]:
-        """Why these weights must not be used, in words; empty where they may. ``tolerance``: points of AP25."""
+        """Reasons against these weights; empty if there are none. ``tolerance``: points of AP25."""
         found = [
             f"{c.name}: AP25 of things that were left out fell from {c.before:.1f} to {c.after:.1f}"
             for c in self.report
@@ -154,7 +154,7 @@ class FewShotClasses:
 
 
 def check_network(inference: Predictor) -> None:
-    """Raise :class:`FewShotError` for a network whose classes are no linear layer over features that stay."""
+    """Raise :class:`FewShotError` for a network whose classes are not a linear layer over fixed features."""
     config = inference.network.config
     if config.detection is None:
         raise FewShotError("these weights have no detection head: there are no classes to fit")
@@ -165,7 +165,7 @@ def check_network(inference: Predictor) -> None:
 
 
 def room_features(room: LabelledRoom, inference: Predictor) -> RoomFeatures:
-    """The features of a labelled room: all that the fit needs of it. Raises as :func:`read_labelled_rooms`."""
+    """The features of a labelled room, as input of the fit. Raises as :func:`read_labelled_rooms`."""
     prediction = predict_everywhere(room.open(inference))
     if prediction.detections is None:
         raise FewShotError(f"{room.source}: the network gave no prediction: {'; '.join(prediction.diagnostics)}")
@@ -195,17 +195,17 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
 
 
 def _alone(sites: Sites) -> Sites:
-    """The same sites without what the network's layers keep at them, which nothing asks for again."""
+    """The same sites without the caches of the network's layers."""
     return Sites(sites.keys, sites.stride, sites.batch_size, sites.engine)
 
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
-    """The boxes that the network would give with these rows for classes, in the world; labels are their positions."""
+    """The boxes that the network gives with these rows as classes, in the world; labels are positions of rows."""
     return boxes_by(parts, lambda feats: feats @ rows.kernel + rows.bias, inference)
 
 
 def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], inference: Predictor) -> SceneBoxes:
-    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) logits of their names."""
+    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) class logits."""
     config = inference.network.config
     assert config.detection is not None
     boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], [np.zeros(0, np.int64)]
@@ -236,8 +236,8 @@ def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], in
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sites of one room: (N, C) ``features``, (N,) which thing each is an example of, -1 = none, and (N, T) in which
-    things' boxes it lies."""
+    """Sites of one room: (N, C) ``features``, (N,) the object that each is an example of, -1 = none, and (N, T) whether
+    each is in an object's box."""
 
     features: Tensor
     thing: Tensor
@@ -245,7 +245,7 @@ class Examples:
 
 
 def examples_of(room: RoomFeatures) -> Examples:
-    """Which sites of a room are examples of which labelled thing."""
+    """Assign the sites of a room to its labelled objects."""
     features, things, insides = [], [], []
     for part in room.parts:
         turned = ManhattanFrame(-part.manhattan.yaw_rad).boxes_to_world(room.boxes)
@@ -268,14 +268,14 @@ def fit_rows(
     prior: Rows,
     decay: float = _DECAY,
 ) -> Rows:
-    """Rows of the classes ``names``.
+    """Fit rows of the classes ``names``.
 
     Args:
-        rooms: examples, kinds of the things (T,), and (T,) bool which of them are examples; sites in others of the
+        rooms: examples, kinds of the objects (T,), and (T,) bool which objects are examples; sites in others of the
             same kind are neither example nor counterexample.
         names: of the rows.
-        prior: rows that they stay near to: those that the network has, zero for new ones.
-        decay: how near.
+        prior: rows that regularisation pulls to: the network's, zero for new classes.
+        decay: strength of the regularisation.
     """
     x, y, counted = [], [], []
     for examples, labels, used in rooms:
@@ -330,10 +330,10 @@ def fit_classes(
     decay: float = _DECAY,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FewShotClasses:
-    """Rows for the kinds that are labelled in the rooms, and what they are worth on things that were left out.
+    """Rows for the kinds that are labelled in the rooms, with cross-validated figures.
 
-    Kinds with fewer than :data:`MIN_THINGS` things that the network has any site at are left out, and ``progress`` is
-    told so. Raises :class:`FewShotError` where none is left.
+    Kinds with fewer than :data:`MIN_THINGS` objects with sites are left out and reported to ``progress``. Raises
+    :class:`FewShotError` where none is left.
     """
     known = classifier_rows(inference)
     rare = _too_rare(rooms)
@@ -390,7 +390,7 @@ def fit_classes(
 
 
 def classifier_rows(inference: Predictor) -> Rows:
-    """Those of the network."""
+    """The rows of the network."""
     head = inference.network.detection
     assert head is not None
     layer = head.classify
@@ -399,7 +399,7 @@ def classifier_rows(inference: Predictor) -> Rows:
 
 
 def prior_rows(known: Rows, classes: Sequence[str], names: Sequence[str]) -> Rows:
-    """The network's rows of ``names``; of a new one nothing, and an improbable beginning."""
+    """The network's rows of ``names``; for a new class zero weights and an improbable bias."""
     kernel = known.kernel.new_zeros(len(known.kernel), len(names))
     bias = known.bias.new_full((len(names),), -4.6)
     for column, name in enumerate(names):
@@ -410,7 +410,7 @@ def prior_rows(known: Rows, classes: Sequence[str], names: Sequence[str]) -> Row
 
 
 def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence[str]) -> Rows:
-    """All rows: the network's, those of ``names`` in their place, new ones at the end."""
+    """All rows: the network's, with those of ``names`` replaced, new ones at the end."""
     kernel, bias = known.kernel.clone(), known.bias.clone()
     new = [k for k, name in enumerate(names) if name not in classes]
     for column, name in enumerate(names):
@@ -421,9 +421,9 @@ def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence
 
 
 def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[int]]:
-    """Per room its fold (-1: the room itself is never left out), then that of each thing.
+    """Per room its fold (-1: the room is never left out), then the fold of each object.
 
-    Rooms are left out whole where every kind is in two at least; otherwise things are.
+    Whole rooms are left out if every kind is in at least two; otherwise objects.
     """
     by_room = all(sum(room.count(name) > 0 for room in rooms) >= 2 for name in names)
     if not by_room:
@@ -453,7 +453,7 @@ def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[i
 
 
 def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
-    """Kinds with too few examples -> how many they have, in words."""
+    """Kinds with too few examples -> a message with their number."""
     total, seen = Counter[str](), Counter[str]()
     for room in rooms:
         total.update({label: room.count(label) for label in room.labels})
@@ -469,7 +469,7 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
 
 
 def _without_kinds(room: RoomFeatures, kinds: Collection[str]) -> RoomFeatures:
-    """Things of these kinds are none of those that are asked for."""
+    """The room without objects of these kinds."""
     kept = [k for k, label in enumerate(room.labels) if label not in kinds]
     labels, doubtful = tuple(room.labels[k] for k in kept), None if room.doubtful is None else room.doubtful[kept]
     return dataclasses.replace(room, labels=labels, boxes=room.boxes[kept], doubtful=doubtful)
@@ -481,7 +481,7 @@ def _labelled(room: RoomFeatures, names: Sequence[str], which: NDArray[np.bool_]
 
 
 def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneBoxes:
-    """Without boxes of things that are not asked for: they were fitted to."""
+    """Without boxes of objects that the rows were fitted to."""
     if len(found.boxes) == 0 or len(others.boxes) == 0:
         return found
     apart = found.labels[:, None] != others.labels[None]
@@ -495,7 +495,7 @@ def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneB
 
 
 def _of_known(found: SceneBoxes, names: Sequence[str], classes: Sequence[str]) -> SceneBoxes:
-    """Without boxes of classes that the network did not have."""
+    """Without boxes of new classes."""
     had = np.array([name in classes for name in names])
     return found.take(had[found.labels])
 
@@ -508,8 +508,8 @@ def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequen
 
 
 def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int, publish: float) -> float:
-    """Log-odds by which a new class is raised, so that the score from which a box is published is the one at which its
-    F1 on things that were left out is best."""
+    """Log-odds added to a new class, so that its best F1 on left-out objects is at the score from which boxes are
+    published."""
     scores, hits, total = [np.zeros(0)], [np.zeros(0, bool)], 0
     for found, truth in pairs:
         mine, theirs = found.labels == label, truth.boxes[truth.labels == label]
@@ -552,7 +552,8 @@ def validate(
     views: int = 20,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ValidationReport:
-    """Both sets of rows over a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its reader."""
+    """Figures of both sets of rows on a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its
+    reader."""
     dataset = EmbodiedScanDataset(data, split)
     count = len(dataset) if scenes is None else min(scenes, len(dataset))
     if count == 0:
@@ -585,13 +586,13 @@ def validate(
 
 
 def write_classes(source: Path, out: Path, fitted: FewShotClasses) -> None:
-    """``source`` with the fitted rows in place; everything else is copied bit by bit. Raises as ``load_checkpoint``
-    and ``save_checkpoint``."""
+    """Write ``source`` with the fitted rows; everything else is copied bit by bit. Raises as ``load_checkpoint`` and
+    ``save_checkpoint``."""
     save_checkpoint(out, with_rows(load_checkpoint(source), fitted))
 
 
 def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
-    """A weights file's content with the fitted classes. Rows that did not change keep their bits."""
+    """A weights file's content with the fitted classes. Unchanged rows keep their bits."""
     state = dict(checkpoint.state)
     new = len(fitted.classes) - len(checkpoint.classes)
     columns = [fitted.classes.index(c.name) for c in fitted.report]

@@ -50,7 +50,7 @@ def learn(
     if not out.resolve().parent.is_dir():
         raise CommandError(f"{out.parent} is no folder")
     if pseudo != bool(detector):
-        raise CommandError("--pseudo and --detector belong together: without labels a second witness is needed")
+        raise CommandError("--pseudo and --detector belong together: without labels a detector must confirm the names")
     agreed: list[AgreedThing] = []
     try:
         with TaskProgress("learning") as shown:

@@ -1,4 +1,4 @@
-"""The fit of witnesses: places drawn from a known model give it back, and what it promises holds."""
+"""The fit of the detector model: hypotheses drawn from a known model recover it, and its probabilities hold."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from embodied_perceptron.apps import cli
 from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detectors import DetectorFileError
-from embodied_perceptron.detection2d.fusion import Place
+from embodied_perceptron.detection2d.fusion import Hypothesis
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
     NOTHING,
     DetectorConfusions,
+    DetectorModel,
     Evidence,
-    WitnessModel,
 )
 from embodied_perceptron.results import UNNAMED
-from embodied_perceptron_training.evaluation.calibration import witness_fit
-from embodied_perceptron_training.evaluation.calibration.witness_fit import (
+from embodied_perceptron_training.evaluation.calibration import detector_fit
+from embodied_perceptron_training.evaluation.calibration.detector_fit import (
     DetectorCounts,
-    HeardPlace,
     HomeRecord,
+    LabelledHypothesis,
     Truth,
     cross_validated,
     fit_weights,
@@ -42,7 +42,7 @@ from embodied_perceptron_training.evaluation.calibration.witness_fit import (
 NAMES = ("chair", "couch", "tv")
 COUNTED = DetectorConfusions(
     things=dict.fromkeys(NAMES, 100),
-    said={name: {name: 60, other: 10} for name, other in zip(NAMES, ("couch", "chair", "chair"), strict=True)},
+    reported={name: {name: 60, other: 10} for name, other in zip(NAMES, ("couch", "chair", "chair"), strict=True)},
     views=dict.fromkeys(NAMES, ((0, 0), (400, 200), (0, 0))),
 )
 TRUE = dict(zip(FEATURES, (1.0, 0.8, 0.5, 0.7, 0.6, 0.3, -1.0, -1.5), strict=True))
@@ -50,7 +50,7 @@ TRUE = dict(zip(FEATURES, (1.0, 0.8, 0.5, 0.7, 0.6, 0.3, -1.0, -1.5), strict=Tru
 
 def drawn(count, seed=0):
     """Places whose true states are drawn from the posterior of :data:`TRUE`."""
-    rng, model, places = np.random.default_rng(seed), WitnessModel(TRUE, {ANY_DETECTOR: COUNTED}), []
+    rng, model, places = np.random.default_rng(seed), DetectorModel(TRUE, {ANY_DETECTOR: COUNTED}), []
     for _ in range(count):
         exists, share = rng.uniform(0.05, 0.95), rng.uniform(0.1, 0.9)
         prior = {str(rng.choice(NAMES)): exists * share, UNNAMED: exists * (1 - share)}
@@ -59,11 +59,13 @@ def drawn(count, seed=0):
         said = {str(rng.choice(NAMES)): (int(rng.integers(1, 7)), float(rng.uniform(0.3, 0.95)))} if speaks else {}
         evidence = (Evidence("any", said, (0, int(rng.integers(0 if speaks else 1, 6)), 0), frozenset(NAMES)),)
         plausible = {name: float(-rng.exponential(1.0)) for name in said}
-        place = Place(np.zeros(0, np.int64), (), np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0]), known, evidence, plausible)
+        place = Hypothesis(
+            np.zeros(0, np.int64), (), np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0]), known, evidence, plausible
+        )
         posterior = model.posterior(known, evidence, plausible)
         states = [*posterior, NOTHING]
         p = np.array([*posterior.values(), max(0.0, 1.0 - sum(posterior.values()))])
-        places.append(HeardPlace(place, str(rng.choice(states, p=p / p.sum())), 1.0))
+        places.append(LabelledHypothesis(place, str(rng.choice(states, p=p / p.sum())), 1.0))
     return places
 
 
@@ -71,7 +73,7 @@ def counts():
     found = DetectorCounts.none()
     for name in NAMES:
         found.things[name] += 100
-        found.said[name].update(COUNTED.said[name])
+        found.reported[name].update(COUNTED.reported[name])
         found.seen[name, 1] += 400
         found.right[name, 1] += 200
     return {"any": found}
@@ -83,7 +85,7 @@ def places():
 
 
 def test_the_weights_that_drew_the_places_come_back(places):
-    fitted = fit_weights(places, WitnessModel(dict.fromkeys(FEATURES, 0.0), {ANY_DETECTOR: COUNTED}))
+    fitted = fit_weights(places, DetectorModel(dict.fromkeys(FEATURES, 0.0), {ANY_DETECTOR: COUNTED}))
     for name in FEATURES:
         assert fitted[name] == pytest.approx(TRUE[name], abs=0.35), name
 
@@ -112,9 +114,9 @@ def test_the_shipped_model_was_reliable_where_it_was_measured():
 def test_each_detector_alone_is_fitted_too():
     box = np.array([0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0, 0, 0])
     evidence = (Evidence("a", {"tv": (1, 0.5)}), Evidence("b", {"chair": (2, 0.5)}))
-    alone = HeardPlace(Place(np.zeros(0, np.int64), (), box, None, evidence, {}), "tv", 3.0)
+    alone = LabelledHypothesis(Hypothesis(np.zeros(0, np.int64), (), box, None, evidence, {}), "tv", 3.0)
     subsets = with_subsets([alone])
-    assert [tuple(one.source for one in s.place.evidence) for s in subsets] == [("a", "b"), ("a",), ("b",)]
+    assert [tuple(one.source for one in s.hypothesis.evidence) for s in subsets] == [("a", "b"), ("a",), ("b",)]
     assert [s.true for s in subsets] == ["tv", "tv", UNNAMED]
     assert [s.weight for s in subsets] == [1.0, 1.0, 1.0]
 
@@ -122,7 +124,7 @@ def test_each_detector_alone_is_fitted_too():
 def test_truth_is_what_a_box_lies_on_under_a_name_that_is_said():
     box = np.array([0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0, 0, 0])
     evidence = (Evidence("any", {"tv": (1, 0.5)}),)
-    place = Place(np.zeros(1, np.int64), (), box, {"chair": 0.5}, evidence, {})
+    place = Hypothesis(np.zeros(1, np.int64), (), box, {"chair": 0.5}, evidence, {})
     aside = box + 0.3 * np.eye(9)[0]
     assert true_state(place, Truth(np.stack([box, aside]), ("lamp", "tv"))) == "tv"
     assert true_state(place, Truth(np.stack([aside]), ("lamp",))) == UNNAMED
@@ -150,7 +152,7 @@ def test_the_command_writes_what_a_lift_reads(places, tmp_path, monkeypatch):
     for home in homes:
         home.mkdir()
     of = {home: HomeRecord(places[k::2], {"yolov8": DetectorCounts.none()}) for k, home in enumerate(homes)}
-    monkeypatch.setattr(witness_fit, "record_home", lambda folder, *_: of[folder])
+    monkeypatch.setattr(detector_fit, "record_home", lambda folder, *_: of[folder])
     model, out = chair_everywhere(tmp_path / "net.onnx"), tmp_path / "witnesses.json"
     done = calibrate(model, out, *homes)
     assert done.exit_code == 0, done.output
@@ -158,11 +160,11 @@ def test_the_command_writes_what_a_lift_reads(places, tmp_path, monkeypatch):
     lift, on_photographs = lift_from_options(options), lift_from_options(replace(options, pictures="photographs"))
     assert lift is not None
     assert on_photographs is not None
-    assert on_photographs.witnesses == lift.witnesses.on_photographs()
-    assert set(lift.witnesses.detectors) == {"yolov8", ANY_DETECTOR}
-    assert lift.witnesses.weights["score"] == pytest.approx(TRUE["score"], abs=0.3)
+    assert on_photographs.detector_model == lift.detector_model.on_photographs()
+    assert set(lift.detector_model.detectors) == {"yolov8", ANY_DETECTOR}
+    assert lift.detector_model.weights["score"] == pytest.approx(TRUE["score"], abs=0.3)
     out.write_text("{}")
-    with pytest.raises(DetectorFileError, match=r"witnesses\.json: no model of witnesses"):
+    with pytest.raises(DetectorFileError, match=r"witnesses\.json: not a detector model"):
         lift_from_options(LiftOptions(detector=str(model), layout="yolov8", witnesses=str(out)))
 
 
@@ -184,7 +186,7 @@ def test_the_command_names_what_it_cannot_use(tmp_path):
 
 def test_silent_detectors_are_nothing_to_fit():
     with pytest.raises(ValueError, match="nothing to fit"):
-        fit_weights([], WitnessModel(TRUE, {ANY_DETECTOR: COUNTED}))
+        fit_weights([], DetectorModel(TRUE, {ANY_DETECTOR: COUNTED}))
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
-"""Fits what 2-D detectors are worth beside the network (:mod:`~embodied_perceptron.inference.posterior`).
+"""Fit the likelihood model of 2-D detectors (:mod:`~embodied_perceptron.inference.posterior`).
 
-Simulated recordings with the disturbances of photographs are replayed; at each perception every place of which a
-detector says, or could have said, something is kept with what all witnesses say and with the truth: the name of the
-thing that its box lies on (IoU 0.25), :data:`UNNAMED` where nobody says that name, :data:`NOTHING` where nothing is.
-First the detectors' confusions are counted, then the weights are fitted by maximum likelihood; those that say how much
-a witness counts are not negative. What the model is worth is measured on homes that were left out of both.
+Simulated recordings with the disturbances of photographs are replayed. Each perception gives hypotheses with evidence
+of detectors and the true state: the name of the object that its box overlaps (IoU 0.25), :data:`UNNAMED` where no
+source reports that name, :data:`NOTHING` without an object. The detectors' confusions are counted first, then the
+weights are fitted by maximum likelihood; weights of evidence are not negative. The model is validated on homes left out
+of both.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from embodied_perceptron.apps.explanation import ObservedPerceptron
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, LiftedThing, Place, Surroundings, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, FusionContext, Hypothesis, LiftedObject, surface_in
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes, volumes
 from embodied_perceptron.geometry.suppression import thickened
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
-    NO_SILENCE,
+    NO_MISSES,
     NOTHING,
     DetectorConfusions,
-    WitnessModel,
+    DetectorModel,
     features,
     log_weights,
 )
@@ -46,7 +46,7 @@ from embodied_perceptron_training.homes.recording import recorded_home
 F64 = NDArray[np.float64]
 
 ON_IOU = 0.25
-_OF_SHARE = 0.5  # of what a detector saw, within a thing: it saw that thing
+_OF_SHARE = 0.5  # of a detection's points within an object: it is a detection of that object
 _RIDGE = 0.05
 _START = {"thing": 0.0, "views": 0.5, "score": 0.5, "confusion": 0.5, "silence": 0.5, "plausible": 0.5}
 _NOT_NEGATIVE = ("views", "score", "confusion", "silence", "plausible")
@@ -54,36 +54,36 @@ _NOT_NEGATIVE = ("views", "score", "confusion", "silence", "plausible")
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What stands in a home: (T, 9) boxes, and their canonical names."""
+    """Objects of a home: (T, 9) boxes and canonical names."""
 
     boxes: F64
     labels: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class HeardPlace:
-    """A place of which a detector says, or could have said, something."""
+class LabelledHypothesis:
+    """A hypothesis with its true state."""
 
-    place: Place  # with what is said
-    true: str  # name of what stands there; :data:`UNNAMED` where nobody says it, :data:`NOTHING` where nothing does
-    weight: float  # of the sample; perceptions of one home are hardly independent
+    hypothesis: Hypothesis  # with its evidence
+    true: str  # name of the object; :data:`UNNAMED` where no source reports it, :data:`NOTHING` without an object
+    weight: float  # of the sample, one over the number of perceptions, which are correlated
 
 
 @dataclass(eq=False)
 class HomeRecord:
-    """All of one home: its places, and what each detector was counted to say."""
+    """The hypotheses of a home, and the counts of each detector."""
 
-    places: list[HeardPlace]
+    hypotheses: list[LabelledHypothesis]
     counts: dict[str, DetectorCounts]
 
 
 @dataclass(eq=False)
 class DetectorCounts:
     """See :class:`~embodied_perceptron.inference.posterior.DetectorConfusions`; ``seen``, ``right``: (name, size) ->
-    views of things in full view, and of these with it said; ``wrong``: those in which another name was said."""
+    views that show such an object fully, and those that report it; ``wrong``: those that report another name."""
 
     things: Counter[str]
-    said: defaultdict[str, Counter[str]]
+    reported: defaultdict[str, Counter[str]]
     seen: Counter[tuple[str, int]]
     right: Counter[tuple[str, int]]
     wrong: int = 0
@@ -97,18 +97,18 @@ class DetectorCounts:
         self.things.update(other.things)
         self.seen.update(other.seen)
         self.right.update(other.right)
-        for name, row in other.said.items():
-            self.said[name].update(row)
+        for name, row in other.reported.items():
+            self.reported[name].update(row)
         self.wrong += other.wrong
         self.vocabulary = max(self.vocabulary, other.vocabulary)
 
     def confusions(self) -> DetectorConfusions:
         views = {
-            name: tuple((self.seen[name, size], self.right[name, size]) for size in range(len(NO_SILENCE)))
+            name: tuple((self.seen[name, size], self.right[name, size]) for size in range(len(NO_MISSES)))
             for name in {name for name, _ in self.seen}
         }
         false_rate = self.wrong / max(sum(self.seen.values()), 1) / self.vocabulary
-        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.said.items()}, views, false_rate)
+        return DetectorConfusions(dict(self.things), {k: dict(v) for k, v in self.reported.items()}, views, false_rate)
 
 
 def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: float) -> HomeRecord:
@@ -122,16 +122,16 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     objects = recorded_home(folder).objects
     boxes = np.array([o.box9() for o in objects]).reshape(-1, 9)
     truth = Truth(boxes, tuple(priors.canonical(o.label) for o in objects))
-    heard: list[list[Place]] = []
-    last: list[tuple[Sequence[LiftedThing], Surroundings]] = []
+    observed: list[list[Hypothesis]] = []
+    last: list[tuple[Sequence[LiftedObject], FusionContext]] = []
 
     def record(perceptron: Perceptron, perception: Perception) -> None:
         lift = perceptron.lift
         assert lift is not None
-        heard.append([place for place in lift.places if place.is_heard])
+        observed.append([one for one in lift.hypotheses if one.is_observed])
         if lift.statistics().failures:
             raise ValueError(f"{folder}: a detector failed: {lift.statistics().last_error}")
-        last[:] = [(lift.things, lift.surroundings(perception.voxels, lift.floor_z_m))]
+        last[:] = [(lift.lifted_objects, lift.fusion_context(perception.voxels, lift.floor_z_m))]
 
     replay(
         open_recording(folder),
@@ -140,36 +140,42 @@ def record_home(folder: Path, settings: PerceptronConfig, perceive_every_s: floa
     )
     if not last:
         raise ValueError(f"{folder}: the recording ends before the first perception; perceive more often")
-    places = [HeardPlace(p, true_state(p, truth), 1.0 / len(heard)) for look in heard for p in look]
-    return HomeRecord(places, count_detectors(*last[0], truth))
+    hypotheses = [
+        LabelledHypothesis(p, true_state(p, truth), 1.0 / len(observed)) for perception in observed for p in perception
+    ]
+    return HomeRecord(hypotheses, count_detectors(*last[0], truth))
 
 
-def true_state(place: Place, truth: Truth) -> str:
-    """See :class:`HeardPlace`."""
-    iou = box_iou(_thick(place.box[None]), _thick(truth.boxes)).numpy()[0] if len(truth.boxes) else np.zeros(0)
+def true_state(hypothesis: Hypothesis, truth: Truth) -> str:
+    """Return the true state of :class:`LabelledHypothesis`."""
+    iou = box_iou(_thick(hypothesis.box[None]), _thick(truth.boxes)).numpy()[0] if len(truth.boxes) else np.zeros(0)
     on = {truth.labels[k] for k in np.flatnonzero(iou >= ON_IOU)}
     if not on:
         return NOTHING
-    known = {} if place.prior is None else place.prior
-    said = {name for one in place.evidence for name in one.said}
-    best = [truth.labels[k] for k in np.argsort(-iou) if iou[k] >= ON_IOU and truth.labels[k] in (known.keys() | said)]
+    known = {} if hypothesis.prior is None else hypothesis.prior
+    reported = {name for one in hypothesis.evidence for name in one.reported}
+    best = [
+        truth.labels[k] for k in np.argsort(-iou) if iou[k] >= ON_IOU and truth.labels[k] in (known.keys() | reported)
+    ]
     return best[0] if best else UNNAMED
 
 
-def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: Truth) -> dict[str, DetectorCounts]:
-    """What each detector says of the things of a home that stand in full view, at the end of a replay."""
+def count_detectors(
+    lifted_objects: Sequence[LiftedObject], around: FusionContext, truth: Truth
+) -> dict[str, DetectorCounts]:
+    """Count the reports of each detector for fully visible objects of a home, at the end of a replay."""
     counts = {source: DetectorCounts.none() for source in around.vocabularies}
-    of = [_thing_of(thing, truth) for thing in things]
-    said_in: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)  # (detector, thing) -> (view, name)
-    for thing, true in zip(things, of, strict=True):
-        for source, names in thing.candidate.said.items():
+    of = [_true_object(lifted, truth) for lifted in lifted_objects]
+    reported_in: dict[tuple[str, int], set[tuple[int, str]]] = defaultdict(set)  # (detector, object) -> (view, name)
+    for detected, true in zip(lifted_objects, of, strict=True):
+        for source, names in detected.candidate.reported.items():
             label = NOTHING if true < 0 else truth.labels[true]
             for name in names:
-                counts[source].said[name][label] += 1
+                counts[source].reported[name][label] += 1
         if true >= 0:
-            for view, i in thing.candidate.members:
+            for view, i in detected.candidate.members:
                 lifted = around.views[view]
-                said_in[lifted.source, true].add((view, lifted.lifted[i].label))
+                reported_in[lifted.source, true].add((view, lifted.lifted[i].label))
     surfaces = surface_in(truth.boxes, around.snapshot)
     rows = [k for k, surface in enumerate(surfaces) if surface is not None]
     visible = fully_visible([s for s in surfaces if s is not None], around.views, MIN_SIZE_PX)
@@ -182,10 +188,10 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
             own = counts[source]
             own.vocabulary = max(len(vocabulary), 1)
             own.things[label] += 1
-            said = said_in[source, k]
-            own.wrong += len({v for v, name in said if name != label})
+            reported = reported_in[source, k]
+            own.wrong += len({v for v, name in reported if name != label})
             if label in vocabulary:
-                right = {v for v, name in said if name == label}
+                right = {v for v, name in reported if name == label}
                 for v in views:
                     size = int(in_view[v]) - 1
                     own.seen[label, size] += 1
@@ -193,18 +199,18 @@ def count_detectors(things: Sequence[LiftedThing], around: Surroundings, truth: 
     return counts
 
 
-def fit_weights(places: Sequence[HeardPlace], model: WitnessModel) -> dict[str, float]:
-    """Weights by maximum likelihood; of ``model`` the confusions count. Raises ``ValueError`` without a place."""
-    if not places:
-        raise ValueError("the detectors say nothing of any place in the recordings: there is nothing to fit")
-    samples = [_sample(sample, model) for sample in places]
+def fit_weights(hypotheses: Sequence[LabelledHypothesis], model: DetectorModel) -> dict[str, float]:
+    """Fit weights by maximum likelihood with the confusions of ``model``. Raises ``ValueError`` without a sample."""
+    if not hypotheses:
+        raise ValueError("no detector reports anything in the recordings: nothing to fit")
+    samples = [_sample(sample, model) for sample in hypotheses]
     most = max(len(offset) for _, offset, _ in samples)
     table = np.zeros((len(samples), most, len(FEATURES)))
-    offset = np.full((len(samples), most), -np.inf)  # states that a place does not have
+    offset = np.full((len(samples), most), -np.inf)  # states that a hypothesis does not have
     for k, (values, prior, _) in enumerate(samples):
         table[k, : len(prior)], offset[k, : len(prior)] = values, prior
     every, row = np.arange(len(samples)), np.array([row for *_, row in samples])
-    weight = np.array([sample.weight for sample in places])
+    weight = np.array([sample.weight for sample in hypotheses])
     bounds = [(0.0, None) if name in _NOT_NEGATIVE else (None, None) for name in FEATURES]
     start = np.array([_START.get(name, 0.0) for name in FEATURES])
 
@@ -216,8 +222,8 @@ def fit_weights(places: Sequence[HeardPlace], model: WitnessModel) -> dict[str, 
     return {name: float(w) for name, w in zip(FEATURES, fitted.x, strict=True)}
 
 
-def fit(homes: Sequence[HomeRecord]) -> WitnessModel:
-    """Confusions of all homes, and weights."""
+def fit(homes: Sequence[HomeRecord]) -> DetectorModel:
+    """Count confusions over all homes, then fit the weights."""
     totals: dict[str, DetectorCounts] = defaultdict(DetectorCounts.none)
     for home in homes:
         for source, counts in home.counts.items():
@@ -227,63 +233,65 @@ def fit(homes: Sequence[HomeRecord]) -> WitnessModel:
         every.add(counts)
     detectors = {source: counts.confusions() for source, counts in totals.items()}
     detectors[ANY_DETECTOR] = every.confusions()
-    unweighted = WitnessModel(dict.fromkeys(FEATURES, 0.0), detectors)
-    return WitnessModel(fit_weights([p for home in homes for p in with_subsets(home.places)], unweighted), detectors)
+    unweighted = DetectorModel(dict.fromkeys(FEATURES, 0.0), detectors)
+    return DetectorModel(
+        fit_weights([p for home in homes for p in with_subsets(home.hypotheses)], unweighted), detectors
+    )
 
 
-def with_subsets(places: Sequence[HeardPlace]) -> list[HeardPlace]:
-    """Places as all detectors together and as each alone speaks of them, so that one model serves any of them."""
-    sources = sorted({one.source for sample in places for one in sample.place.evidence})
+def with_subsets(hypotheses: Sequence[LabelledHypothesis]) -> list[LabelledHypothesis]:
+    """Return hypotheses with the evidence of all detectors and of each alone, so that one model serves any of them."""
+    sources = sorted({one.source for sample in hypotheses for one in sample.hypothesis.evidence})
     if len(sources) < 2:
-        return list(places)
+        return list(hypotheses)
     weighted = []
     for kept in (set(sources), *({source} for source in sources)):
-        for sample in places:
-            evidence = tuple(one for one in sample.place.evidence if one.source in kept)
-            place = replace(sample.place, evidence=evidence)
-            spoken = place.prior is not None or any(one.said for one in evidence)
-            if place.is_heard and spoken:
-                true = true_state_of(place, sample.true)
-                weighted.append(HeardPlace(place, true, sample.weight / (1 + len(sources))))
+        for sample in hypotheses:
+            evidence = tuple(one for one in sample.hypothesis.evidence if one.source in kept)
+            hypothesis = replace(sample.hypothesis, evidence=evidence)
+            exists = hypothesis.prior is not None or any(one.reported for one in evidence)
+            if hypothesis.is_observed and exists:
+                true = true_state_among(hypothesis, sample.true)
+                weighted.append(LabelledHypothesis(hypothesis, true, sample.weight / (1 + len(sources))))
     return weighted
 
 
-def true_state_of(place: Place, true: str) -> str:
-    """The state that is true where fewer speak: a name that nobody says any more is :data:`UNNAMED`."""
-    said = {name for one in place.evidence for name in one.said}
-    known = set() if place.prior is None else set(place.prior)
-    return true if true in {NOTHING, UNNAMED} | said | known else UNNAMED
+def true_state_among(hypothesis: Hypothesis, true: str) -> str:
+    """Return the true state among the names that this evidence reports, else :data:`UNNAMED`."""
+    reported = {name for one in hypothesis.evidence for name in one.reported}
+    known = set() if hypothesis.prior is None else set(hypothesis.prior)
+    return true if true in {NOTHING, UNNAMED} | reported | known else UNNAMED
 
 
 @dataclass(frozen=True)
-class WitnessReport:
-    """What a model is worth on homes that were left out.
+class DetectorFitReport:
+    """Quality of a model on homes left out.
 
     Attributes:
-        curve: per fifth of the probability of the likeliest name (weight, mean probability, share that is right).
-        log_loss: mean of a place, by the network alone and by all witnesses.
+        curve: per fifth of the probability of the likeliest name (weight, mean probability, accuracy).
+        log_loss: mean over hypotheses, of the network alone and with detectors.
     """
 
     curve: tuple[tuple[float, float, float], ...]
     log_loss: tuple[float, float]
 
 
-def cross_validated(homes: Sequence[HomeRecord]) -> WitnessReport:
-    """Each home by a model of the others. Raises ``ValueError`` where no place has a name."""
+def cross_validated(homes: Sequence[HomeRecord]) -> DetectorFitReport:
+    """Evaluate each home with a model of the others. Raises ``ValueError`` without any named hypothesis."""
     rows, losses = [], []
     for k, home in enumerate(homes):
         model = fit([other for j, other in enumerate(homes) if j != k])
-        for sample in home.places:
-            place = sample.place
-            found = model.posterior(place.prior, place.evidence, place.plausibility)
-            alone = {} if place.prior is None else dict(place.prior)
+        for sample in home.hypotheses:
+            hypothesis = sample.hypothesis
+            found = model.posterior(hypothesis.prior, hypothesis.evidence, hypothesis.plausibility)
+            alone = {} if hypothesis.prior is None else dict(hypothesis.prior)
             losses.append([sample.weight, *(_loss(p, sample.true) for p in (alone, found))])
             names = {name: p for name, p in found.items() if name != UNNAMED}
             if names:
                 best = max(sorted(names), key=lambda name: names[name])
                 rows.append((sample.weight, names[best], float(best == sample.true)))
     if not rows:
-        raise ValueError("nobody names any place in the recordings: there is nothing to measure")
+        raise ValueError("no hypothesis in the recordings has a name: nothing to measure")
     table, loss = np.array(rows), np.array(losses)
     curve = []
     for low in np.arange(0.0, 1.0, 0.2):
@@ -292,7 +300,7 @@ def cross_validated(homes: Sequence[HomeRecord]) -> WitnessReport:
         if weight.sum() > 0:
             curve.append((float(weight.sum()), *(float(np.average(table[inside, c], weights=weight)) for c in (1, 2))))
     means = tuple(float(np.average(loss[:, c], weights=loss[:, 0])) for c in (1, 2))
-    return WitnessReport(tuple(curve), (means[0], means[1]))
+    return DetectorFitReport(tuple(curve), (means[0], means[1]))
 
 
 def _loss(posterior: Mapping[str, float], true: str) -> float:
@@ -300,10 +308,10 @@ def _loss(posterior: Mapping[str, float], true: str) -> float:
     return float(-np.log(np.clip(p, 1e-2, 1.0)))
 
 
-def _sample(sample: HeardPlace, model: WitnessModel) -> tuple[F64, F64, int]:
-    """(S, F) features, (S,) log-priors, and which state is true."""
-    place = sample.place
-    states, table, offset = features(model, place.prior, place.evidence, place.plausibility)
+def _sample(sample: LabelledHypothesis, model: DetectorModel) -> tuple[F64, F64, int]:
+    """Return (S, F) features, (S,) log-priors, and the index of the true state."""
+    hypothesis = sample.hypothesis
+    states, table, offset = features(model, hypothesis.prior, hypothesis.evidence, hypothesis.plausibility)
     return table, offset, states.index(sample.true)
 
 
@@ -311,11 +319,11 @@ def _thick(boxes: F64) -> torch.Tensor:
     return torch.from_numpy(thickened(boxes))
 
 
-def _thing_of(thing: LiftedThing, truth: Truth) -> int:
-    """The smallest thing that most of what was seen lies in; -1 = none."""
+def _true_object(lifted: LiftedObject, truth: Truth) -> int:
+    """Return the index of the smallest object that holds most of the points; -1 = none."""
     if not len(truth.boxes):
         return -1
-    few = thing.candidate.points_m[:: 1 + len(thing.candidate.points_m) // 200]
+    few = lifted.candidate.points_m[:: 1 + len(lifted.candidate.points_m) // 200]
     share = points_in_boxes(torch.from_numpy(few), _thick(truth.boxes)).double().mean(dim=0).numpy()
     inside = np.flatnonzero(share >= _OF_SHARE)
     size = volumes(torch.from_numpy(truth.boxes)).numpy()
