@@ -389,12 +389,12 @@ def test_a_kind_with_two_examples_does_not_end_the_others(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         fit_classes([room], SimpleNamespace(classes=CLASSES), progress=told.append)
     assert kept == ["chair"]
-    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check the fit"]
+    assert told == ["left out: 'crate' has 2 examples; 3 are needed for the fit and its validation"]
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     file = corrected()
-    with pytest.raises(FewShotError, match=r"nothing is labelled in .*home"):
+    with pytest.raises(FewShotError, match=r"no object is labelled in .*home"):
         read_labelled_rooms([file], CLASSES)
     file = corrected("robot")
     with pytest.raises(FewShotError, match="nothing called crate"):

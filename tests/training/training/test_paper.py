@@ -26,7 +26,7 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-from embodied_perceptron_training.training import session, train_command, trainer
+from embodied_perceptron_training.training import tasks, train_command, trainer
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.description import losses
@@ -342,7 +342,7 @@ def printed(*arguments: str) -> Any:
 
 
 def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "build_task", lambda run: pytest.fail("builds a task"))
+    monkeypatch.setattr(tasks, "build_task", lambda run: pytest.fail("builds a task"))
     found = printed("--preset", "paper", "--task", "detection")
     assert found["losses"] == {
         "class": 1.0, "center": 1.0, "box/center": 0.2, "box/size": 0.2, "box/rotation": 0.2, "box/all": 0.4,
@@ -366,8 +366,8 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
     assert printed("--task", "monocular-detection")["views"] == 1
-    tasks = ("monocular-detection", "detection", "grounding")
-    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in tasks]
+    names = ("monocular-detection", "detection", "grounding")
+    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in names]
     assert classes == ["frequent20", "data", "data"]
     tiny = printed("--task", "multi", "--steps", "7")
     assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)

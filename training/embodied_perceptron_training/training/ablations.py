@@ -377,11 +377,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
         columns = [c for c in _COLUMNS[table] if any(c in r["figures"] for r in rows)]
         lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for r in rows:
-            cells = [f"{r['figures'][c]:.2f}" if _finite(r["figures"].get(c)) else "-" for c in columns]
+            values = [r["figures"].get(c) for c in columns]
+            cells = [f"{v:.2f}" if isinstance(v, (int, float)) and np.isfinite(v) else "-" for v in values]
             lines.append(f"| {r['label']} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and bool(np.isfinite(value))

@@ -48,7 +48,7 @@ class Fetched:
         return replace(self, data=map_tensors(self.data, torch.Tensor.pin_memory))
 
 
-# not torch's DistributedSampler: it begins at epochs only, pads their ends, and knows no place to go on from
+# not torch's DistributedSampler, which begins at epochs only, pads their ends, and cannot resume
 class Order(Sampler[list[Place]]):
     """Batches of this process, endlessly.
 
@@ -62,15 +62,9 @@ class Order(Sampler[list[Place]]):
 
     def __init__(self, samples: int, batch: int, seed: int, start: int = 0, rank: int = 0, world: int = 1) -> None:
         if samples < 1:
-            raise ValueError("there are no training samples")
-        self.samples, self.batch, self.seed, self.start, self.rank, self.world = (
-            samples,
-            batch,
-            seed,
-            start,
-            rank,
-            world,
-        )
+            raise ValueError("the training split has no samples")
+        self.samples, self.batch, self.seed, self.start = samples, batch, seed, start
+        self.rank, self.world = rank, world
 
     def __iter__(self) -> Iterator[list[Place]]:
         epoch, order = -1, np.zeros(0, np.int64)
@@ -152,8 +146,7 @@ def sample_stream(
         yield batches
     finally:
         if workers:
-            # not left to the garbage collector: at the interpreter's exit Python would send them SIGTERM, which they
-            # ignore, and wait for them for ever
+            # not left to the garbage collector: at exit Python would send them SIGTERM, which they ignore, and wait
             processes = list(batches._workers)
             batches._shutdown_workers()
             for process in processes:

@@ -42,11 +42,11 @@ from embodied_perceptron_training.training.matching import assign_points
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
 
 F64 = NDArray[np.float64]
-MIN_THINGS = 3  # of a kind: fewer leave none to check the fit on
+MIN_THINGS = 3  # of a kind, for a fit and its validation
 _FOLDS = 5
 _DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
 _STEPS = 60
-_MOST_SITES = 200_000  # that are no example, at random
+_MOST_SITES = 200_000  # random counterexamples
 _HIT_IOU = 0.25
 _SEED = 20
 _KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
@@ -81,10 +81,10 @@ class RoomFeatures:
     """Inputs of the classifier in a labelled room."""
 
     name: str  # of its source
-    labels: tuple[str, ...]  # labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world
-    boxes: F64
+    labels: tuple[str, ...]  # (T,) kinds of the labelled objects
+    boxes: F64  # (T, 9) of them, world
     parts: tuple[RoomPart, ...]  # windows that cover the room
-    found: F64  # (D, 9) all boxes of the network as it was, by whatever name
+    found: F64  # (D, 9) all boxes of the original network
     doubtful: NDArray[np.bool_] | None = None  # as of :class:`~.few_shot_classes.LabelledRoom`
 
     @property
@@ -134,7 +134,7 @@ class FewShotClasses:
     def problems(self, tolerance: float) -> list[str]:
         """Reasons against these weights; empty if there are none. ``tolerance``: points of AP25."""
         found = [
-            f"{c.name}: AP25 of things that were left out fell from {c.before:.1f} to {c.after:.1f}"
+            f"{c.name}: AP25 of left-out objects fell from {c.before:.1f} to {c.after:.1f}"
             for c in self.report
             if c.after < c.before - tolerance
         ]
@@ -150,7 +150,7 @@ class FewShotClasses:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# what the classifier sees
+# inputs of the classifier
 
 
 def check_network(inference: Predictor) -> None:
@@ -279,8 +279,8 @@ def fit_rows(
     """
     x, y, counted = [], [], []
     for examples, labels, used in rooms:
-        said = [[label == name for name in names] for label in labels]
-        is_kind = torch.tensor(said, dtype=torch.bool).reshape(len(labels), len(names))
+        matches = [[label == name for name in names] for label in labels]
+        is_kind = torch.tensor(matches, dtype=torch.bool).reshape(len(labels), len(names))
         positive = is_kind & torch.from_numpy(used)[:, None]
         nothing = torch.zeros((1, len(names)), dtype=torch.bool)
         example = torch.cat([positive, nothing])[examples.thing]
@@ -462,8 +462,8 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
     for name in sorted(total):
         if seen[name] < MIN_THINGS:
             unseen = total[name] - seen[name]
-            where = f" ({unseen} of {total[name]} lie where the network sees nothing)" if unseen else ""
-            needed = f"{MIN_THINGS} are needed, to fit it and to check the fit"
+            where = f" ({unseen} of {total[name]} are where the network has no sites)" if unseen else ""
+            needed = f"{MIN_THINGS} are needed for the fit and its validation"
             found[name] = f"{name!r} has {seen[name]} examples{where}; {needed}"
     return found
 

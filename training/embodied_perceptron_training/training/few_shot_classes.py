@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,8 @@ from embodied_perceptron_training.evaluation.runner.scenes import choose_views, 
 
 F64 = NDArray[np.float64]
 MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
-_SAME_THING_IOU = 0.5  # two labels there contradict each other
-_SPLIT = "train"  # what else a data set holds is for measuring
+_SAME_THING_IOU = 0.5  # two labels with such an overlap contradict each other
+_SPLIT = "train"  # the other splits are for measuring
 _VIEWS = 20  # of a scan
 
 
@@ -75,7 +76,8 @@ def read_labelled_rooms(
             raise FewShotError(f"{source} is given twice")
         infos = infos_file(source, _SPLIT)
         if infos.is_file():
-            rooms += _scans(source, classes, wanted)
+            dataset = EmbodiedScanDataset(source, _SPLIT)
+            rooms += [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
         elif any(source.glob(infos_file(source, "*").name)):
             raise FewShotError(f"{source} has no {infos.name}: only a training split holds examples")
         else:
@@ -83,7 +85,7 @@ def read_labelled_rooms(
     if not any(room.labels for room in rooms):
         among = f" called {', '.join(sorted(wanted))}" if wanted else ""
         raise FewShotError(
-            f"nothing{among} is labelled in {', '.join(str(s) for s in sources)}: correct labels of objects first "
+            f"no object{among} is labelled in {', '.join(str(s) for s in sources)}: correct labels of objects first "
             "(~/correct_object, or the page of `embodied-perceptron view MAP`)"
         )
     return rooms
@@ -99,16 +101,16 @@ def is_unlabelled_recording(source: Path) -> bool:
 def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
     map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
     if map_file.suffix == MAP_SUFFIX:
-        said = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
-        make = _map_opener(map_file)
+        labelled = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
+        make = partial(_open_map, map_file)
     else:
         labels = source.with_name(source.name + LABELS_SUFFIX)
         if source.exists() and not labels.is_file():
-            raise FewShotError(f"{source} has no labels: `embodied-perceptron label {labels}` makes them")
+            raise FewShotError(f"{source} has no labels: make them with `embodied-perceptron label {labels}`")
         open_recording(source)
-        said = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
-        make = _recording_opener(source)
-    kinds = [(kind_of(label, classes, str(source)), box) for label, box in said]
+        labelled = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
+        make = partial(_open_recording, source)
+    kinds = [(kind_of(label, classes, str(source)), box) for label, box in labelled]
     _check_agreement(source, kinds)
     return _of_wanted(source, kinds, wanted, make)
 
@@ -121,19 +123,14 @@ def _of_wanted(
     return LabelledRoom(source, tuple(kind for kind, _ in chosen), boxes, make)
 
 
-def _scans(root: Path, classes: Sequence[str], wanted: set[str]) -> list[LabelledRoom]:
-    """The scans of a data set: what their views show, by its labels. Surfaces of a room are no things."""
-    dataset = EmbodiedScanDataset(root, _SPLIT)
-    return [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
-
-
 def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
+    """A scan with the objects that its views show, without structure."""
     views = choose_views(len(scan.images), _VIEWS)
     shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
     named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
     source = dataset.root / scan.sample_idx
     kinds = [(kind_of(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
-    return _of_wanted(source, kinds, wanted, _scan_opener(dataset, scan.sample_idx))
+    return _of_wanted(source, kinds, wanted, partial(_open_scan, dataset, scan.sample_idx))
 
 
 def kind_of(label: str, classes: Sequence[str], where: str) -> str:
@@ -143,7 +140,7 @@ def kind_of(label: str, classes: Sequence[str], where: str) -> str:
     except ValueError as error:
         raise FewShotError(f"{where}: {error}") from error
     if words in STRUCTURE_CLASSES or words == UNNAMED:
-        raise FewShotError(f"{where}: {words!r} is no kind of thing that has boxes")
+        raise FewShotError(f"{where}: {words!r} is no kind of object with boxes")
     return {name.casefold(): name for name in classes}.get(words, words)
 
 
@@ -156,40 +153,31 @@ def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
         for j in range(i):
             if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
                 place = ", ".join(f"{v:.2f}" for v in box[:3])
-                raise FewShotError(f"{source}: the thing at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
+                raise FewShotError(f"{source}: the object at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
 
 
-def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
-    def make(inference: Predictor) -> Perceptron:
-        saved = read_map(file)
-        volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
-        config = PerceptronConfig(volume=volume, keyframes=keyframes)
-        try:
-            perceptron = Perceptron(config, inference=inference)
-        except ValueError as error:
-            raise FewShotError(f"{file}: {error}") from error
-        perceptron.map.restore(saved)
-        if inference.network.config.uses_images and not perceptron.keyframe_poses():
-            raise MapFileError(f"{file}: a map without keyframes has no images to read features from")
-        return perceptron
-
-    return make
+def _open_map(file: Path, inference: Predictor) -> Perceptron:
+    saved = read_map(file)
+    volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
+    config = PerceptronConfig(volume=volume, keyframes=keyframes)
+    try:
+        perceptron = Perceptron(config, inference=inference)
+    except ValueError as error:
+        raise FewShotError(f"{file}: {error}") from error
+    perceptron.map.restore(saved)
+    if inference.network.config.uses_images and not perceptron.keyframe_poses():
+        raise MapFileError(f"{file}: a map without keyframes has no images to read features from")
+    return perceptron
 
 
-def _scan_opener(dataset: EmbodiedScanDataset, name: str) -> Callable[[Predictor], Perceptron]:
-    def make(inference: Predictor) -> Perceptron:
-        return mapped_scene(load_scene(dataset, name, _VIEWS), inference)
-
-    return make
+def _open_scan(dataset: EmbodiedScanDataset, name: str, inference: Predictor) -> Perceptron:
+    return mapped_scene(load_scene(dataset, name, _VIEWS), inference)
 
 
-def _recording_opener(source: Path) -> Callable[[Predictor], Perceptron]:
-    def make(inference: Predictor) -> Perceptron:
-        perceptron = Perceptron(PerceptronConfig(), inference=inference)
-        fuse_recording(source, perceptron)
-        return perceptron
-
-    return make
+def _open_recording(source: Path, inference: Predictor) -> Perceptron:
+    perceptron = Perceptron(PerceptronConfig(), inference=inference)
+    fuse_recording(source, perceptron)
+    return perceptron
 
 
 def fuse_recording(source: Path, perceptron: Perceptron) -> None:
@@ -199,6 +187,6 @@ def fuse_recording(source: Path, perceptron: Perceptron) -> None:
     if not fused:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
         raise FewShotError(
-            f"{source}: none of its {stream.colors_played} pictures came into a map ({reasons or 'empty'}); "
-            "without poses (TF or a trajectory) it gives no examples"
+            f"{source}: none of its {stream.colors_played} images was fused into a map ({reasons or 'empty'}); "
+            "examples need poses (TF or a trajectory)"
         )

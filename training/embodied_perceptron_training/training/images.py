@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
+from embodied_perceptron.nn.presets import NetworkConfig, network_config
 from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -186,7 +186,9 @@ class ImageTask:
         self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
         if choice.weights is not None:
             load_images(self.model, load_checkpoint(choice.weights).state)
-        self.size = _crop_size(run.samples.crop_size, config.image)
+        given, full = run.samples.crop_size, config.image.size
+        h, w = map(int, given.lower().split("x")) if given else (full[0] // 2, full[1] // 2)
+        self.size = (h, w)
         self.pixels = run.samples.pixels
         folders = run.data.training_folders
         self.samples = JoinedSources([LabelledViews(folder, "train", self.size, augment=True) for folder in folders])
@@ -244,9 +246,9 @@ def check_packaged_images(config: NetworkConfig, choice: NetworkChoice) -> None:
     option = next((name for name, value in asked.items() if value == "imagenet"), None)
     if option and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
         raise ValueError(
-            f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} as preset "
-            f"{config.name} uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then "
-            "trained along"
+            f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} (preset "
+            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or leave the option out to "
+            "train it from random weights"
         )
 
 
@@ -258,7 +260,7 @@ def start_images(network: PerceptionNetwork, pretrained: str) -> None:
     """
     encoder = network.image_encoder
     if encoder is None:
-        raise ValueError(f"option pretrained: a {network.config.modality} network sees no images")
+        raise ValueError(f"option pretrained: a {network.config.modality} network has no image encoder")
     backbone = encoder.backbone if isinstance(encoder, PyramidEncoder) else encoder
     if pretrained != "imagenet":
         if not isinstance(backbone, ResNetEncoder):
@@ -273,7 +275,7 @@ def start_images(network: PerceptionNetwork, pretrained: str) -> None:
             theirs = tuple(state[wrong[0]].shape) if wrong[0] in state else "none"
             ours = tuple(own[wrong[0]].shape)
             raise ValueError(
-                f"option pretrained={pretrained} does not fit: {wrong[0]} is {theirs}, not {ours} ({len(wrong)} such); "
+                f"option pretrained={pretrained} does not fit ({len(wrong)} tensors): {wrong[0]} is {theirs}, not {ours}; "
                 f"preset {network.config.name} has a ResNet-50 of base width {network.config.image.base_width}"
             )
         backbone.load_state_dict({k: state[k] for k in own}, strict=False)
@@ -297,10 +299,3 @@ def _at_level(labels: Tensor, size: torch.Size) -> Tensor:
     """(B, h, w) -> the label at the centre of each cell of a map of ``size``."""
     sh, sw = labels.shape[1] // size[0], labels.shape[2] // size[1]
     return labels[:, sh // 2 :: sh, sw // 2 :: sw]
-
-
-def _crop_size(text: str, image: ImageConfig) -> tuple[int, int]:
-    if not text:
-        return image.size[0] // 2, image.size[1] // 2
-    h, w = (int(part) for part in text.lower().split("x"))
-    return h, w

@@ -221,7 +221,9 @@ class SceneCache:
             "boxes": torch.from_numpy(np.concatenate([scan.boxes, scan.unlabelled])),
             "visible": torch.from_numpy(visible),
             "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
-            "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
+            "depth_mm": torch.from_numpy(
+                np.stack([np.clip(np.round(p.frame.depth_m * 1000.0), 0, 65535).astype(np.uint16) for p in posed])
+            ),
             "projections": torch.stack([view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]),
         }
         occupancy = self._known_occupancy(scan, chosen)
@@ -324,10 +326,6 @@ def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequenc
         dataclasses.replace(p, frame=dataclasses.replace(p.frame, color=randomised_image(p.frame.color, kind, rng)))
         for p in posed
     ]
-
-
-def _millimetres(depth_m: NDArray[np.float32]) -> NDArray[np.uint16]:
-    return np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
 
 
 def _read(path: Path, features: Path | None) -> PreparedScene:

@@ -99,7 +99,7 @@ def load_state(
         )
     header = json.loads(metadata["header"])
     if header["parameters"] != optimized_names(model, optimizer):
-        raise CheckpointError(f"{path} belongs to another network: the parameters that learn are not the same")
+        raise CheckpointError(f"{path} belongs to another network: the trained parameters differ")
     for prefix, module in (("model", model), ("average", average)):
         state = {k.removeprefix(f"{prefix}/"): v for k, v in tensors.items() if k.startswith(f"{prefix}/")}
         try:

@@ -218,7 +218,11 @@ class Trainer:
             self.task.samples, self.task.collate, order, config.execution.workers, self.device
         ) as batches:
             while self.counters.step < self.total_steps and not self._stop:
-                self._train_mode()
+                self.model.train()
+                if self.config.optimisation.freeze_norms:
+                    for module in self.model.modules():
+                        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                            module.eval()
                 self._step(batches)
                 self._validate_when_due()
                 self._save_when_due()
@@ -245,13 +249,6 @@ class Trainer:
                 f"after {minutes:g} minutes the training stops and can be resumed"
             )
 
-    def _train_mode(self) -> None:
-        self.model.train()
-        if self.config.optimisation.freeze_norms:
-            for module in self.model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
-
     # -- one step
 
     def _step(self, batches: Iterator[Fetched]) -> None:
@@ -264,9 +261,9 @@ class Trainer:
         places, corrupt = passed.places, passed.corrupt
         if not passed.complete:
             self._count_corrupt(corrupt)
-            raise TrainingError(f"no usable sample was found in place of {corrupt[0].name}: {corrupt[0].reason}")
+            raise TrainingError(f"no usable sample replaces {corrupt[0].name}: {corrupt[0].reason}")
         terms, length = self._figures(passed.terms)
-        # one agreement per step: everything that makes a process decide has to be the same in all of them
+        # one agreement per step: all processes must take the same decisions
         loss, stops, errors, elapsed = self.processes.total(
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
@@ -326,7 +323,7 @@ class Trainer:
         if counters.bad_in_a_row >= self.config.optimisation.max_bad_steps:
             raise TrainingError(
                 f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(bad)} "
-                f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is whole"
+                f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is complete"
             )
 
     def _count_corrupt(self, corrupt: list[Corrupt]) -> None:
@@ -372,7 +369,7 @@ class Trainer:
         due = int(self._passed() * self.config.validation.count + 1e-9)
         if due <= self.counters.validations:
             return
-        self._save()  # whatever happens in the validation
+        self._save()  # in case the validation fails
         figures = self._validate()
         self.counters.validations = due
         self.counters.elapsed_s = self.processes.from_first(self._elapsed_s())
@@ -431,7 +428,7 @@ class Trainer:
         except OSError as error:
             self._unsaved = str(error)
             self._log({"event": "checkpoint failed", "step": self.counters.step, "reason": str(error)})
-            self.progress.say(f"checkpoint at step {self.counters.step} failed, the one before is whole: {error}")
+            self.progress.say(f"checkpoint at step {self.counters.step} failed, the previous one is kept: {error}")
             return False
         self._write_weights(self.folder.last, {})
         return True
@@ -445,7 +442,7 @@ class Trainer:
         if not self.processes.from_first(saved):
             raise TrainingError(
                 f"the state after step {self.counters.step} could not be written: {self._unsaved or 'see above'}; "
-                f"the checkpoint before it in {self.folder.path} is whole"
+                f"the previous checkpoint in {self.folder.path} is complete"
             )
 
     def _write_weights(self, path: Path, figures: Mapping[str, float]) -> None:
@@ -470,7 +467,7 @@ class Trainer:
         self.average.updates = self.counters.average_updates
         if scaler is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
-        # its length may have been raised
+        # the training may have been extended
         self.counters.finished = self.counters.finished and self.counters.step >= self.total_steps
         if self.processes.first:
             self.folder.forget_after(self.counters.step)

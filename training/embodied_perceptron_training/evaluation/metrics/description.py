@@ -26,12 +26,7 @@ class GroundingScore:
     there: int = 0  # all true objects
 
     def __add__(self, other: GroundingScore) -> GroundingScore:
-        return GroundingScore(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All five."""
-        return self.right, self.misnamed, self.hallucinated, self.mentioned, self.there
+        return GroundingScore(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def as_dict(self) -> dict[str, float]:
         """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""

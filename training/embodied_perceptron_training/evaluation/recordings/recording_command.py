@@ -60,15 +60,15 @@ def recording(
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
     with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:
         from embodied_perceptron.config import PerceptronConfig, load_config
-        from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
-        from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
+        from embodied_perceptron_training.evaluation.recordings.report import draw_recording, evaluate_recording
 
         settings = PerceptronConfig() if config is None else load_config(config)
         if device is not None:
             settings = replace(settings, network=replace(settings.network, device=device))
         if weights is not None or min_score is not None:
             named = settings.network.weights if weights is None else weights
-            settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+            score = settings.network.min_score if min_score is None else min_score
+            settings = replace(settings, network=replace(settings.network, weights=named, min_score=score))
 
         def on_progress(p: ReplayProgress) -> None:
             shown.update(p.frames, p.total, f"fused {p.fused}")

@@ -23,6 +23,7 @@ from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
+from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
 from embodied_perceptron_training.evaluation.recordings.score import (
     DUPLICATE,
@@ -34,7 +35,15 @@ from embodied_perceptron_training.evaluation.recordings.score import (
     score_recording,
 )
 from embodied_perceptron_training.evaluation.recordings.score import RIGHT as IS_RIGHT
-from embodied_perceptron_training.evaluation.runner.pictures import FOUND, MISSED, RIGHT, WRONG, save_picture
+from embodied_perceptron_training.evaluation.runner.pictures import (
+    FOUND,
+    MISSED,
+    RIGHT,
+    WRONG,
+    draw_view,
+    is_shown,
+    save_picture,
+)
 
 _COLORS: dict[str, Color] = {
     IS_RIGHT: FOUND, DUPLICATE: RIGHT, MISNAMED: WRONG, PHANTOM: MISSED, NOT_JUDGED: (170, 170, 170),
@@ -248,3 +257,49 @@ def _numbers(box: NDArray[np.float64]) -> str:
 
 def _link(path: str | None) -> str:
     return "-" if path is None else f"![]({path})"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# recordings without labels
+
+
+def draw_recording(
+    path: Path,
+    out: Path,
+    config: PerceptronConfig,
+    images: int = 4,
+    on_progress: Callable[[ReplayProgress], None] | None = None,
+) -> tuple[SceneObject, ...]:
+    """Replay a recording and draw the confirmed objects into ``out``: ``top.jpg``, ``view_<k>.jpg``, ``objects.md``.
+
+    The recording is cut into ``images`` equal parts, and the view that shows most objects is drawn of each. Raises what
+    opening and replaying raise, and ``OSError`` when ``out`` cannot be written.
+    """
+    recording = open_recording(path)
+    result = replay(recording, config, on_progress=on_progress)
+    out.mkdir(parents=True, exist_ok=True)
+    objects = result.perception.objects
+    save_picture(render_top_view(result.perception, trajectory_m=result.trajectory_m), out / "top.jpg")
+    frames = PosedFrameStream(recording, config.assembler)
+    for number, view in enumerate(choose_frames(frames, objects, result.fused, images), start=1):
+        save_picture(draw_view(view, objects), out / f"view_{number}.jpg")
+    lines = ["| object | score | size (m) | centre (m) |", "|---|---:|---|---|"]
+    for thing in sorted(objects, key=lambda o: (-o.score, o.id)):
+        size = " x ".join(f"{v:.2f}" for v in thing.box[3:6])
+        center = ", ".join(f"{v:.2f}" for v in np.round(thing.box[:3], 2) + 0.0)
+        lines.append(f"| {thing.label} {thing.id} | {thing.score:.2f} | {size} | {center} |")
+    write_atomically(out / "objects.md", ("\n".join(lines) + "\n").encode())
+    return objects
+
+
+def choose_frames(
+    frames: PosedFrameStream | list[PosedFrame], objects: tuple[SceneObject, ...], total: int, wanted: int
+) -> list[PosedFrame]:
+    """The frame that shows most objects, in each of ``wanted`` equal parts of ``total`` frames."""
+    best: dict[int, tuple[int, PosedFrame]] = {}
+    for i, frame in enumerate(frames):
+        stretch = min(i * wanted // max(total, 1), wanted - 1)
+        count = sum(is_shown(thing, frame) for thing in objects)
+        if stretch not in best or count > best[stretch][0]:
+            best[stretch] = (count, frame)
+    return [best[stretch][1] for stretch in sorted(best)]
