@@ -17,6 +17,7 @@ from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.nn.detection import Votes
 from embodied_perceptron_training.training.criteria import (
     BOX_LOSSES,
+    BoxParts,
     BoxTarget,
     DetectionCriterion,
     DetectionPrediction,
@@ -24,26 +25,21 @@ from embodied_perceptron_training.training.criteria import (
     GroundingLayer,
     GroundingTarget,
     OccupancyCriterion,
-    vote_loss,
-)
-from embodied_perceptron_training.training.losses import (
-    BoxParts,
     OccupancySums,
-    contrastive_alignment,
-    decoupled_corner_loss,
-    geometric_terms,
-    l1_box_loss,
-    occupancy_cross_entropy,
-    rotated_iou_loss,
-    semantic_terms,
-    sigmoid_focal,
-)
-from embodied_perceptron_training.training.matching import (
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,
     assign_points,
+    contrastive_alignment,
+    decoupled_corner_loss,
+    geometric_terms,
+    l1_box_loss,
     objects_reach,
+    occupancy_cross_entropy,
+    rotated_iou_loss,
+    semantic_terms,
+    sigmoid_focal,
+    vote_loss,
 )
 
 

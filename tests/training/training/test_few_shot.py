@@ -40,6 +40,8 @@ from embodied_perceptron_training.training import few_shot, pseudo_labels
 from embodied_perceptron_training.training import few_shot_command as learn_command
 from embodied_perceptron_training.training.few_shot import (
     Examples,
+    FewShotError,
+    LabelledRoom,
     RoomFeatures,
     RoomPart,
     Rows,
@@ -50,9 +52,9 @@ from embodied_perceptron_training.training.few_shot import (
     fit_classes,
     fit_rows,
     folds_of,
+    read_labelled_rooms,
     write_classes,
 )
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, read_labelled_rooms
 from embodied_perceptron_training.training.pseudo_labels import AgreedThing
 
 SIZE_M = 0.4
@@ -506,7 +508,7 @@ def run(monkeypatch, weights: Path, tmp_path: Path):
 
     def go(made: list[RoomFeatures], *options: str):
         monkeypatch.setattr(
-            "embodied_perceptron_training.training.few_shot_classes.read_labelled_rooms",
+            "embodied_perceptron_training.training.few_shot.read_labelled_rooms",
             lambda sources, *_: [LabelledRoom(s, r.labels, r.boxes, None) for s, r in zip(sources, made, strict=True)],
         )
         by_source = {f"room {i}": room for i, room in enumerate(made)}

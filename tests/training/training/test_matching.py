@@ -14,7 +14,7 @@ from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron_training.training.matching import (
+from embodied_perceptron_training.training.criteria import (
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,

@@ -28,9 +28,8 @@ from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training import tasks, train_command, trainer
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
-from embodied_perceptron_training.training.criteria import DECOUPLED
+from embodied_perceptron_training.training.criteria import DECOUPLED, same
 from embodied_perceptron_training.training.description import losses
-from embodied_perceptron_training.training.losses import same
 from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion, voxel_losses
 from embodied_perceptron_training.training.optimization import parameter_groups
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points

@@ -4,6 +4,11 @@ The detection head classifies a site by a linear layer, so a class is one row of
 fitted by regularised logistic regression: FCAF3D's assignment gives the examples of a labelled object, all other sites
 of the same rooms are counterexamples. Boxes, other classes, occupancy and grounding do not change at all.
 
+A labelled room is a map and the boxes of objects whose kind a user named. In a saved map these are the labels of
+``~/correct_object`` and of the browser; beside a recording it is the file of ``embodied-perceptron label``,
+``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and no example. Every scan of a data
+set in EmbodiedScan's layout is a labelled room too, by its annotations.
+
 Figures are without the refinement head, which does not know new classes and passes their scores on. Every figure is of
 objects that the tested row was not fitted to: rooms are left out in turn (or objects, where a kind is labelled in one
 room only). The written row is fitted to all of them.
@@ -15,6 +20,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +30,190 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_config, saved_keyframe_config
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.results import UNNAMED
+from embodied_perceptron.scene.corrections import check_words
+from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
 from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, infos_file
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.recordings.labels import read_labels
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
-from embodied_perceptron_training.evaluation.runner.scenes import load_scene
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom
-from embodied_perceptron_training.training.matching import assign_points
+from embodied_perceptron_training.evaluation.runner.scenes import choose_views, load_scene
+from embodied_perceptron_training.training.criteria import assign_points
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
+
+F64 = NDArray[np.float64]
+MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
+_SAME_THING_IOU = 0.5  # two labels with such an overlap contradict each other
+_SPLIT = "train"  # the other splits are for measuring
+_VIEWS = 20  # of a scan
+
+
+class FewShotError(ValueError):
+    """Examples that no class can be fitted to; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRoom:
+    """One room."""
+
+    source: Path  # map, recording, or scan below its data set
+    labels: tuple[str, ...]  # (T,) kinds of the labelled objects
+    boxes: F64  # (T, 9) of them, in the world of the perceptron
+    open: Callable[[Predictor], Perceptron]  # makes the map, with a network in it
+    doubtful: NDArray[np.bool_] | None = None  # (T,) neither example nor counterexample
+
+
+def read_labelled_rooms(
+    sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()
+) -> list[LabelledRoom]:
+    """Rooms of maps, recordings and data sets; rooms without a label are included, as counterexamples.
+
+    Args:
+        sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format, data sets
+            (folders with ``embodiedscan_infos_train.pkl``), whose every scan is a room.
+        classes: of the network; a label that differs from one only in case is that class.
+        only: kinds to fit; empty = all labelled ones.
+
+    Raises :class:`FewShotError` for labels that contradict each other or are no kinds of objects, and when there are
+    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for unreadable sources.
+    """
+    wanted = {kind_of(name, classes, "--only") for name in only}
+    rooms: list[LabelledRoom] = []
+    for k, source in enumerate(sources):
+        if source.resolve() in {other.resolve() for other in sources[:k]}:
+            raise FewShotError(f"{source} is given twice")
+        infos = infos_file(source, _SPLIT)
+        if infos.is_file():
+            dataset = EmbodiedScanDataset(source, _SPLIT)
+            rooms += [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
+        elif any(source.glob(infos_file(source, "*").name)):
+            raise FewShotError(f"{source} has no {infos.name}: only a training split holds examples")
+        else:
+            rooms.append(_labelled_room(source, classes, wanted))
+    if not any(room.labels for room in rooms):
+        among = f" called {', '.join(sorted(wanted))}" if wanted else ""
+        raise FewShotError(
+            f"no object{among} is labelled in {', '.join(str(s) for s in sources)}: correct labels of objects first "
+            "(~/correct_object, or the page of `embodied-perceptron view MAP`)"
+        )
+    return rooms
+
+
+def is_unlabelled_recording(source: Path) -> bool:
+    """Whether it is a recording without a file of labels: neither a map nor a data set."""
+    is_map = (source / MAP_NAME).is_file() or source.suffix == MAP_SUFFIX
+    is_data = source.is_dir() and any(source.glob(infos_file(source, "*").name))
+    return not is_map and not is_data and not source.with_name(source.name + LABELS_SUFFIX).is_file()
+
+
+def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
+    map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
+    if map_file.suffix == MAP_SUFFIX:
+        labelled = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
+        make = partial(_open_map, map_file)
+    else:
+        labels = source.with_name(source.name + LABELS_SUFFIX)
+        if source.exists() and not labels.is_file():
+            raise FewShotError(f"{source} has no labels: make them with `embodied-perceptron label {labels}`")
+        open_recording(source)
+        labelled = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
+        make = partial(_open_recording, source)
+    kinds = [(kind_of(label, classes, str(source)), box) for label, box in labelled]
+    _check_agreement(source, kinds)
+    return _of_wanted(source, kinds, wanted, make)
+
+
+def _of_wanted(
+    source: Path, kinds: Sequence[tuple[str, F64]], wanted: set[str], make: Callable[[Predictor], Perceptron]
+) -> LabelledRoom:
+    chosen = [(kind, box) for kind, box in kinds if not wanted or kind in wanted]
+    boxes = np.stack([box for _, box in chosen]) if chosen else np.zeros((0, 9))
+    return LabelledRoom(source, tuple(kind for kind, _ in chosen), boxes, make)
+
+
+def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
+    """A scan with the objects that its views show, without structure."""
+    views = choose_views(len(scan.images), _VIEWS)
+    shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
+    named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
+    source = dataset.root / scan.sample_idx
+    kinds = [(kind_of(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
+
+    def make(inference: Predictor) -> Perceptron:
+        return mapped_scene(load_scene(dataset, scan.sample_idx, _VIEWS), inference)
+
+    return _of_wanted(source, kinds, wanted, make)
+
+
+def kind_of(label: str, classes: Sequence[str], where: str) -> str:
+    """The class of a label: the network's of that name, or a new one."""
+    try:
+        words = " ".join(check_words(label, "label").casefold().split())
+    except ValueError as error:
+        raise FewShotError(f"{where}: {error}") from error
+    if words in STRUCTURE_CLASSES or words == UNNAMED:
+        raise FewShotError(f"{where}: {words!r} is no kind of object with boxes")
+    return {name.casefold(): name for name in classes}.get(words, words)
+
+
+def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
+    if len(kinds) < 2:
+        return
+    boxes = torch.from_numpy(np.stack([box for _, box in kinds]))
+    overlap = box_iou(boxes, boxes)
+    for i, (kind, box) in enumerate(kinds):
+        for j in range(i):
+            if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
+                place = ", ".join(f"{v:.2f}" for v in box[:3])
+                raise FewShotError(f"{source}: the object at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
+
+
+def _open_map(file: Path, inference: Predictor) -> Perceptron:
+    saved = read_map(file)
+    volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
+    config = PerceptronConfig(volume=volume, keyframes=keyframes)
+    try:
+        perceptron = Perceptron(config, inference=inference)
+    except ValueError as error:
+        raise FewShotError(f"{file}: {error}") from error
+    perceptron.map.restore(saved)
+    if inference.network.config.uses_images and not perceptron.keyframe_poses():
+        raise MapFileError(f"{file}: a map without keyframes has no images to read features from")
+    return perceptron
+
+
+def _open_recording(source: Path, inference: Predictor) -> Perceptron:
+    perceptron = Perceptron(PerceptronConfig(), inference=inference)
+    fuse_recording(source, perceptron)
+    return perceptron
+
+
+def fuse_recording(source: Path, perceptron: Perceptron) -> None:
+    """Fuse a whole recording into a map. Raises :class:`FewShotError` if no frame has a pose."""
+    stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
+    fused = sum(perceptron.integrate(posed).fused for posed in stream)
+    if not fused:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
+        raise FewShotError(
+            f"{source}: none of its {stream.colors_played} images was fused into a map ({reasons or 'empty'}); "
+            "examples need poses (TF or a trajectory)"
+        )
+
 
 F64 = NDArray[np.float64]
 MIN_THINGS = 3  # of a kind, for a fit and its validation
@@ -85,7 +259,7 @@ class RoomFeatures:
     boxes: F64  # (T, 9) of them, world
     parts: tuple[RoomPart, ...]  # windows that cover the room
     found: F64  # (D, 9) all boxes of the original network
-    doubtful: NDArray[np.bool_] | None = None  # as of :class:`~.few_shot_classes.LabelledRoom`
+    doubtful: NDArray[np.bool_] | None = None  # see :class:`LabelledRoom`
 
     @property
     def sure(self) -> NDArray[np.bool_]:
@@ -365,7 +539,8 @@ def fit_classes(
             for which, rows in (("before", prior), ("after", fitted)):
                 found = _without(boxes_of(room.parts, rows, inference), others, truth)
                 if which == "before":
-                    found = _of_known(found, names, inference.classes)
+                    had = np.array([name in inference.classes for name in names])
+                    found = found.take(had[found.labels])  # the network had no boxes of new classes
                 outcome[which].append((found, truth))
     before, after = (_class_figures(outcome[k], names) for k in ("before", "after"))
     progress("fitting to all of them")
@@ -492,12 +667,6 @@ def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneB
         mine = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
     keep = (theirs.max(1) <= _HIT_IOU) | (mine.max(1) > theirs.max(1))
     return found.take(keep)
-
-
-def _of_known(found: SceneBoxes, names: Sequence[str], classes: Sequence[str]) -> SceneBoxes:
-    """Without boxes of new classes."""
-    had = np.array([name in classes for name in names])
-    return found.take(had[found.labels])
 
 
 def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequence[str]) -> dict[str, float]:

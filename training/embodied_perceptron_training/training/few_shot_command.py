@@ -61,13 +61,11 @@ def learn(
             from embodied_perceptron_training.training.few_shot import (
                 check_network,
                 fit_classes,
+                is_unlabelled_recording,
+                read_labelled_rooms,
                 room_features,
                 validate,
                 write_classes,
-            )
-            from embodied_perceptron_training.training.few_shot_classes import (
-                is_unlabelled_recording,
-                read_labelled_rooms,
             )
             from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
 

@@ -29,7 +29,7 @@ from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 from embodied_perceptron_training.training.training_run import NetworkChoice, TrainingRun
@@ -275,7 +275,7 @@ def start_images(network: PerceptionNetwork, pretrained: str) -> None:
             theirs = tuple(state[wrong[0]].shape) if wrong[0] in state else "none"
             ours = tuple(own[wrong[0]].shape)
             raise ValueError(
-                f"option pretrained={pretrained} does not fit ({len(wrong)} tensors): {wrong[0]} is {theirs}, not {ours}; "
+                f"option pretrained={pretrained}: {wrong[0]} is {theirs}, not {ours} ({len(wrong)} tensors differ); "
                 f"preset {network.config.name} has a ResNet-50 of base width {network.config.image.base_width}"
             )
         backbone.load_state_dict({k: state[k] for k in own}, strict=False)

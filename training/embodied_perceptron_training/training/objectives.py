@@ -20,13 +20,16 @@ from embodied_perceptron_training.training.criteria import (
     DetectionCriterion,
     GroundingCriterion,
     GroundingTarget,
+    Losses,
     OccupancyCriterion,
+    PaddedBoxes,
     PointerCriterion,
+    Reduce,
+    coarse_labels,
     detection_predictions,
     grounding_layers,
+    sigmoid_focal,
 )
-from embodied_perceptron_training.training.losses import Losses, Reduce, sigmoid_focal
-from embodied_perceptron_training.training.matching import PaddedBoxes, coarse_labels
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass, VoxelAnswers, clamp_min_size
 from embodied_perceptron_training.training.training_run import TrainingRun
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron_training.training.criteria import Losses
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
-from embodied_perceptron_training.training.losses import Losses
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import TrainingTask
 from embodied_perceptron_training.training.training_run import OptimisationConfig, Precision

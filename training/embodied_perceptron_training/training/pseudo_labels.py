@@ -23,7 +23,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, fuse_recording, kind_of
+from embodied_perceptron_training.training.few_shot import FewShotError, LabelledRoom, fuse_recording, kind_of
 
 NETWORK = "network"
 MIN_THINGS = 5  # of all recordings: fewer agreements may be chance
@@ -56,7 +56,7 @@ def agreed_room(
         min_probability: of a name.
         only: kinds that count; empty = all.
 
-    Raises :class:`~.few_shot_classes.FewShotError` for a recording without poses, ``RecordingError`` or ``OSError`` for
+    Raises :class:`~.few_shot.FewShotError` for a recording without poses, ``RecordingError`` or ``OSError`` for
     what cannot be read, and ``DetectorFileError`` for a detector that cannot be used.
     """
     perceptron = Perceptron(
@@ -95,7 +95,7 @@ def agreed_things(lift: DetectionLift, classes: Sequence[str], min_probability: 
 
 
 def check_enough(things: Sequence[AgreedThing]) -> None:
-    """Raise :class:`~.few_shot_classes.FewShotError` for fewer than :data:`MIN_THINGS` agreed objects."""
+    """Raise :class:`~.few_shot.FewShotError` for fewer than :data:`MIN_THINGS` agreed objects."""
     if len(things) < MIN_THINGS:
         raise FewShotError(
             f"network and detectors agree on {len(things)} objects, {MIN_THINGS} are needed: record more of the room, "

@@ -33,7 +33,7 @@ from embodied_perceptron.nn.refinement import Proposals, RefinementHead, refine
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.weights.checkpoint import load_into
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
-from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.samples import SceneSample, SceneSource
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError

@@ -147,7 +147,10 @@ class SampleMaker:
         floor_z = motion.shift_m[2]  # scenes stand on z = 0
         assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
         x = self._sites(scene, chosen, motion, center, assumed_floor_z, rng)
-        shown = self._show_views(chosen, rng)
+        shown = chosen
+        if spec.choice == "all" and spec.motion is not None and not spec.random_views and spec.min_views < len(chosen):
+            count = int(rng.integers(spec.min_views, len(chosen) + 1))
+            shown = sorted(int(v) for v in rng.choice(chosen, count, replace=False))
         known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
         boxes, labels, rows = self._objects(scene, known, motion, center)
         size = self.config.image.size if self._colors else scene.image_size
@@ -192,14 +195,6 @@ class SampleMaker:
         if self.spec.prefix_share and rng.random() < self.spec.prefix_share:
             return list(range(int(rng.integers(min(_FIRST_VIEWS, count), count + 1))))
         return choose_views(count, self.spec.views or count)
-
-    def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
-        if self.spec.choice != "all" or self.spec.motion is None or self.spec.random_views:
-            return chosen
-        if self.spec.min_views >= len(chosen):
-            return chosen
-        count = int(rng.integers(self.spec.min_views, len(chosen) + 1))
-        return sorted(int(v) for v in rng.choice(chosen, count, replace=False))
 
     def _sites(
         self,

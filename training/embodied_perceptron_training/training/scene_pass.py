@@ -19,8 +19,7 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
-from embodied_perceptron_training.training.criteria import PointerOutput
-from embodied_perceptron_training.training.matching import sites_in_boxes
+from embodied_perceptron_training.training.criteria import PointerOutput, sites_in_boxes
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
 
 MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
@@ -64,7 +63,7 @@ class ScenePass:
     Args:
         network, batch: the inputs.
         min_points: in training, sites of boxes learned on a level are not pruned, see
-            :func:`~embodied_perceptron_training.training.matching.sites_in_boxes`; 0 = pruned as at inference.
+            :func:`~embodied_perceptron_training.training.criteria.sites_in_boxes`; 0 = pruned as at inference.
     """
 
     def __init__(self, network: PerceptionNetwork, batch: SceneBatch, min_points: int = 0) -> None:

@@ -39,6 +39,7 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
 from embodied_perceptron_training.training.images import (
@@ -47,7 +48,6 @@ from embodied_perceptron_training.training.images import (
     load_images,
     start_images,
 )
-from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
 from embodied_perceptron_training.training.optimization import Processes
@@ -309,17 +309,23 @@ class SceneTask:
                     part.requires_grad_(False)
         self.learning.freeze(network)
         self.model: nn.Module = network
-        self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
+        threshold = run.data.repeat_factor_threshold
+        self.samples = JoinedSources(
+            [
+                SceneSource(
+                    *self._source(dataset, network, training=True),
+                    run.data.repeat,
+                    repeated_order(dataset, self.classes, threshold),
+                )
+                for dataset in train
+            ]
+        )
         self._validation = None
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, training=False), 1, None, True)
         self.best_metric = self.learning.best_metric
 
     # ----------------------------------------------------------------------------------------------------------- data
-
-    def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
-        order = repeated_order(dataset, self.classes, self.run.data.repeat_factor_threshold)
-        return SceneSource(*self._source(dataset, network, training=True), self.run.data.repeat, order)
 
     def _spec(self, training: bool) -> WindowSpec:
         run = self.run
@@ -620,16 +626,12 @@ def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool 
     """
     processes = Processes.start(run.execution.device)
     try:
-        command = _command(processes.world)
+        program = ["embodied-perceptron"]
+        if processes.world > 1:
+            module = "embodied_perceptron.apps.cli"
+            program = ["torchrun", "--nproc-per-node", str(processes.world), "-m", module]
+        command = shlex.join([*program, *sys.argv[1:]])
         information = {"request": run.to_json()["request"], "processes": processes.world, "command": command}
         return Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
     finally:
         processes.stop()
-
-
-def _command(processes: int) -> str:
-    """The command line, as a user would type it."""
-    program = ["embodied-perceptron"]
-    if processes > 1:
-        program = ["torchrun", "--nproc-per-node", str(processes), "-m", "embodied_perceptron.apps.cli"]
-    return shlex.join([*program, *sys.argv[1:]])

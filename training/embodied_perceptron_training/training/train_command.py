@@ -109,7 +109,12 @@ def train(**given: Any) -> None:
         if print_run:
             typer.echo(_described(resume, given))
             return
-        run = _new_run(folder, given) if resume is None else _stored_run(resume, given)
+        if resume is None:
+            needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
+            missing = [name for name, value in needed.items() if not value]
+            if missing:
+                raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
+        run = _run_of(given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
     except ValueError as error:
@@ -130,15 +135,6 @@ def _described(resume: Path | None, given: Mapping[str, Any]) -> str:
         raise ValueError("--task must be given (or --resume)")
     run = _run_of(given) if resume is None else _stored_run(resume, given)
     return json.dumps(describe(run), indent=2)
-
-
-def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
-    """The run of the options. Raises ``ValueError``."""
-    needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
-    missing = [name for name, value in needed.items() if not value]
-    if missing:
-        raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
-    return _run_of(given)
 
 
 def _run_of(given: Mapping[str, Any]) -> Any:

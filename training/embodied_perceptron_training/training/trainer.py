@@ -226,7 +226,10 @@ class Trainer:
                 self._step(batches)
                 self._validate_when_due()
                 self._save_when_due()
-                self._stop_when_due()
+                minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
+                # every process has the first one's clock
+                if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
+                    self._stop = MINUTES
         if self.counters.step >= self.total_steps and not self._stop:
             self._validate_when_due()
             self.counters.finished = True
@@ -356,12 +359,6 @@ class Trainer:
     def _passed(self) -> float:
         """Finished share of the training, in [0, 1]."""
         return min(1.0, self.counters.step / self.total_steps)
-
-    def _stop_when_due(self) -> None:
-        """Stop when the minutes of this start are over, by the first process's clock."""
-        minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
-        if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
-            self._stop = MINUTES
 
     # -- validation, checkpoints, log
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -500,17 +500,15 @@ class _Field:
     field: dataclasses.Field[Any]
 
 
-def _named_fields() -> Iterator[tuple[str, _Field]]:
-    for part, kind in {"": TrainingRun, **_PARTS}.items():
-        for known in dataclasses.fields(kind):
-            if "section" in known.metadata:
-                yield known.metadata["name"] or known.name, _Field(part, known)
-
-
 @cache
 def _fields() -> Mapping[str, _Field]:
     """Flat name -> field."""
-    found = list(_named_fields())
+    found = [
+        (known.metadata["name"] or known.name, _Field(part, known))
+        for part, kind in {"": TrainingRun, **_PARTS}.items()
+        for known in dataclasses.fields(kind)
+        if "section" in known.metadata
+    ]
     assert len(dict(found)) == len(found), "two fields share a flat name"
     return dict(found)
 

@@ -76,7 +76,12 @@ class LabelSession:
         view = TopViewFrame(low[:2] - _MARGIN_M, high[:2] + _MARGIN_M, _MAX_PIXELS)
         shown = points[:, 2] < low[2] + _CUT_HEIGHT_M
         top = splat_voxels(points[shown], colors[shown], _VOXEL_M, view)
-        return cls(path, labels, top, view, () if recording is None else _some_frames(recording, frames))
+        chosen: tuple[PosedFrame, ...] = ()
+        if recording is not None:
+            step = max(1, -(-len(recording) // max(frames, 1)))
+            stream = PosedFrameStream(recording, PerceptronConfig().assembler)
+            chosen = tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:frames]
+        return cls(path, labels, top, view, chosen)
 
     def describe(self) -> dict[str, Any]:
         """Contents of ``view.json``."""
@@ -122,12 +127,6 @@ def _camera(posed: PosedFrame) -> dict[str, Any]:
         "T_camera_world": invert_transform(posed.T_world_camera).tolist(),
         "depth_m": np.round(far.astype(np.float64), 2).tolist(),
     }
-
-
-def _some_frames(recording: Recording, wanted: int) -> tuple[PosedFrame, ...]:
-    step = max(1, -(-len(recording) // max(wanted, 1)))
-    stream = PosedFrameStream(recording, PerceptronConfig().assembler)
-    return tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:wanted]
 
 
 class LabelServer(ThreadingHTTPServer):

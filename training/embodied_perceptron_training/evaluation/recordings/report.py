@@ -82,7 +82,13 @@ def evaluate_recording(
     wanted = read_labels(labels)  # first: a replay takes longer
     source = open_recording(recording)
     config = PerceptronConfig() if config is None else config
-    published = _replayed(source, config, max_frames, on_progress) if objects is None else _read(Path(objects))
+    if objects is not None:
+        published = _read(Path(objects))
+    else:
+        result = replay(source, config, max_frames=max_frames, on_progress=on_progress)
+        if result.empty_because:
+            raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
+        published = _moved(result.perception.objects, result.perception.T_world_map)
     score = score_recording(published, wanted)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -92,18 +98,6 @@ def evaluate_recording(
     figures = score.metrics()
     write_json(out / "metrics.json", figures)
     return figures
-
-
-def _replayed(
-    source: Recording,
-    config: PerceptronConfig,
-    max_frames: int | None,
-    on_progress: Callable[[ReplayProgress], None] | None,
-) -> tuple[SceneObject, ...]:
-    result = replay(source, config, max_frames=max_frames, on_progress=on_progress)
-    if result.empty_because:
-        raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
-    return _moved(result.perception.objects, result.perception.T_world_map)
 
 
 def _read(path: Path) -> tuple[SceneObject, ...]:
@@ -141,11 +135,15 @@ class _Sight:
 
 def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, folder: Path) -> dict[str, str]:
     """Draw a crop of the best frame for each scored object and each missed one; file names by key."""
-    sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.verdicts}
+    sights = {}
+    for verdict in score.verdicts:
+        thing, kind = verdict.thing, verdict.verdict
+        name = f"{kind.replace(' ', '-')}_{_slug(thing.label)}_{thing.id}.jpg"
+        sights[_key(verdict)] = _Sight(thing, name, _COLORS[kind])
     for row in score.missed():
-        thing = score.things[row]
-        shown = SceneObject(row + 1, thing.names[0], 1.0, thing.box)
-        sights[f"missed {row}"] = _Sight(shown, f"missed_{_slug(thing.names[0])}_{row}.jpg", MISSED)
+        missed = score.things[row]
+        shown = SceneObject(row + 1, missed.names[0], 1.0, missed.box)
+        sights[f"missed {row}"] = _Sight(shown, f"missed_{_slug(missed.names[0])}_{row}.jpg", MISSED)
     for frame in PosedFrameStream(source, config.assembler):
         for sight in sights.values():
             value = _visible(sight.thing.box, frame)
@@ -166,10 +164,6 @@ def _key(judged: ObjectVerdict) -> str:
 
 def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
-
-
-def _file_name(judged: ObjectVerdict) -> str:
-    return f"{judged.verdict.replace(' ', '-')}_{_slug(judged.thing.label)}_{judged.thing.id}.jpg"
 
 
 def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
