@@ -104,7 +104,7 @@ def calibrate_score(
     """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
     published with a score is right."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.calibration.report import run_calibration
+        from embodied_perceptron_training.evaluation.calibration.score_thresholds import run_calibration
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
@@ -135,7 +135,7 @@ def calibrate_scores(
     """Confidence calibration: probabilities that name and box are right, from score, map and context.
     Before ``calibrate``."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.calibration.report import run_confidence_fit
+        from embodied_perceptron_training.evaluation.calibration.confidence_fit import run_confidence_fit
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     folders = [data, *(also or ())]

@@ -22,6 +22,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -50,7 +52,13 @@ from embodied_perceptron_training.evaluation.calibration.context_fit import Matc
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import calibration_error, check_writable
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    CorruptSceneError,
+    EvaluationError,
+    map_scenes,
+    missing_files_named,
+    scene_progress,
+)
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
 from embodied_perceptron_training.processes import Workers
 
@@ -342,3 +350,63 @@ def _curve(probability: F64, right: NDArray[np.bool_]) -> tuple[tuple[int, float
     return tuple(
         (len(i), float(probability[i].mean()), float(right[i].mean())) if len(i) else (0, 0.0, 0.0) for i in rows
     )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# At the console.
+
+
+def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Workers = 1) -> dict[str, float]:
+    """Fit confidence calibration to the scenes of all ``specs``, of the same weights and split; print the gain, and
+    with ``write`` store the model in the weights.
+
+    Returns the number of right boxes at each precision, before and after; ``error``, the gap between probability and
+    share of right boxes in percent; and the log loss with and without context. Raises what ``collect_boxes`` and
+    ``fit_tables`` raise, and ``EvaluationError`` for weights that cannot be written.
+    """
+    weights, split = specs[0].weights, specs[0].split
+    if write:
+        check_writable(weights)  # before the long part
+    console = Console()
+    with missing_files_named():  # checked before the first is read
+        for spec in specs:
+            scene_names(spec)
+    tables: list[SceneBoxTable] = []
+    skipped: dict[str, str] = {}
+    for spec in specs:
+        with scene_progress(f"calibrate-scores {Path(spec.data).name}") as show:
+            more, failed = collect_boxes(spec, workers, show)
+        tables += more
+        skipped |= failed
+    found = fit_tables(tables, skipped)
+    folders = ", ".join(Path(spec.data).name for spec in specs)
+    counted = f"{found.boxes} boxes of {found.scenes} scenes of {folders} ({split}), {found.right} right"
+    table = Table(title=f"{counted}; by models fitted without the scene")
+    for name in ("probability", "boxes", "mean %", "right %"):
+        table.add_column(name, justify="right")
+    for k, (boxes, mean, right) in enumerate(found.curve):
+        table.add_row(f"{k / 10:.1f} to {(k + 1) / 10:.1f}", str(boxes), f"{100 * mean:.1f}", f"{100 * right:.1f}")
+    console.print(table)
+    gains = Table(title="right boxes at a precision")
+    for name in ("precision %", "by the network's score", "by the model"):
+        gains.add_column(name, justify="right")
+    figures = {"error": 100 * found.error}
+    boxes, there, error = found.things
+    if boxes:
+        console.print(f"unnamed boxes: {boxes}, {there} right, error {100 * error:.1f} %", markup=False)
+        figures["things_error"] = 100 * error
+    for precision, (before, after) in found.at_precision.items():
+        gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
+        figures |= {f"right@{precision:g}/score": float(before), f"right@{precision:g}/model": float(after)}
+    console.print(gains)
+    weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
+    console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
+    alone, rescored = found.log_loss
+    figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
+    kept = "used" if found.model.company is not None else "not used"
+    console.print(f"log loss {alone:.4f}, with context rescoring {rescored:.4f}: rescoring is {kept}", markup=False)
+    for name, reason in found.skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    if write:
+        console.print(f"stored in {store_confidence(weights, found, specs)}", markup=False)
+    return figures

@@ -14,15 +14,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import iou_of_arrays
@@ -31,6 +34,7 @@ from embodied_perceptron.inference.confidence_calibration import ConfidenceCalib
 from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import atomic_path, write_atomically
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
@@ -43,7 +47,12 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     load,
     scene_names,
 )
-from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    EvaluationError,
+    map_scenes,
+    scene_progress,
+)
+from embodied_perceptron_training.evaluation.runner.report import csv_text
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.processes import Workers
@@ -429,3 +438,127 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
         }
     calibration = {**(known if isinstance(known, dict) else {}), "detection": entry}
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# At the console.
+
+
+def run_calibration(
+    spec: EvaluationSpec,
+    write: bool,
+    every: int = 2,
+    workers: Workers = 1,
+    precision: float = 0.0,
+    out: Path | None = None,
+) -> dict[str, float]:
+    """Calibrate, print the curve and the reliability of published scores, and with ``write`` store the best score in
+    the weights file. ``out``: folder for ``reliability.csv`` and, with matplotlib, ``reliability.png``.
+
+    Returns ``min_score`` and, in percent, ``precision recall F1``, the error of published scores, and the precision of
+    unnamed objects.
+
+    Raises what ``calibrate`` raises, and ``EvaluationError`` for weights that cannot be written.
+    """
+    path = check_writable(spec.weights) if write else None  # before the long part
+    console = Console()
+    with scene_progress("calibrate") as show:
+        found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
+    best = found.best
+    of = f"{found.scenes} trajectories of {Path(spec.data).name} ({spec.split})"
+    table = Table(title=f"confirmed objects of {of}, {best.true} true objects")
+    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "unnamed", "right"):
+        table.add_column(name, justify="right")
+    for p in found.curve:
+        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, found.even(p)[1])]
+        figures += [str(p.things), str(p.things_right)]
+        chosen = "bold" if p == best else None
+        table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
+    console.print(table)
+    for name, reason in found.skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    console.print(f"min_score {best.min_score:g}: F1 {100 * best.f1:.1f} %; {found.seconds:.0f} s", markup=False)
+    curves = reliability_curves(found, cached_predictor(spec.weights).scores)
+    console.print(_reliability_table(curves))
+    if out is not None:
+        for file in write_reliability(curves, out):
+            console.print(f"wrote {file}", markup=False)
+    if path is not None:
+        write_calibration(path, found, spec)
+        console.print(f"stored in {path}", markup=False)
+    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": found.even(best)[1]}
+    if best.things:
+        shares["things_precision"] = best.things_right / best.things
+    return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
+
+
+def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tuple[ReliabilityBin, ...]]:
+    """Title -> curve of the published scores: with the score of the weights file, and with the calibrated one.
+
+    The file's scores are rounded to the nearest ones of the grid, which the title gives.
+    """
+    published = min(found.curve, key=lambda p: abs(p.min_score - stored.publish))
+    even = min(EVEN, key=lambda score: abs(score - (stored.even or stored.publish)))
+    chosen = {"as published": (published, even), "as calibrated": (found.best, found.even(found.best)[0])}
+    return {
+        f"{title}: min_score {point.min_score:g}, even {e:g}": reliability_curve(point.pairs(e))
+        for title, (point, e) in chosen.items()
+    }
+
+
+def _reliability_table(curves: Mapping[str, Sequence[ReliabilityBin]]) -> Table:
+    table = Table("scores", title="reliability: share of published objects that is right, by score")
+    for title in curves:
+        table.add_column(title, justify="right")
+    columns = list(curves.values())
+    for rows in zip(*columns, strict=True):
+        cells = [f"{100 * b.right:.0f} % of {b.count} ({100 * b.low:.0f}-{100 * b.high:.0f})" if b.count else "-"
+                 for b in rows]  # fmt: skip
+        table.add_row(f"{rows[0].begin:.1f} to {rows[0].end:.1f}", *cells)
+    return table
+
+
+def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path) -> list[Path]:
+    """Write ``reliability.csv`` and, with matplotlib, ``reliability.png`` into ``out``; returns their paths. Raises
+    ``OSError``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "curve": title,
+            "begin": f"{b.begin:.1f}",
+            "end": f"{b.end:.1f}",
+            "objects": str(b.count),
+            "mean_score": f"{b.score:.4f}",
+            "right": f"{b.right:.4f}",
+            "low": f"{b.low:.4f}",
+            "high": f"{b.high:.4f}",
+        }
+        for title, bins in curves.items()
+        for b in bins
+    ]
+    written = [out / "reliability.csv"]
+    write_atomically(written[0], csv_text(rows).encode())
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(out / "reliability.png")
+        with atomic_path(written[1]) as temporary:
+            _draw_reliability(curves, temporary)
+    return written
+
+
+def _draw_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+    for title, bins in curves.items():
+        shown = [b for b in bins if b.count]
+        right = [b.right for b in shown]
+        bars = [[b.right - b.low for b in shown], [b.high - b.right for b in shown]]
+        axes.errorbar([b.score for b in shown], right, yerr=bars, marker="o", capsize=3, label=title)
+        for b in shown:
+            axes.annotate(str(b.count), (b.score, b.right), textcoords="offset points", xytext=(5, -10), fontsize=7)
+    axes.set(xlabel="published score", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left", fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(path))
