@@ -43,7 +43,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import image_features
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
@@ -215,7 +214,7 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     """One perception at the 13th keyframe of the tour, and the integration of the 14th."""
     inference = load_inference("tiny", "cpu")
     config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
-    volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels="torch")
+    volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="torch")
     it = Perceptron(config, volume, inference)
     frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
     with device_path():

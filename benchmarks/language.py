@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.learned import reading
-from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.query import Query, read_meaning
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
@@ -119,7 +118,7 @@ def hash_of(text: str) -> int:
 
 
 def show_error(text: str, grounding: Grounding, truth: str) -> None:
-    meaning = reading.read_meaning(text)
+    meaning = read_meaning(text)
     said = [(c.relation, [a.noun for a in c.anchors], c.value) for c in meaning.constraints]
     noun = meaning.target.noun if meaning.target else None
     best = [(c.id, c.label, round(c.score, 2)) for c in grounding.candidates[:3]]

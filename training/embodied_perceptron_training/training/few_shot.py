@@ -34,9 +34,8 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
-from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.naming import shift_between
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_config, saved_keyframe_config
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
 from embodied_perceptron.perceptron import Perceptron

@@ -31,8 +31,8 @@ from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.geometry.boxes import corners, transform_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
