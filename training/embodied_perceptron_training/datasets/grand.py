@@ -104,8 +104,8 @@ def read_texts(path: Path, scenes: Mapping[str, GrandScene], kind: Kind | None =
     other: Kind = kind or ("description" if "description" in path.name else "question")
     if isinstance(data, dict):
         texts = []
-        for name, said in data.items():
-            listed = said if isinstance(said, list) else [said]
+        for name, scored in data.items():
+            listed = scored if isinstance(scored, list) else [scored]
             scene = _known(path, scenes, str(name), str(name))
             for number, text in enumerate(listed):
                 if not isinstance(text, str):
@@ -123,21 +123,21 @@ def _record(path: Path, number: int, record: Any, scenes: Mapping[str, GrandScen
         scene = _known(path, scenes, str(record["scene_id"]), name)
         turns = record.get("conversations", [])
         asked = " ".join(str(t["value"]) for t in turns if t["from"] == "human")
-        said = " ".join(str(t["value"]) for t in turns if t["from"] == "gpt")
+        scored = " ".join(str(t["value"]) for t in turns if t["from"] == "gpt")
         referred = record.get("referred_object_id")
         if referred is None:
-            return _text(name, scene, other, asked, said)
+            return _text(name, scene, other, asked, scored)
         target = _target(scene, str(referred), str(record.get("referred_object_text", "")))
         if target is None:
             raise GrandError(f"{path}: {name}: {scene.name} has no object {referred!r}")
         reference = str(record.get("grounded_object_reference", "")) or asked
-        return _text(name, scene, "reference", scene.renamed(reference), said, target)
+        return _text(name, scene, "reference", scene.renamed(reference), scored, target)
     except (AttributeError, KeyError, TypeError) as error:
         raise GrandError(f"{path}: record {number}: {error!r}") from error
 
 
-def _text(name: str, scene: GrandScene, kind: Kind, asked: str, said: str, target: int | None = None) -> GrandText:
-    text = scene.renamed(said)
+def _text(name: str, scene: GrandScene, kind: Kind, asked: str, scored: str, target: int | None = None) -> GrandText:
+    text = scene.renamed(scored)
     return GrandText(name, scene.name, kind, asked, text, read_mentions(text), target)
 
 
@@ -170,19 +170,19 @@ def plain_text(text: str) -> str:
     return re.sub(r"\s+([.,;])", r"\1", " ".join(kept.split()))
 
 
-def score_ids(said: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:
+def score_ids(scored: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:
     """Percent: ``precision recall f1`` of the objects that texts mention, over all texts, against the right texts of
     the same ids; each object counts once per text.
 
     Raises :class:`GrandError` for ids that occur twice, or have no right text.
     """
-    mine, theirs = _ids(said), _ids(truth)
+    mine, theirs = _ids(scored), _ids(truth)
     strange = sorted(mine.keys() - theirs.keys())
     if strange:
         raise GrandError(f"there is no right text for {strange[0]!r}")
     right = sum(len(ids & theirs[name]) for name, ids in mine.items())
-    told, true = (sum(map(len, side.values())) for side in (mine, theirs))
-    shares = {"precision": (right, told), "recall": (right, true), "f1": (2 * right, told + true)}
+    mentioned, true = (sum(map(len, side.values())) for side in (mine, theirs))
+    shares = {"precision": (right, mentioned), "recall": (right, true), "f1": (2 * right, mentioned + true)}
     return {name: 100.0 * hits / max(total, 1) for name, (hits, total) in shares.items()}
 
 

@@ -209,7 +209,7 @@ class Budget:
             row.occlusion is not False,
             *row.options,
         )
-        return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
+        return dict(json.loads(json.dumps({"row": kind, **used})))  # the types of a stored one
 
 
 def run_rows(
@@ -254,7 +254,7 @@ def _claimed(folder: Path, wait: bool) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".claim", "w") as file:
         try:
-            # of this process alone, as RunFolder's
+            # not flock, see RunFolder.open
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError):
             yield False
@@ -342,7 +342,7 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
     checks = [line for line in RunFolder(folder).lines() if line["event"] == "validation"]
     if not checks:
         raise ValueError(f"{folder}: the training ended without a validation")
-    # the last weights, not the best on the data that they are scored on
+    # the last weights: the best ones were selected on the validation data
     return {"figures": checks[-1]["figures"], "steps": outcome.steps, "seconds": checks[-1]["elapsed_s"]}
 
 
@@ -362,7 +362,7 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
     with torch.no_grad():
         result = {"figures": task.validate(network.eval()), "steps": 0, "seconds": 0.0}
     there = max(len(scan.images) for scan in EmbodiedScanDataset(budget.val, "val"))
-    if row.views > there:  # it is the row of fewer views, and must not read as if it were more
+    if row.views > there:  # the label must not claim more views than there are
         result["label"] = f"{row.label} (scans have {there})"
     return result
 

@@ -94,6 +94,6 @@ class MotionRange:
         )
 
 
-# a live network's grid frame is turned with the walls; what is left is the error of finding them, and four directions
+# the grid frame at inference is aligned with the walls: an error of a few degrees and four directions remain
 ALIGNED_MOTION = MotionRange(yaw_rad=math.radians(4.0), quarter_turns=True)
 MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}  # by the name of option ``turns``

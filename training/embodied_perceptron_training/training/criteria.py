@@ -44,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
-_FEWEST = 1e-6  # of what is counted: less than one voxel, shared by any number of processes
+_FEWEST = 1e-6  # smaller than one voxel divided by any number of processes
 Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
 Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
 
@@ -521,7 +521,7 @@ def assign_batch(
     centerness = points.pairs(truth, R, central_inside)  # (B, M, G), -1 outside
     inside = centerness >= 0
     level = _learning_level(points.counts(inside), min_points, released)  # (B, G)
-    # the most central ones of each box come first, of equals the first
+    # the most central points of each box first, stable on ties
     ranked, order = centerness.masked_fill(points.level[..., None] != level[:, None], -1.0).sort(
         dim=1, descending=True, stable=True
     )
@@ -629,7 +629,7 @@ class QueryMatcher:
         hit = -0.25 * (1 - p) ** 2 * torch.log(p + 1e-12)  # the focal loss of a token that should be 1
         miss = -0.75 * p**2 * torch.log(1 - p + 1e-12)  # and of one that should be 0
         y = positive.to(p.dtype)
-        y = y * torch.isfinite(logits).any(-2, keepdim=True)  # padding belongs to nobody
+        y = y * torch.isfinite(logits).any(-2, keepdim=True)  # padding names no object
         focal = hit @ y.mT + miss @ (1 - y).mT
         predicted, wanted = boxes.double().unsqueeze(-2), gt_boxes.double().unsqueeze(-3)  # (..., Q, 1, 9), (..., G, 9)
         difference = predicted - wanted
@@ -654,7 +654,7 @@ class QueryMatcher:
         if truth.boxes.shape[1] == 0:
             return [(torch.zeros(0, dtype=torch.int64),) * 2 for _ in boxes]
         cost = torch.stack(self.costs(logits, boxes, truth.boxes, positive)).sum(0)
-        cost = torch.cat([cost, truth.there[:, None].to(cost)], 1).cpu()  # how many boxes there are comes along
+        cost = torch.cat([cost, truth.there[:, None].to(cost)], 1).cpu()  # the number of boxes is copied with the costs
         return [hungarian(one[:-1, : int(one[-1].sum())]) for one in cost]
 
     def __call__(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -685,7 +685,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     shape = (B, X // ratio, Y // ratio, Z // ratio)
     cells = labels.reshape(B, shape[1], ratio, shape[2], ratio, shape[3], ratio)
     cells = cells.permute(0, 1, 3, 5, 2, 4, 6).reshape(-1, ratio**3).long()  # (cells, voxels)
-    # what is unknown is counted behind the last class
+    # unknown voxels are counted in an extra column
     index = cells.clamp(max=classes)
     counts = cells.new_zeros(len(cells), classes + 1).scatter_add_(1, index, torch.ones_like(index))
     occupied = counts[:, 1:classes]
@@ -1039,12 +1039,12 @@ class GroundingCriterion:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What a decoder over detected objects is trained on: to point at the one that a sentence means.
+# Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
 #
-# The paper's token loss judges every query by itself, and all things of the class fit the word "chair" of "the chair
-# closest to the desk" about equally well. Here the word is shared out among all objects and "none of these" (a softmax,
-# as a pointer network's: Vinyals et al., NeurIPS 2015), so that what the sentence means has to win over its look-alikes
-# and over the anchors, which is what a robot acts on. All other words mean "none of these".
+# The paper's token loss scores every query independently, and all objects of the class fit the word "chair" of "the
+# chair closest to the desk" about equally well. Here the word is a softmax over all objects and "none of these" (as in
+# a pointer network: Vinyals et al., NeurIPS 2015), so that the target has to win over similar objects and over the
+# anchors, as a robot needs it. All other words mean "none of these".
 
 
 @dataclass(frozen=True, eq=False)
@@ -1086,7 +1086,7 @@ class PointerCriterion:
         counts = [len(b) for b in answer.boxes]
         best = boxes.new_zeros(boxes.shape[:2])
         if sum(counts):
-            # what stands in where a sentence means fewer things than another has no volume, and overlaps nothing
+            # padding boxes have no volume and overlap nothing
             rows = [[start + k if k < n else sum(counts) for k in range(max(counts))] for start, n in _runs(counts)]
             meant = torch.cat([*answer.boxes, boxes.new_zeros(1, 9)])[torch.tensor(rows).to(boxes.device)]  # (S, G, 9)
             pairs = torch.broadcast_tensors(boxes[:, :, None], meant[:, None])

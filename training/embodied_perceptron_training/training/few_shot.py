@@ -769,9 +769,9 @@ def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
         grown = torch.cat([old, old.new_zeros(len(old), new)], 1)
         grown[:, columns] = rows[:, columns].to(old.dtype)
         state[key] = grown
-    if _KIND in state:  # of a new kind sentences know nothing but where and how large things are
+    if _KIND in state:  # grounding knows only place and size of objects of a new class
         state[_KIND] = functional.pad(state[_KIND], (0, new))
-    if _SAID in state:  # and the refinement head nothing but the first scores; its last row is presence
+    if _SAID in state:  # the refinement head knows only the first scores; its last row is presence
         state[_SAID] = functional.pad(state[_SAID], (0, new))
         for key in _NAMED:
             known, presence = state[key][:-1], state[key][-1:]

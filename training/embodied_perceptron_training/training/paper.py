@@ -17,7 +17,7 @@ GPUS = 8
 SENTENCES = 12
 POINTS_PER_VIEW, MAX_POINTS = 10_000, 100_000  # sampled of the depth images of a sample
 _MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
-# sentences name sides of things from where they are seen: neither turned nor mirrored
+# sentences depend on the view: neither turned nor mirrored
 _UNTURNED = dataclasses.replace(_MOTION, yaw_rad=0.0, mirror=0.0)
 
 

@@ -40,14 +40,14 @@ from embodied_perceptron_training.training.task import JoinedSources, SampleErro
 
 _FORMAT_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
-_BOXES = 96  # of things in a window, and half as many of nothing
-_PROPOSALS = 320  # in a window: more than are refined later, for what is nothing is trained too
+_BOXES = 96  # object proposals in a window, and half as many background ones
+_PROPOSALS = 320  # in a window: more than are refined later, since background is trained too
 _MIN_SCORE = 0.01  # their first score
 _PREFIX = "second_look."
-_NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
+_NEAR, _RIGHT = 0.1, 0.5  # IoU of targets 0 and 1
 _LEAST_IOU = 0.15
-_TRUTH_ABOVE = 0.02  # of the first score: what the figures before the refinement count
-_FAINT = 0.03  # added to scores when boxes of nothing are drawn, so that all of them may come
+_TRUTH_ABOVE = 0.02  # first score of boxes in the figures before refinement
+_FAINT = 0.03  # added to scores when background is drawn, so that every proposal may be drawn
 _HALF = ("log_odds", "place", "right")
 _FIGURES = ("AP25", "AP50", "AR25", "AP25_furniture")
 
@@ -144,18 +144,18 @@ class ProposalWindows:
         rows = torch.from_numpy(np.sort(np.concatenate(chosen)))
         grid = seen.rows[rows]
         edge = round(grid.shape[1] ** (1 / 3))
-        for axis in (0, 1):  # a box has no front: seen from the other end, or in a mirror
+        for axis in (0, 1):  # a box has no front: turn by 180 degrees, or mirror
             if rng.random() < 0.5:
                 grid = grid.reshape(len(rows), edge, edge, edge, *grid.shape[2:]).flip(axis + 1).reshape(grid.shape)
         if rng.random() < 0.2:  # one source is missing
             grid = grid.clone()
             grid[..., int(rng.integers(grid.shape[-1]))] = -1
-        said = seen.log_odds[rows]
+        log_odds = seen.log_odds[rows]
         if rng.random() < 0.3:
-            said = said + torch.from_numpy(rng.normal(0.0, 0.5, said.shape)).to(said.dtype)
+            log_odds = log_odds + torch.from_numpy(rng.normal(0.0, 0.5, log_odds.shape)).to(log_odds.dtype)
         place = seen.place[rows]
         place = place + torch.from_numpy(rng.normal(0.0, 0.03, place.shape)).to(place.dtype)
-        drawn = Proposals(seen.boxes[rows], said, place, grid, seen.sources)
+        drawn = Proposals(seen.boxes[rows], log_odds, place, grid, seen.sources)
         return LabelledProposals(drawn, right[rows])
 
     def _key(self, index: int, number: int) -> str:

@@ -66,14 +66,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held as long as the run lasts)
         try:
-            # of this process alone: a lock of flock would live on in the workers that load data
+            # not flock, whose lock would survive in forked data workers
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise RunFolderError(f"{self.path}: another process is training in this folder") from error
         if self.state.exists() and not resume:
             raise RunFolderError(f"{self.path} already holds a run: resume it, or choose another folder")
         whole = {**information, "versions": versions()}
-        if resume and self.run_path.exists():  # the first command made the run; how it was resumed is kept beside it
+        if resume and self.run_path.exists():  # keep the first command, and list resumptions
             before = json.loads(self.run_path.read_text(encoding="utf-8"))
             again = {k: whole[k] for k in ("command", "versions") if k in whole}
             whole.update({k: before[k] for k in again if k in before})

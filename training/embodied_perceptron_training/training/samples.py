@@ -35,7 +35,7 @@ from embodied_perceptron_training.training.prepared_scenes import (
 from embodied_perceptron_training.training.task import SampleError
 
 ViewChoice = Literal["all", "prefix", "one"]
-_SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
+_SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no objects
 _WINDOWS = 8  # drawn before a scene counts as empty: some are behind a wall
 _FIRST_VIEWS = 3  # make the smallest map of some first views
 
@@ -109,7 +109,7 @@ class WindowSpec:
     prefix_share: float = 0.0
     disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
     pictures: int = 0
-    # not in the text of a specification, by which kept windows are known (SceneSource.name): none of those has it
+    # not in the repr, which is part of the key of kept windows (SceneSource.name): none of those uses them
     flip_images: bool = field(default=False, repr=False)
     random_views: int = field(default=0, repr=False)
 
@@ -151,7 +151,7 @@ class SampleMaker:
         if spec.choice == "all" and spec.motion is not None and not spec.random_views and spec.min_views < len(chosen):
             count = int(rng.integers(spec.min_views, len(chosen) + 1))
             shown = sorted(int(v) for v in rng.choice(chosen, count, replace=False))
-        known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
+        known = list(range(len(scene.cameras))) if spec.views else chosen  # views that determine the truth
         boxes, labels, rows = self._objects(scene, known, motion, center)
         size = self.config.image.size if self._colors else scene.image_size
         projections = resize_projections(scene.projections, scene.image_size, size)
@@ -243,7 +243,7 @@ class SampleMaker:
         if self.spec.motion is None:
             return Motion(), np.zeros(2)
         motion = self.spec.motion.draw(rng)
-        # around where a robot stands, or around what it sees
+        # around a camera, around an object, or around the scene's origin
         anchor = scene.cameras[int(rng.choice(chosen)), :3, 3]
         if rng.random() < 0.5 and len(scene.boxes):
             anchor = scene.boxes[int(rng.integers(len(scene.boxes))), :3]

@@ -22,7 +22,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.training.criteria import PointerOutput, sites_in_boxes
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
 
-MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
+MIN_BOX_M = 0.12  # least side of a box in the assignment: no voxel centre lies in a thin picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +98,16 @@ class ScenePass:
         )
         rows = [k * each + n for k, s in enumerate(sentences) for n in range(len(s.tokens))]
         if len(spoken) < len(objects.boxes):
-            objects = objects.scenes(_brought([i for i, _ in spoken], tokens))
-        heard = pad
-        if len(rows) < len(pad):  # what stands in for sentences that a scene lacks reads its first token, a zero
-            heard = pad & ~_brought([[n == 0 and k not in rows for n in range(length)] for k in range(len(pad))], pad)
-        out = self.network.ground(objects, tokens, heard, _viewpoint(sentences))
+            objects = objects.scenes(_like([i for i, _ in spoken], tokens))
+        masked = pad
+        if len(rows) < len(pad):  # padding sentences keep one token, a zero, since attention needs one
+            masked = pad & ~_like([[n == 0 and k not in rows for n in range(length)] for k in range(len(pad))], pad)
+        out = self.network.ground(objects, tokens, masked, _viewpoint(sentences))
         assert isinstance(out, ObjectGroundingOutput)
         boxes = [boxes for s in sentences for boxes in s.boxes]
         if len(rows) == len(pad):
             return [PointerOutput(out, boxes, named, pad)]
-        real = _brought(rows, tokens)
+        real = _like(rows, tokens)
         mine = ObjectGroundingOutput(
             out.boxes[:, real], out.logits[:, real], out.hidden[:, real], out.query_valid[real], out.log_shares[:, real]
         )
@@ -118,13 +118,13 @@ class ScenePass:
         spoken = [
             (i, s.sentences)
             for i, s in enumerate(self.batch.samples)
-            if s.sentences is not None and len(s.coords)  # what shows something has voxels on every level
+            if s.sentences is not None and len(s.coords)  # such samples have voxels on every level
         ]
         if not spoken:
             return None
         candidates = self._candidates()
         assert isinstance(candidates, CandidateVoxels)
-        rows = _brought([i for i, s in spoken for _ in range(len(s.tokens))], candidates.pad)
+        rows = _like([i for i, s in spoken for _ in range(len(s.tokens))], candidates.pad)
         sentences = [s for _, s in spoken]
         length = max(s.tokens.shape[1] for s in sentences)
         tokens = torch.cat([nn.functional.pad(s.tokens, (0, 0, 0, length - s.tokens.shape[1])) for s in sentences])
@@ -177,14 +177,14 @@ def _padded(values: Tensor, rows: int, length: int, fill: float) -> Tensor:
     return nn.functional.pad(values, (*[0, 0] * (values.ndim - 2), 0, missing[1], 0, missing[0]), value=fill)
 
 
-def _brought(values: Sequence[Any], like: Tensor) -> Tensor:
+def _like(values: Sequence[Any], like: Tensor) -> Tensor:
     return torch.tensor(values).to(like.device, non_blocking=True)
 
 
 def _viewpoint(sentences: Sequence[Sentences]) -> Viewpoint:
     """Viewpoints of sentences."""
     positions = torch.stack([s.viewpoint_m for s in sentences])
-    return Viewpoint(positions, _brought([s.viewpoint_yaw_rad for s in sentences], positions))
+    return Viewpoint(positions, _like([s.viewpoint_yaw_rad for s in sentences], positions))
 
 
 def clamp_min_size(boxes: Tensor) -> Tensor:

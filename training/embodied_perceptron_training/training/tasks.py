@@ -291,7 +291,7 @@ class SceneTask:
         check_packaged_images(config, choice)
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
-        if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
+        if choice.images == "imagenet":  # replaces the encoder of the weights to start from
             images = copy.deepcopy(network.state_dict())
         elif choice.images:
             images = load_checkpoint(choice.images).state
@@ -405,7 +405,7 @@ class SceneTask:
         device = next(network.parameters()).device
         metrics = ValidationMetrics(network, self.classes, self.learning.heads)
         for index in range(len(self._validation)):
-            # continuous tasks are scored along the way: every scene after another number of views
+            # continuous tasks are scored after varying numbers of views
             rng = np.random.default_rng(index if self._kind.choice == "prefix" else 0)
             sample = self._validation.sample(index, rng)
             passed = None
@@ -455,9 +455,9 @@ def scene_source(
         name = config.grounding.text_encoder
         text = text_encoder(name)
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
-    told = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
+    prompts = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
     preparation = Preparation(
-        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=told
+        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=prompts
     )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)

@@ -152,7 +152,7 @@ def _run_of(given: Mapping[str, Any]) -> Any:
 
 
 def _stored_run(folder: Path, given: Mapping[str, Any]) -> Any:
-    """The run in ``folder``, with what a resumed run may change. Raises ``ValueError``."""
+    """The run in ``folder``, with the settings that a resumed run may change. Raises ``ValueError``."""
     from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
 
     changes = {k: v for k, v in given.items() if (v if k in LENGTHS else v is not None and k in _SETTINGS)}

@@ -402,14 +402,14 @@ class TrainingRun:
         Raises ``ValueError`` naming an unknown option or an invalid value.
         """
         task, preset = values.get("task", "multi"), values.get("preset", "tiny")
-        if task not in TASKS:  # first: without its defaults another complaint would hide this one
+        if task not in TASKS:  # checked first, since its defaults are needed below
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
         defaults = preset_defaults(task, preset)
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
         if values.get("views"):  # of both
             defaults.pop("val_views", None)
-        if "learning_rate" in values:  # somebody's own is meant as it stands
+        if "learning_rate" in values:  # a given rate is not scaled
             defaults.pop("reference_batch", None)
         return TrainingRun.from_values(**{**defaults, **_parsed(task, options), **values})
 
@@ -536,7 +536,7 @@ def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# checks; messages say flat names
+# checks, with flat names in messages
 
 
 def _said(part: Any, name: str) -> tuple[str, Any]:

@@ -103,7 +103,7 @@ def test_the_deployed_language_answers_them_over_true_boxes(questions):
         return [ground_objects(text, objects, colors=colors) for text in texts]
 
     replies = answer_grounded(ask, questions)
-    wrong = [q.text for q, reply in zip(questions, replies, strict=True) if reply.said != q.answer]
+    wrong = [q.text for q, reply in zip(questions, replies, strict=True) if reply.answer != q.answer]
     assert wrong == []
     assert all(value == 100.0 for name, value in score(questions, replies).items() if name.endswith("/located"))
 

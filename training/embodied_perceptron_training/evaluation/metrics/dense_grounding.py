@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from embodied_perceptron.results import Grounding
 from embodied_perceptron_training.datasets.grounded_prompts import Phrase, sentences_of, without_tags
 
-_TAGGED = re.compile(r"<p>([^<>]*)</p>\s*\[[^\[\]]*\]")  # also of what no scene has, which is no phrase here
-MOST_OBJECTS = 10  # of a phrase, that are looked at
+_TAGGED = re.compile(r"<p>([^<>]*)</p>\s*\[[^\[\]]*\]")  # also with tags of unknown objects, which are no phrases here
+MOST_OBJECTS = 10  # scored, per phrase
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DenseScore:
     """Counts over texts."""
 
     right: int = 0  # predicted objects that the phrase means
-    said: int = 0  # predicted objects
+    predicted: int = 0  # predicted objects
     met: int = 0  # meant objects that were predicted
     meant: int = 0  # objects that the phrases mean
     located: int = 0  # phrases with a right object
@@ -36,7 +36,7 @@ class DenseScore:
         phrase."""
         if not self.phrases:
             return {}
-        precision, recall = self.right / max(self.said, 1), self.met / max(self.meant, 1)
+        precision, recall = self.right / max(self.predicted, 1), self.met / max(self.meant, 1)
         f1 = 2 * precision * recall / max(precision + recall, 1e-12)
         figures = {"precision": precision, "recall": recall, "f1": f1, "located": self.located / self.phrases}
         return {name: 100.0 * value for name, value in figures.items()}
@@ -65,14 +65,14 @@ def score_dense(
     total = DenseScore()
     for (_, phrases), answer in zip(sentences, ask([sentence for sentence, _ in sentences]), strict=True):
         for phrase in phrases:
-            said = _said(answer, phrase)[:MOST_OBJECTS]
-            right = [any(same(a, b) for b in phrase.ids) for a in said]
-            met = [any(same(a, b) for a in said) for b in phrase.ids]
-            total += DenseScore(sum(right), len(said), sum(met), len(phrase.ids), int(any(right)), 1)
+            predicted = _predicted(answer, phrase)[:MOST_OBJECTS]
+            right = [any(same(a, b) for b in phrase.ids) for a in predicted]
+            met = [any(same(a, b) for a in predicted) for b in phrase.ids]
+            total += DenseScore(sum(right), len(predicted), sum(met), len(phrase.ids), int(any(right)), 1)
     return total
 
 
-def _said(answer: Grounding, phrase: Phrase) -> tuple[int, ...]:
+def _predicted(answer: Grounding, phrase: Phrase) -> tuple[int, ...]:
     """Objects of the answer's phrase that shares most characters with ``phrase``; none where there is none."""
     shared = {p: min(p.end, phrase.end) - max(p.start, phrase.start) for p in answer.phrases}
     best = max(shared, key=lambda p: shared[p], default=None)

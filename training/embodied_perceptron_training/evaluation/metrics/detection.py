@@ -26,7 +26,7 @@ SIZE_RANGES_M: dict[str, tuple[float, float]] = {
     "furniture": (0.5, np.inf),
 }
 THRESHOLDS = (0.25, 0.5)
-MATCH_IOU = 0.25  # least overlap of two boxes of one name that are one thing
+MATCH_IOU = 0.25  # least overlap of two boxes of one name and one object
 
 BoolArray = NDArray[np.bool_]
 

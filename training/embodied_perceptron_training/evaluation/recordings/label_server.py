@@ -45,7 +45,7 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
 _PAGE = Path(__file__).with_name("label_page.html")
 _MARGIN_M = 0.3
 _MAX_PIXELS = 1200
-_CUT_HEIGHT_M = 1.7  # above the lowest voxels: what is higher hides the room
+_CUT_HEIGHT_M = 1.7  # above the lowest voxels: higher ones would hide the room
 _VOXEL_M = 0.02  # of the squares in the picture
 _LARGEST_BODY = 4 << 20
 _PARTS = (24, 32)  # rows and columns of a frame's coarse depth

@@ -39,20 +39,19 @@ def recording(
     images: Annotated[int, typer.Option(min=0, help="Camera images to draw on where there are no labels.")] = 4,
     pictures: Annotated[bool, typer.Option(help="A picture of every published object and everything missed.")] = True,
 ) -> None:
-    """Compare what would be published about a recording with labels made by hand.
+    """Compare the published objects of a recording with hand-made labels.
 
     Writes metrics.json {published, right, precision, recall, recall_large, misnamed, phantoms, duplicates},
     recording.md (every object with its verdict), objects.json and pictures.
 
-    A named object is RIGHT where it lies on a sure thing (IoU >= 0.25, sides shorter than 0.1 m counting as 0.1 m)
-    under an accepted name, the first to do so; a DUPLICATE where the thing has its box already, or where it is only a
-    piece of it; MISNAMED where it lies on a sure thing under another name; a PHANTOM where nothing was labelled.
-    published = the sum of these four, precision = right / published. What is called `object` claims no name: it is
-    listed and not counted, as is what lies on unsure things, is a piece of one under its name, or lies in regions to
-    ignore. recall = sure things found / sure things; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null
-    where there is nothing to divide by.
+    A named object is RIGHT if it is the first on a sure labelled object (IoU >= 0.25, sides shorter than 0.1 m count
+    as 0.1 m) under an accepted name; a DUPLICATE if the labelled object has a box already, or if it is only a piece of
+    it; MISNAMED on a sure labelled object under another name; a PHANTOM where nothing is labelled. published = the sum
+    of these four, precision = right / published. Listed and not counted are objects named `object`, objects on unsure
+    labelled objects, pieces of those under their name, and objects in regions to ignore. recall = found / all sure
+    labelled objects; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null without a denominator.
 
-    Without --labels it draws what is found, on images and from above, and nothing is scored.
+    Without --labels the objects are drawn on images and from above, and nothing is scored.
     """
     from embodied_perceptron.apps.command_line import CommandError
 

@@ -18,7 +18,7 @@ Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.
 Views = Annotated[int, typer.Option(min=1, help="Views of a scene: so many, spread evenly.")]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
 MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json.")]
-VIEWS, PROCESSES = 20, 2  # where nothing is said
+VIEWS, PROCESSES = 20, 2  # defaults
 
 # Of commands that fit something and may store it in the weights
 FittedWeights = Annotated[

@@ -217,7 +217,7 @@ def run_evaluation(
 
     Raises ``EvaluationError`` for faults of data or weights, and for too many corrupt scenes.
     """
-    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+    out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
     console = Console()
     with scene_progress(title) as show:
         found = evaluate(spec, workers, show)

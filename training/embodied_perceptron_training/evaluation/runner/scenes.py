@@ -21,9 +21,9 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
 F64 = NDArray[np.float64]
 CAMERA = "camera"
-STEP_S = 1.0  # made-up time between two views: they are apart, as if somebody walked
+STEP_S = 1.0  # assumed time between two views
 _MOVE_M = 10.0  # of a turned scene, along x and y
-_LIFT_M = 0.4  # and along z: where the lattice cuts the floor
+_LIFT_M = 0.4  # and along z: where the grid cuts the floor
 _CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
 
 

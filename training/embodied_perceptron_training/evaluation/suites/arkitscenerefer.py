@@ -212,7 +212,7 @@ def references_json(references: Sequence[Reference]) -> str:
 
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
-    """Answers in the order of the references. Raises ``ValueError`` naming file and id of what is wrong or missing."""
+    """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
     data = read_json(path)
     answers = data.get("answers") if isinstance(data, dict) else None
     if not isinstance(answers, dict):

@@ -103,7 +103,7 @@ def arkitscenerefer(
         float, typer.Option(min=1e-3, help="Hits so close are of one thing; 0.02 as published.")
     ] = 0.02,
 ) -> None:
-    """ARKitSceneRefer: small things by expressions; our grounding, a lifted 2-D detector, bounds of lifts."""
+    """ARKitSceneRefer: small objects by expressions; our grounding, a lifted 2-D detector, bounds of lifting."""
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
@@ -126,7 +126,7 @@ def openlex3d(
         typer.Option(exists=True, file_okay=False, help="Predictions to score: maps as <scene>.npz, and prompts.npz."),
     ] = None,
 ) -> None:
-    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
+    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; for our export or maps from files."""
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import openlex3d as suite
 
@@ -188,7 +188,7 @@ def _suite(
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
     try:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+        out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
         if run is None:
             figures, facts = from_files()
         else:

@@ -29,20 +29,20 @@ def renumbered(states: StateLabels, rows: Mapping[int, int]) -> StateLabels:
     return StateLabels(pairs, {at[row]: state for row, state in states.states.items()})
 
 
-def state_metrics(truth: Sequence[StateLabels], said: Sequence[StateLabels]) -> dict[str, float]:
+def state_metrics(truth: Sequence[StateLabels], predicted: Sequence[StateLabels]) -> dict[str, float]:
     """``states/<name>/{precision,recall,f1}`` in percent over all scenes; names that are never true are left out.
 
     Raises ``ValueError`` when lengths differ.
     """
-    if len(truth) != len(said):
-        raise ValueError(f"{len(said)} predictions for {len(truth)} scenes")
+    if len(truth) != len(predicted):
+        raise ValueError(f"{len(predicted)} predictions for {len(truth)} scenes")
     figures = {}
     for name in (*RELATIONS, *STATES):
-        pairs = [(_of(t, name), _of(s, name)) for t, s in zip(truth, said, strict=True)]
-        true, told = sum(len(t) for t, _ in pairs), sum(len(s) for _, s in pairs)
+        pairs = [(_of(t, name), _of(s, name)) for t, s in zip(truth, predicted, strict=True)]
+        true, predicted_count = sum(len(t) for t, _ in pairs), sum(len(s) for _, s in pairs)
         right = sum(len(t & s) for t, s in pairs)
         if true:
-            values = (right / max(told, 1), right / true, 2 * right / (true + told))
+            values = (right / max(predicted_count, 1), right / true, 2 * right / (true + predicted_count))
             for figure, value in zip(("precision", "recall", "f1"), values, strict=True):
                 figures[f"states/{name}/{figure}"] = 100.0 * value
     return figures

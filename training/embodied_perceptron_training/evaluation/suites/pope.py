@@ -204,12 +204,12 @@ def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict
     wrong = [a for a in answers if not isinstance(a, (bool, np.bool_))]
     if wrong:
         raise ValueError(f"answers must be true or false, got {wrong[0]!r}")
-    exists, said = np.array([q.exists for q in questions], bool), np.array(answers, bool)
-    right = int((exists & said).sum())
-    precision = right / max(int(said.sum()), 1)
+    exists, answered = np.array([q.exists for q in questions], bool), np.array(answers, bool)
+    right = int((exists & answered).sum())
+    precision = right / max(int(answered.sum()), 1)
     recall = right / max(int(exists.sum()), 1)
     f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-    values = (precision, recall, f1, float((exists == said).mean()), float(said.mean()))
+    values = (precision, recall, f1, float((exists == answered).mean()), float(answered.mean()))
     return {name: 100.0 * value for name, value in zip(FIGURES, values, strict=True)}
 
 
@@ -261,11 +261,11 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
         for key in ("scene", "category", "answer"):
             if not isinstance(entry.get(key), str):
                 raise ValueError(f"{path}: answer {number} lacks {key!r} or it is no text")
-        said = entry["answer"].strip().lower()
-        if said not in ("yes", "no"):
+        answered = entry["answer"].strip().lower()
+        if answered not in ("yes", "no"):
             raise ValueError(f"{path}: answer {number} must be yes or no, got {entry['answer']!r}")
         scene, category = entry["scene"], entry["category"]
-        if found.setdefault((scene, category), said == "yes") != (said == "yes"):
+        if found.setdefault((scene, category), answered == "yes") != (answered == "yes"):
             raise ValueError(f"{path}: answer {number} contradicts an earlier one about {category!r} in {scene!r}")
     return found
 
@@ -273,8 +273,8 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
 def answers_json(answers: Mapping[tuple[str, str], bool]) -> str:
     """Text that :func:`read_answers` reads back."""
     entries = [
-        {"scene": scene, "category": name, "answer": "yes" if said else "no"}
-        for (scene, name), said in sorted(answers.items())
+        {"scene": scene, "category": name, "answer": "yes" if answered else "no"}
+        for (scene, name), answered in sorted(answers.items())
     ]
     return json.dumps({"answers": entries}, indent=1) + "\n"
 
@@ -318,7 +318,7 @@ class GroundedQuestion:
 class GroundedReply:
     """The answer (yes or no, or a number), and the (N, 9) boxes that it rests on."""
 
-    said: bool | int
+    answer: bool | int
     boxes: F64
 
 
@@ -347,7 +347,7 @@ def _question(path: Path, scene_id: str, number: int, entry: Any) -> GroundedQue
         raise ValueError(f"{path}: question {number} is of no known kind: {entry['kind']!r}")
     words = entry["answer"]
     if words not in ("yes", "no") and not words.isdecimal():
-        return None  # names a colour or a thing
+        return None  # a colour or a name
     answer = words == "yes" if words in ("yes", "no") else int(words)
     ids = tuple(int(n) for n in re.findall(r"<obj_(\d+)>", entry["grounding"]))
     return GroundedQuestion(scene_id, entry["kind"], entry["question"], answer, ids)
@@ -372,12 +372,12 @@ def answer_grounded(
     replies = []
     for question, (_, number), answer in zip(questions, sentences, ask([text for text, _ in sentences]), strict=True):
         yes = answer.status in _YES
-        # a plural counts its things; where one was understood, one was found
+        # plurals are counted; for a singular the count is one if it was found
         count = answer.count if answer.count is not None else int(yes)
-        said: bool | int = count if question.is_number else yes if number is None else count == number
+        given: bool | int = count if question.is_number else yes if number is None else count == number
         meant = answer.candidates[: max(count, 1)] if question.kind == "counting" else answer.candidates[:1]
         boxes = np.array([o.box for o in meant if yes], dtype=np.float64).reshape(-1, 9)
-        replies.append(GroundedReply(said, boxes))
+        replies.append(GroundedReply(given, boxes))
     return replies
 
 
@@ -407,11 +407,11 @@ def grounded_metrics(
         closed = [i for i in rows if not questions[i].is_number]
         if closed:
             truth = [Question(questions[i].scene_id, questions[i].text, bool(questions[i].answer)) for i in closed]
-            values = pope_metrics(truth, [bool(replies[i].said) for i in closed])
+            values = pope_metrics(truth, [bool(replies[i].answer) for i in closed])
             figures |= {f"grounded/{kind}/{name}": value for name, value in values.items()}
         numbers = [i for i in rows if questions[i].is_number]
         if numbers:
-            right = [replies[i].said == questions[i].answer for i in numbers]
+            right = [replies[i].answer == questions[i].answer for i in numbers]
             figures[f"grounded/{kind}/exact"] = 100.0 * float(np.mean(right))
         resting = [i for i in rows if questions[i].answer and questions[i].ids]
         if resting:
@@ -421,10 +421,10 @@ def grounded_metrics(
 
 
 def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[int, F64]) -> bool:
-    # a relation's answer is its first thing; the others are what it stands by
+    # a relation's answer is its first object; the others are anchors
     ids = question.ids[:1] if question.kind == "relation" else question.ids
     true = np.array([boxes[n] for n in ids if n in boxes]).reshape(-1, 9)
-    if not reply.said or len(true) == 0 or len(reply.boxes) == 0:
+    if not reply.answer or len(true) == 0 or len(reply.boxes) == 0:
         return False
     return bool(iou_of_arrays(reply.boxes, true).max() >= MIN_IOU)
 
@@ -433,7 +433,7 @@ def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[in
 # The deployed perceptron.
 
 TRAINING_HOMES = Path(__file__).with_name("pope_training_homes.json")
-MIN_PIXELS = 200  # with depth, in one view, of an instance of a category that is asked for
+MIN_PIXELS = 200  # with depth, in one view, of an instance of a present category
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,7 @@ def lift(detections: Sequence[Detection2d], frames: Sequence[PosedFrame], eps_m:
             chosen = [members[i][0] for i in np.flatnonzero(numbers == number)]
             points = np.concatenate([mask_points(d, frames[d.view]) for d in chosen])
             center = hits[numbers == number].mean(axis=0)
-            if len(points) == 0:  # a mask that lies where nothing is measured, its box does not
+            if len(points) == 0:  # the mask has no depth, its box has
                 points = hits[numbers == number]
             score = float(np.mean([d.score for d in chosen]))
             clusters.append(Cluster(label, center, trimmed_box(points), len(chosen), score, len(points)))
