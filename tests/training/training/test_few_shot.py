@@ -399,7 +399,7 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     with pytest.raises(FewShotError, match=r"no object is labelled in .*home"):
         read_labelled_rooms([file], CLASSES)
     file = corrected("robot")
-    with pytest.raises(FewShotError, match="nothing called crate"):
+    with pytest.raises(FewShotError, match="no object called crate"):
         read_labelled_rooms([file], CLASSES, ["crate"])
     with pytest.raises(FewShotError, match="twice"):
         read_labelled_rooms([file, file], CLASSES)
@@ -414,8 +414,8 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     ("label", "reason"),
     [
         ("x" * 10_240, "10240 characters"),
-        ("wall", "no kind of thing"),
-        ("Object", "no kind of thing"),
+        ("wall", "no kind of object"),
+        ("Object", "no kind of object"),
         ("12", "must have a letter"),
         ("a\x07b", "control character"),
     ],
@@ -448,7 +448,7 @@ def test_contradictory_labels_are_refused(tmp_path: Path) -> None:
 
 def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     folder = write_recording(tmp_path / "drive", 6)
-    with pytest.raises(FewShotError, match=r"drive has no labels: .embodied-perceptron label .*drive\.labels\.json"):
+    with pytest.raises(FewShotError, match=r"drive has no labels: make them with .embodied-perceptron label .*drive\.labels\.json"):
         read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.05), size_m=4.0)  # random weights keep few sites
     (room,) = read_labelled_rooms([folder], CLASSES)
@@ -470,7 +470,7 @@ def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
     room = few_shot.room_features(only, inference())
     assert (examples_of(room).thing >= 0).any()
     assert room.boxes.shape == (len(only.labels), 9)
-    with pytest.raises(FewShotError, match="nothing called piano is labelled"):
+    with pytest.raises(FewShotError, match="no object called piano is labelled"):
         read_labelled_rooms([root], CLASSES, ["piano"])
     with pytest.raises(FewShotError, match="given twice"):
         read_labelled_rooms([root, root], CLASSES)

@@ -191,7 +191,7 @@ def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatc
     monkeypatch.setattr(score_thresholds, "predict_around", lambda *_: [])
     with pytest.raises(EvaluationError, match="no object is right"):
         calibrate(spec)
-    with pytest.raises(EvaluationError, match="weights add"):
+    with pytest.raises(EvaluationError, match="add-weights"):
         score_thresholds.check_writable("tiny")
     with pytest.raises(EvaluationError, match="no weights file"):
         score_thresholds.check_writable("nowhere.safetensors")
