@@ -50,7 +50,7 @@ from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
-from embodied_perceptron.mapping.wall_columns import WallFrame
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
