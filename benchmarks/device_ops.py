@@ -3,8 +3,8 @@
     python benchmarks/device_ops.py             # table, and out/bench/device_ops.json
     python benchmarks/device_ops.py --quick     # a training step of two scenes instead of four
 
-Each small operation costs a GPU its launch, 5 to 20 microseconds of Python; each wait costs all work launched
-before it. So the counts bound the time of a perception. The device code runs on CPU tensors; views and empty allocations are
+Each small operation costs a GPU its launch, 5 to 20 microseconds of Python; each wait costs all work launched before
+it. So the counts bound the time of a perception. The device code runs on CPU tensors; views and empty allocations are
 free. A wait is anything that needs a result on the host: a number, a comparison, a size that depends on data, a copy.
 Work on tensors that were copied to the host or made there does not count; copying one to the device is an operation.
 
