@@ -448,7 +448,7 @@ def test_contradictory_labels_are_refused(tmp_path: Path) -> None:
 
 def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     folder = write_recording(tmp_path / "drive", 6)
-    with pytest.raises(FewShotError, match=r"drive has no labels: make them with .embodied-perceptron label .*drive\.labels\.json"):
+    with pytest.raises(FewShotError, match=r"drive has no labels: make them .*label .*drive\.labels\.json"):
         read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.05), size_m=4.0)  # random weights keep few sites
     (room,) = read_labelled_rooms([folder], CLASSES)

@@ -36,14 +36,14 @@ from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
-from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_config, saved_keyframe_config
+from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_configs
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import UNNAMED
-from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
+from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -184,7 +184,7 @@ def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
 
 def _open_map(file: Path, inference: Predictor) -> Perceptron:
     saved = read_map(file)
-    volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
+    volume, keyframes = saved_configs(saved)
     config = PerceptronConfig(volume=volume, keyframes=keyframes)
     try:
         perceptron = Perceptron(config, inference=inference)

@@ -36,13 +36,13 @@ from embodied_perceptron.inference.confidence_calibration import (
     NO_NAME,
     THING_FEATURES,
     ConfidenceCalibration,
-    borne_out,
     box_features,
     box_forms,
     conflicts_of,
     log_odds,
     name_log_odds,
     probabilities,
+    surface_support,
     thing_features,
     weighed,
 )
@@ -129,7 +129,7 @@ def _scene_table(spec: EvaluationSpec, name: str) -> SceneBoxTable:
     every = prediction.detections.above(LEAST_SCORE)
     plain = np.array([label == UNNAMED for label in every.labels], bool)
     found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
-    evidence = borne_out(every.boxes, perceptron.volume.snapshot())
+    evidence = surface_support(every.boxes, perceptron.volume.snapshot())
     right = np.zeros(len(found), bool)
     matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
     right[list(matched)] = True
@@ -189,7 +189,7 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
     return ConfidenceFit(
-        dataclasses.replace(model, things=weights, company=context),
+        dataclasses.replace(model, things=weights, context=context),
         len(tables),
         len(right),
         int(right.sum()),
@@ -403,7 +403,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
     alone, rescored = found.log_loss
     figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
-    kept = "used" if found.model.company is not None else "not used"
+    kept = "used" if found.model.context is not None else "not used"
     console.print(f"log loss {alone:.4f}, with context rescoring {rescored:.4f}: rescoring is {kept}", markup=False)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
