@@ -25,7 +25,7 @@ from embodied_perceptron.recordings.recording import (
 )
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Scan
+from embodied_perceptron_training.datasets.embodiedscan import Scan
 
 _STORE = get_typestore(Stores.ROS2_JAZZY)
 _LATCHED = Qos(
@@ -85,21 +85,12 @@ class ScanRecording:
         return len(self._scan.images)
 
     def __iter__(self) -> Iterator[Sample]:
-        import cv2
-
         for index in range(len(self)):
             stamp = round((index + 1) * NS_PER_S / self._rate_hz)
-            view = self._scan.load_view(index)
-            k = view.depth_camera
-            color = view.color
-            if color.shape[:2] != view.depth_m.shape:
-                expected = view.color_camera.resized(k.width, k.height).matrix
-                if not np.allclose(expected, k.matrix, rtol=0.05, atol=3.0):
-                    raise DatasetError(f"{self._scan.images[index].name}: depth is not registered to colour")
-                color = np.ascontiguousarray(cv2.resize(color, (k.width, k.height), interpolation=cv2.INTER_AREA))
+            view = self._scan.load_registered_view(index)
             yield TransformSample(stamp, self._world_frame, "camera_optical_frame", view.T_world_camera)
-            yield CalibrationSample(stamp, "camera", CameraModel(k))
-            yield ColorSample(stamp, "camera", color)
+            yield CalibrationSample(stamp, "camera", CameraModel(view.depth_camera))
+            yield ColorSample(stamp, "camera", view.color)
             yield DepthSample(stamp, "camera", view.depth_m)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,21 @@ class Scan:
         for _ in range(self.turns_to_upright if upright else 0):
             view = _turn_clockwise(view)
         return view
+
+    def load_registered_view(self, index: int) -> ScanView:
+        """:meth:`load_view` with the colour image in the size of the depth image, as in a bag.
+
+        Raises also :class:`DatasetError` for depth that is not registered to colour.
+        """
+        view = self.load_view(index)
+        camera = view.depth_camera
+        if view.color.shape[:2] == view.depth_m.shape:
+            return view
+        expected = view.color_camera.resized(camera.width, camera.height).matrix
+        if not np.allclose(expected, camera.matrix, rtol=0.05, atol=3.0):
+            raise DatasetError(f"{self.images[index].name}: depth is not registered to colour")
+        color = cv2.resize(view.color, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+        return replace(view, color=np.ascontiguousarray(color))
 
 
 def _read(path: Path, flags: int) -> NDArray[Any]:

@@ -78,21 +78,22 @@ def _prompt(scan_id: str, text: str, ids: tuple[int, ...], span: tuple[int, int]
 
 def grounded_texts(path: Path) -> list[str]:
     """Tagged descriptions of a scan's file. Raises :class:`DatasetError` naming file and entry, ``OSError``."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tagged descriptions, and questions with the tagged phrases of their answers."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+        texts = [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+        return texts, [(str(entry["question"]), str(entry["grounding"])) for entry in data.get("qa", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error
 
 
 def grounded_prompts(path: Path, scan_id: str) -> list[Prompt]:
     """Prompts of a scan's file without duplicates. Raises as :func:`grounded_texts`."""
-    texts = grounded_texts(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        questions = [(str(entry["question"]), str(entry["grounding"])) for entry in data.get("qa", [])]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error
+    texts, questions = _read(path)
     found = [p for text in texts for p in prompts_of_text(scan_id, text)]
     found += [p for question, grounding in questions for p in prompts_of_question(scan_id, question, grounding)]
     return list(dict.fromkeys(found))

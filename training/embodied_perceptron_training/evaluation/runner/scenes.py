@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from embodied_perceptron.geometry.transforms import level_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan, ScanView
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
 F64 = NDArray[np.float64]
@@ -125,7 +124,7 @@ def load_scene(
         boxes, unlabelled = (transform_boxes(T, torch.from_numpy(b)).numpy() for b in (boxes, unlabelled))
     return EvaluationScene(
         name=name,
-        frames=tuple(_frame(scan, view, step, T) for step, view in enumerate(chosen)),
+        frames=tuple(_frame(scan.load_registered_view(view), step, T) for step, view in enumerate(chosen)),
         boxes=boxes,
         labels=scan.labels,
         ids=scan.ids,
@@ -150,16 +149,9 @@ def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
     return found
 
 
-def _frame(scan: Scan, index: int, step: int, T_world_scene: F64) -> PosedFrame:
-    """View ``index`` as a frame; colour is resized to the depth image where they differ, as in a bag."""
-    view = scan.load_view(index)
-    camera, color = view.depth_camera, view.color
-    if color.shape[:2] != view.depth_m.shape:
-        expected = view.color_camera.resized(camera.width, camera.height).matrix
-        if not np.allclose(expected, camera.matrix, rtol=0.05, atol=3.0):
-            raise DatasetError(f"{scan.images[index].name}: depth is not registered to colour")
-        color = np.ascontiguousarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA))
-    frame = RgbdFrame(round((step + 1) * STEP_S * NS_PER_S), CAMERA, color, view.depth_m, camera)
+def _frame(view: ScanView, step: int, T_world_scene: F64) -> PosedFrame:
+    stamp_ns = round((step + 1) * STEP_S * NS_PER_S)
+    frame = RgbdFrame(stamp_ns, CAMERA, view.color, view.depth_m, view.depth_camera)
     return PosedFrame(frame, T_world_scene @ view.T_world_camera)
 
 

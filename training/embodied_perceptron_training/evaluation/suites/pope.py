@@ -74,8 +74,7 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     run_scenes,
     suite_dataset,
 )
-from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.generate import load_record, sample_idx
+from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.processes import Workers
 
 PROTOCOLS = ("random", "popular", "adversarial")
@@ -463,16 +462,6 @@ def presence_of(scene: SuiteScene) -> ScenePresence:
             visible.update(labels[k] for k in np.flatnonzero(pixels >= MIN_PIXELS).tolist() if k in labels)
     present = tuple(sorted((visible & names) - STRUCTURE))
     return ScenePresence(scene.scene.name, present, tuple(sorted(names.union(STRUCTURE).difference(present))))
-
-
-def training_homes(seeds: Sequence[int]) -> list[ScenePresence]:
-    """Categories of the homes that the generator builds from seeds; :data:`TRAINING_HOMES` is that of
-    ``range(100000, 100320)``."""
-    found = []
-    for seed in seeds:
-        labels = {o.label for o in build_home(seed, HomeSpec(0)).objects} - UNNAMED
-        found.append(ScenePresence(sample_idx(seed), tuple(sorted(labels))))
-    return found
 
 
 @functools.lru_cache(maxsize=4)
