@@ -240,7 +240,7 @@ class EmbodiedScanDataset:
             return self._scan(entry)
         except (KeyError, TypeError) as error:
             raise DatasetError(
-                f"{self._path}: scan {entry.get('sample_idx', index)} lacks or spoils {error}"
+                f"{self._path}: scan {entry.get('sample_idx', index)} has a missing or invalid entry: {error}"
             ) from error
 
     def by_name(self, sample_idx: str) -> Scan:

@@ -191,7 +191,7 @@ def _ids(texts: Sequence[GrandText]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for text in texts:
         if text.id in found:
-            raise GrandError(f"text {text.id!r} stands twice")
+            raise GrandError(f"text {text.id!r} is listed twice")
         found[text.id] = {number for mention in text.mentions for number in mention.ids}
     return found
 

@@ -200,7 +200,7 @@ def test_answers_round_trip(tmp_path: Path) -> None:
         ("nothing", "cannot be read"),
         ({"answers": []}, "must hold 'answers'"),
         ({"answers": {}}, "no answer for 'a'"),
-        ({"answers": {"a": None, "z": None}}, "'z', which nobody asked"),
+        ({"answers": {"a": None, "z": None}}, "'z', which is no reference"),
         ({"answers": {"a": {}}}, "answer 'a' must hold"),
         ({"answers": {"a": {"center": [1, 2]}}}, "answer 'a'"),
         ({"answers": {"a": {"bbox": [1, 2, 3, 1, 1, -1]}}}, "negative size"),

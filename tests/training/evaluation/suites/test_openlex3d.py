@@ -324,7 +324,7 @@ def test_figures_refuse_what_does_not_fit() -> None:
         PointTruth(np.zeros((1, 3)), np.ones(1, np.int64), (TieredLabels(1, ("lamp",), (), (), (9,)),))
     with pytest.raises(ValueError, match="object 1 is labelled twice"):
         truth(LAMP, DESK, LAMP)
-    with pytest.raises(ValueError, match="'l amp' stands there twice"):
+    with pytest.raises(ValueError, match="'l amp' is listed twice"):
         Prompts(("lamp", "l amp"), np.eye(2))
 
 
@@ -334,8 +334,8 @@ def test_figures_refuse_what_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("tiers", "message"),
     [
-        ((("lamp",), ("l amp",)), "'l amp' stands in synonyms and in depictions"),
-        ((("floor lamp",), (), ("floorlamp",)), "'floorlamp' stands in synonyms and in visually_similar"),
+        ((("lamp",), ("l amp",)), "'l amp' is in synonyms and in depictions"),
+        ((("floor lamp",), (), ("floorlamp",)), "'floorlamp' is in synonyms and in visually_similar"),
         ((("lamp", "  "),), "a label of synonyms is blank"),
     ],
 )
@@ -390,7 +390,7 @@ def test_a_label_in_two_tiers_is_an_error_or_counted(tmp_path: Path) -> None:
     entries = own_form()
     entries[0]["visually_similar"] = ["fan", "l amp", "ball"]
     path.write_text(json.dumps(entries))
-    with pytest.raises(ValueError, match=r"scene\.json: entry 0: object 1: label 'l amp' stands in synonyms"):
+    with pytest.raises(ValueError, match=r"scene\.json: entry 0: object 1: label 'l amp' is in synonyms"):
         read_labels(path)
     labels, twice = read_labels(path, repeated="least")
     assert twice == 2

@@ -219,7 +219,7 @@ def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answ
         raise ValueError(f"{path} must hold 'answers', an object by id")
     strangers = sorted(set(answers) - {r.id for r in references})
     if strangers:
-        raise ValueError(f"{path} answers {strangers[0]!r}, which nobody asked")
+        raise ValueError(f"{path} answers {strangers[0]!r}, which is no reference")
     return [_answer(path, reference.id, answers) for reference in references]
 
 
@@ -239,7 +239,7 @@ def refer_answers_json(references: Sequence[Reference], answers: Sequence[Answer
 
 def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
     if name not in answers:
-        raise ValueError(f"{path} has no answer for {name!r}; say null where there is none")
+        raise ValueError(f"{path} has no answer for {name!r}; use null for none")
     entry = answers[name]
     if entry is None:
         return None

@@ -116,7 +116,7 @@ class TieredLabels:
                 if not key:
                     raise ValueError(f"object {self.object_id}: a label of {tier} is blank")
                 if seen.setdefault(key, tier) != tier:
-                    raise ValueError(f"object {self.object_id}: label {label!r} stands in {seen[key]} and in {tier}")
+                    raise ValueError(f"object {self.object_id}: label {label!r} is in {seen[key]} and in {tier}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class Prompts:
         rows: dict[str, int] = {}
         for row, label in enumerate(self.labels):
             if rows.setdefault(canonical(label), row) != row:
-                raise ValueError(f"prompt {label!r} stands there twice")
+                raise ValueError(f"prompt {label!r} is listed twice")
         object.__setattr__(self, "_rows", rows)
 
     def row(self, label: str) -> int:
