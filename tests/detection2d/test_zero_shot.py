@@ -165,7 +165,7 @@ def test_words_can_be_changed(owl):
 
 
 def test_no_words_and_no_model_are_errors(owl, clip, tmp_path):
-    with pytest.raises(ValueError, match="needs some"):
+    with pytest.raises(ValueError, match="needs words"):
         ZeroShotDetector(str(owl), [" "])
     with pytest.raises(OSError, match="nothing"):
         ZeroShotDetector(str(tmp_path / "nothing"), ["cup"])
