@@ -52,7 +52,7 @@ from embodied_perceptron.inference.class_priors import ClassPriors, shipped_prio
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.map_copy import MapCopy
+from embodied_perceptron.scene.live_map import MapCopy
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 _LOG = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from lifecycle_msgs.msg import Transition
 from rcl_interfaces.srv import GetParameters
 from support.ros_live import START_S, NodeProcess, Peer, own_domain, wait_until
 
-from embodied_perceptron.language import wording
+from embodied_perceptron.language import query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.threads import BackgroundThread
 from embodied_perceptron_ros.node.wiring import prepare_language
@@ -244,10 +244,10 @@ def test_closing_waits_for_the_job_unless_the_process_ends() -> None:
 
 
 def test_tables_of_words_are_read_before_the_first_slip_of_a_sentence() -> None:
-    for table in (wording.meant_by, wording._index, wording.english_words, wording._vocabulary):
+    for table in (query.meant_by, query._index, query.english_words, query._vocabulary):
         table.cache_clear()  # of words that other tests asked for too
     prepare_language(Perceptron(), None)
-    for table in (wording._index, wording.english_words, wording._vocabulary):
+    for table in (query._index, query.english_words, query._vocabulary):
         assert table.cache_info().currsize == 1
 
 

@@ -144,7 +144,7 @@ DECLARATIONS: dict[str, _Declaration] = {
         "", "Folder for parts of the map that the robot has left; empty = as in config_file (none: deleted)"
     ),
     "sentence_reader": _D(
-        "", "Reader of sentences; empty = as in the configuration (learned)", choices=("", "learned", "grammar")
+        "", "Reader of sentences; empty = as in the configuration (learned)", choices=("", "learned")
     ),
     "device": _D("", "Device of the network: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the network's square window; 0 = as in the configuration", 0.0, 100.0),
