@@ -317,8 +317,6 @@ class Rover(Robot):
         pytest.param({"focal_scale": 1.15}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"tf_late_s": 0.9}, "late transforms", "s after the images", marks=pytest.mark.slow),
         pytest.param({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's", marks=pytest.mark.slow),
-        pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
-        pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
         ({"focal_depth_scale": 1.15}, "registration", ""),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",

@@ -75,7 +75,7 @@ def test_tools_say_what_the_node_says(tmp_path, monkeypatch):
             assert found_by["status"] in ("FOUND", "AMBIGUOUS", "INVALID")
             if found_by["status"] == "INVALID":
                 assert "no language model" in found_by["reason"]
-            with pytest.raises(ToolInputError, match="answers from where the robot is"):
+            with pytest.raises(ToolInputError, match="answers from the robot's viewpoint"):
                 call_tool(source, "find", {"sentence": "the chair", "standing_at": [0, 0, 0]})
             wait_until(lambda: len(source.perception().voxels), 20, "voxels")
             wait_until(lambda: source.perception().grid.cells.size, 20, "the grid")
