@@ -57,7 +57,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameView,
     FusionProgress,
     MapSize,
-    StageTimer,
+    StageClock,
     VoxelRows,
 )
 
@@ -669,7 +669,7 @@ class DeviceMap:
         center_m: NDArray[np.float64],
         rule: ClearingRule,
         done: FusionProgress,
-        clock: StageTimer,
+        clock: StageClock,
     ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         counts = self._ledger.begin()

@@ -45,7 +45,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameView,
     FusionProgress,
     MapSize,
-    StageTimer,
+    StageClock,
     VoxelRows,
     evidence_step,
 )
@@ -132,7 +132,7 @@ class HostMap:
         center_m: NDArray[np.float64],
         rule: ClearingRule,
         done: FusionProgress,
-        clock: StageTimer,
+        clock: StageClock,
     ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         if not done.evicted:
