@@ -195,8 +195,8 @@ class ClearingRule:
 
 
 def evidence_step(unknown: ArrayT, pixels: int) -> ArrayT:
-    """Loss of evidence, in 1/16 log-odds, of a voxel seen through in a window of ``pixels``; 0 where more than a third of
-    them is ``unknown``. For integers and integer tensors."""
+    """Loss of evidence, in 1/16 log-odds, of a voxel seen through in a window of ``pixels``; 0 where more than a third
+    is ``unknown``. For integers and integer tensors."""
     step: ArrayT = (EVIDENCE_MISS * (pixels - unknown)) // pixels * (3 * unknown <= pixels)
     return step
 
