@@ -198,7 +198,7 @@ def test_a_map_keeps_names_and_writes_labels(tmp_path):
     assert not labels_path(path).exists()  # nobody said anything
     live.name_object(ids[0], "Anna's corner")
     live.correct_object(ids[1], "workbench")
-    with pytest.raises(ValueError, match="either a 'x' or not there"):
+    with pytest.raises(ValueError, match="either the label 'x' or not_there"):
         live.correct_object(ids[0], "x", not_there=True)
     with pytest.raises(ValueError, match="label"):
         live.correct_object(ids[0])
