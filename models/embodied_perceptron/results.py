@@ -1,4 +1,4 @@
-"""What perception returns: plain values, numpy at the boundary."""
+"""Results of perception as plain values with numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from embodied_perceptron.sensors.frame import PosedFrame
 
 
 class Arriving(Protocol):
-    """Counts that a device may not have told yet."""
+    """Counts that a device may still compute."""
 
     def ready(self) -> bool:
-        """Whether :meth:`result` would not wait."""
+        """Return True when :meth:`result` does not wait."""
         ...
 
     def result(self) -> Mapping[str, int]:
-        """By the names of :class:`FusionCounts`; waits for them."""
+        """Counts by the names of :class:`FusionCounts`; waits for the device."""
         ...
 
 
 class FusionCounts:
-    """What one frame changed; where the map is on a device, the first that reads one of these waits for it.
+    """Changes of the map by one frame; on a device, the first reading waits for it.
 
     Attributes:
         points: pixels that became points.
         voxels_touched: distinct voxels that received points.
         voxels_cleared: voxels removed because the camera saw through them.
         blocks_evicted: blocks dropped by radius or budget, by reason (``radius``, ``budget``).
-        points_refused: points that found no room (block budget exhausted within the radius).
+        points_refused: points without room (block budget exhausted within the radius).
     """
 
     def __init__(self, parts: Iterable[Arriving] = ()) -> None:
         self._parts = tuple(parts)
 
     def ready(self) -> bool:
-        """Whether reading would not wait."""
+        """Return True when reading does not wait."""
         return all(part.ready() for part in self._parts)
 
     def _total(self, name: str) -> int:
@@ -78,19 +78,19 @@ class FusionCounts:
 
     def __repr__(self) -> str:
         names = "points", "voxels_touched", "voxels_cleared", "points_refused", "blocks_evicted"
-        told = ", ".join(f"{name}={value}" for name, value in zip(names, self._all(), strict=True))
-        return f"FusionCounts({told})" if self.ready() else "FusionCounts(on their way)"
+        counts = ", ".join(f"{name}={value}" for name, value in zip(names, self._all(), strict=True))
+        return f"FusionCounts({counts})" if self.ready() else "FusionCounts(pending)"
 
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What one :meth:`Perceptron.integrate` did.
+    """Report of one :meth:`Perceptron.integrate`.
 
     Attributes:
         stamp_ns: stamp of the frame.
         fused: False when the frame carried no usable depth; ``reason`` says why.
         reason: empty when fused.
-        counts: what it changed; each of them is an attribute of the report too.
+        counts: changes of the map; each count is also an attribute of the report.
         keyframe: the frame was kept as a keyframe.
         stage_ms: wall time by stage.
     """
@@ -137,7 +137,7 @@ class VoxelSnapshot:
         coords: (N, 3) int32 voxel coordinates.
         mean_point_m: (N, 3) float32 mean of the points that fell into the voxel, world frame.
         mean_color: (N, 3) uint8 RGB.
-        hits: (N,) int32 points that the means are over; halved beyond 65,536, so that means slowly forget.
+        hits: (N,) int32 number of averaged points; halved beyond 65,536, so that means slowly forget.
         evidence: (N,) float32 occupancy log-odds.
         last_seen_ns: (N,) int64 stamp of the last hit.
     """
@@ -155,13 +155,13 @@ class VoxelSnapshot:
 
 
 class Certainty(Enum):
-    """What the score of a box says. Scores of different kinds are not compared; see :meth:`Detections.require`.
+    """Kind of the scores of boxes. Scores of different kinds must not be compared; see :meth:`Detections.require`.
 
-    The score of a :class:`SceneObject` is a third one: the probability that it is still there, and that its name and
-    box are right, after all perceptions (:mod:`embodied_perceptron.scene.object_map`).
+    The score of a :class:`SceneObject` is a third kind: the probability that it still exists and that its name and box
+    are right, after all perceptions (:mod:`embodied_perceptron.scene.object_map`).
     """
 
-    RAW = "raw"  # of a network or a shape: an order, and no probability
+    RAW = "raw"  # of a network or a shape: an order, no probability
     CALIBRATED = "calibrated"  # probability that name and box are right, by one source of evidence at one moment
 
 
@@ -170,16 +170,16 @@ class Detections:
     """Boxes of one perception.
 
     Attributes:
-        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: whatever the maker calls
-            the axes of a box, here z points up, x along the longer side (:func:`~.geometry.boxes.upright_boxes`).
+        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: z points up, x along the
+            longer side (:func:`~.geometry.boxes.upright_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
-        posteriors: of each box name -> probability that something is there and is called so; of :data:`UNNAMED`, that
-            something is there and is called none of these. None = what label and score say.
-        certainty: what ``scores`` say.
+        posteriors: for each box name -> probability that an object is there and has that name; of :data:`UNNAMED`, that
+            it has none of these. None = label and score alone.
+        certainty: kind of ``scores``.
 
     Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
-    lies outside of [0, 1], or posteriors are no probabilities that sum to at most one.
+    lies outside of [0, 1], or posteriors are not probabilities that sum to at most one.
     """
 
     boxes: NDArray[np.float64]
