@@ -1,4 +1,4 @@
-"""Which way is up, and where the floor is: from transforms where they are trusted, otherwise from geometry."""
+"""Height of the floor from the geometry of the map."""
 
 from __future__ import annotations
 
