@@ -566,7 +566,7 @@ class Predictor:
             floor_z_m: height of the floor.
             window_m: edge of the window in place of the usual one; infinite = the whole map.
             manhattan: frame along the walls of the map; None = it is computed
-                (:class:`~embodied_perceptron.mapping.wall_columns.WallFrame` holds it from prediction to prediction).
+                (:class:`~embodied_perceptron.mapping.voxel_counts.WallFrame` holds it from prediction to prediction).
             keep: keep the last window while a new one would hardly differ (the pose of a standing robot jitters), and
                 the last result while the map changed by no more than ``options.reuse_tolerance``.
         """

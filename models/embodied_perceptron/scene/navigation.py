@@ -447,9 +447,9 @@ def _add_blocks(
 ) -> None:
     """Add the counts of each block to the grids; its ``side * side`` cells begin at its row in ``starts``."""
     for b in range(len(first)):
-        for k in range(2):
-            for y in range(side):
-                for x in range(side):
+        for y in range(side):
+            for x in range(side):
+                for k in range(2):
                     both[k, first[b, 1] + y, first[b, 0] + x] += rows[starts[b] + y * side + x, k]
 
 
