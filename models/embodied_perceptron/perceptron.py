@@ -166,8 +166,8 @@ class Perceptron:
 
         Args:
             now_ns: time on the clock of the frames, by which missed objects become stale; None = the newest frame's
-            stamp. window_m: edge of the network's window instead of ``config.network.window_m``; infinite = the whole
-            map, in
+                stamp.
+            window_m: edge of the network's window instead of ``config.network.window_m``; infinite = the whole map, in
                 overlapping windows where it is larger.
         """
         with self.map.perceiving() as (scene, clock):

@@ -385,8 +385,7 @@ class Perception:
         diagnostics: messages for the user, such as a window that is smaller for lack of memory.
         source: the newest frame in the map, for overlay and latency; None for a map from a file.
         T_world_map: (4, 4) pose of the map in the world of the frames' poses. The identity unless the map began far
-        from
-            the world's origin, or was loaded and placed elsewhere.
+            from the world's origin, or was loaded and placed elsewhere.
     """
 
     stamp_ns: int

@@ -11,8 +11,7 @@ Features of a box, all logarithms or differences, so that one weight each is eno
     name        log-odds of the precision of boxes of that name; a Beta mean, so that rare names stay near the mean
     plausible   log-plausibility of size and height for the name (:class:`~.class_priors.ClassPriors`)
     surface     occupied surface in the box against the surface of the box
-    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: an object ends
-    there,
+    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: an object ends,
                 a piece of a larger object continues
     rival       best score of an overlapping box, less the own score
     thin        smallest edge

@@ -32,7 +32,7 @@ from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
-from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, text_encoder
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.ops import empty_columns
 from embodied_perceptron.weights import weights_file
@@ -345,10 +345,11 @@ def load_inference(
         text = LazyTextEncoder(channels, lambda: make(target), lambda: make(torch.device("cpu")))
     images = None
     if encoders.image == "onnx" and network.image_encoder is not None:
-        images = _onnx_images(network.image_encoder, encoders)
+        images = _by_onnx("image", network.image_encoder, encoders)
     calibration = _calibration(file, checkpoint)
     spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
+        scores, naming = _scoring(calibration, min_score)
         predictor = Predictor(
             network.to(target),
             checkpoint.classes,
@@ -357,11 +358,11 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            scores=_policy(calibration, min_score),
+            scores=scores,
         )
-        predictor.naming, predictor.spare = _naming(calibration), spare
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
+    predictor.naming, predictor.spare = naming, spare
     return predictor
 
 
@@ -461,54 +462,37 @@ def _calibration(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     return calibration
 
 
-def _policy(calibration: Mapping[str, Any], min_score: float | None) -> ScorePolicy:
-    policy = ScorePolicy(_min_score(calibration) if min_score is None else min_score, even=_even(calibration))
-    return policy.of_probabilities() if "reliability" in calibration else policy
-
-
-def _min_score(calibration: Mapping[str, Any]) -> float:
+def _scoring(calibration: Mapping[str, Any], min_score: float | None) -> tuple[ScorePolicy, Naming]:
+    """Score thresholds and naming of a calibration. Raises ``ValueError`` for an invalid score."""
     detection = calibration.get("detection")
-    value = detection.get("min_score") if isinstance(detection, dict) else None
-    return float(value) if isinstance(value, (int, float)) else DEFAULT_MIN_SCORE
-
-
-def _even(calibration: Mapping[str, Any]) -> float:
-    detection = calibration.get("detection")
-    value = detection.get("even_score") if isinstance(detection, dict) else None
-    return float(value) if isinstance(value, (int, float)) and 0.0 < value < 1.0 else 0.0
-
-
-def _naming(calibration: Mapping[str, Any]) -> Naming:
-    """Naming of a calibration. Raises ``ValueError`` for an invalid score."""
-    detection = calibration.get("detection")
-    value = detection.get("nameless_min_score") if isinstance(detection, dict) else None
+    scores = detection if isinstance(detection, dict) else {}
+    known, nameless, even = (
+        float(value) if isinstance(value, (int, float)) else None
+        for value in (scores.get(key) for key in ("min_score", "nameless_min_score", "even_score"))
+    )
+    calibrated = DEFAULT_MIN_SCORE if known is None else known
+    even = even if even is not None and 0.0 < even < 1.0 else 0.0
+    policy = ScorePolicy(calibrated if min_score is None else min_score, even=even)
     reliability = calibration.get("reliability")
-    if not isinstance(value, (int, float)) or (isinstance(reliability, dict) and reliability.get("things")):
-        return Naming()  # unnamed boxes are calibrated themselves
-    return Naming(shift=shift_between(float(value), _min_score(calibration)))
+    if "reliability" in calibration:
+        policy = policy.of_probabilities()
+    if nameless is None or (isinstance(reliability, dict) and reliability.get("things")):
+        return policy, Naming()  # unnamed boxes are calibrated themselves
+    return policy, Naming(shift=shift_between(nameless, calibrated))
 
 
 def _text(name: str, device: torch.device, encoders: EncoderRuntime) -> TextEncoder:
     encoder = text_encoder(name)
-    if encoders.text == "torch":
-        return encoder.to(device)
-    return _onnx_text(encoder, encoders)
+    return encoder.to(device) if encoders.text == "torch" else _by_onnx("text", encoder, encoders)
 
 
-def _onnx_images(encoder: Any, runtime: EncoderRuntime) -> Any:
+def _by_onnx(kind: Literal["image", "text"], encoder: Any, runtime: EncoderRuntime) -> Any:
     """The same encoder run by ONNX Runtime, through a temporary file."""
-    from embodied_perceptron.inference.onnx import OnnxImageEncoder, export_image_encoder
+    from embodied_perceptron.inference import onnx
 
+    images = kind == "image"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "image.onnx"
-        export_image_encoder(encoder, path)
-        return OnnxImageEncoder(path, runtime.providers, runtime.threads)
-
-
-def _onnx_text(encoder: TransformerTextEncoder, runtime: EncoderRuntime) -> TextEncoder:
-    from embodied_perceptron.inference.onnx import OnnxTextEncoder, export_text_encoder
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text.onnx"
-        export_text_encoder(encoder, path)
-        return OnnxTextEncoder(path, runtime.providers, runtime.threads)
+        path = Path(folder) / f"{kind}.onnx"
+        (onnx.export_image_encoder if images else onnx.export_text_encoder)(encoder, path)
+        run_by_onnx = onnx.OnnxImageEncoder if images else onnx.OnnxTextEncoder
+        return run_by_onnx(path, runtime.providers, runtime.threads)

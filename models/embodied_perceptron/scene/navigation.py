@@ -214,11 +214,6 @@ def _fullest(
     )
 
 
-def _kinds(points_m: NDArray[np.float32], config: GridConfig, semantic: SemanticVoxels | None) -> NDArray[np.uint8]:
-    """(N,) bits of what the labelled cell around each of (N, 3) points is called; of several cells the first counts."""
-    return _CellKinds.of(config, semantic).at(points_m)
-
-
 @dataclass(frozen=True, eq=False)
 class _CellKinds:
     """Kinds of labelled cells.
@@ -549,7 +544,7 @@ def blocks_robot(
     points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
 ) -> NDArray[np.bool_]:
     """(N,) mask of (N, 3) points that block a robot, by the rules of :func:`count_columns`."""
-    kinds = _kinds(points_m, config, semantic)
+    kinds = _CellKinds.of(config, semantic).at(points_m)
     height = points_m[:, 2].astype(np.float64) - floor_z_m
     band = config.min_obstacle_height_m
     blocks = (height >= band) | (((kinds & _THING) != 0) & (height >= LOW_THING_M))
