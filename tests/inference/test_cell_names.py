@@ -62,7 +62,7 @@ def twin(voxels: SemanticVoxels, found: Detections, min_score: float) -> tuple[l
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_as_the_plain_twin(seed: int) -> None:
+def test_names_equal_a_plain_version(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, b = 400, 25
     grid = (np.floor(rng.uniform(-1.5, 1.5, (n, 3)) / SIZE_M) + 0.5) * SIZE_M

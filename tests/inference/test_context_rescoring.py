@@ -100,7 +100,7 @@ def slowly(known, boxes, labels, odds, seen, form):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_company_is_that_of_all_pairs(seed):
+def test_context_equals_a_loop_over_all_pairs(seed):
     rng = np.random.default_rng(seed)
     boxes, labels, odds, seen = scene(rng)
     known = model(rng)
