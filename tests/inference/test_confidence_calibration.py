@@ -217,7 +217,7 @@ def test_the_best_name_is_that_of_the_same_thing():
     assert best.tolist() == [0.6, NO_NAME]
 
 
-def test_names_are_told_by_probabilities(monkeypatch):
+def test_names_are_selected_by_probabilities(monkeypatch):
     """Of a network that says all names low the model knows better: its things have names, and those that the model
     doubts have none."""
     network = inference("float32", min_score=0.3)
