@@ -284,7 +284,7 @@ class ConfidenceCalibration:
             raise ValueError(f"a model of scores has {1 + len(FEATURES)} finite weights, got {list(self.weights)}")
         if self.things and (len(self.things) != 1 + len(THING_FEATURES) or not np.isfinite(self.things).all()):
             count = 1 + len(THING_FEATURES)
-            raise ValueError(f"a model of things without a name has {count} finite weights, got {list(self.things)}")
+            raise ValueError(f"a model of unnamed objects has {count} finite weights, got {list(self.things)}")
         for name, (said, right) in self.names.items():
             if not 0 <= right <= said:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
@@ -352,7 +352,7 @@ class ConfidenceCalibration:
             raise ValueError(f"the model of scores reads {', '.join(features)}; known: {', '.join(FEATURES)}")
         if of_things != THING_FEATURES:
             known = ", ".join(THING_FEATURES)
-            raise ValueError(f"the model of things without a name reads {', '.join(of_things)}; known: {known}")
+            raise ValueError(f"the model of unnamed objects reads {', '.join(of_things)}; known: {known}")
         return cls(weights, names, things, None if context is None else ContextRescoring.of_dict(context))
 
 

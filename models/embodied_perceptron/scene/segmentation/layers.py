@@ -122,14 +122,14 @@ def find_walls(cells: Cells, floor_z_m: float) -> NDArray[np.bool_]:
             continue
         wall[plane.rows] = True
         along, across = plane.along(xy), plane.across(xy)
-        beside = (along >= plane.low - 2 * cells.size_m) & (along <= plane.high + 2 * cells.size_m)
-        close = beside & (np.abs(across) < _NOISE_M)
+        adjacent = (along >= plane.low - 2 * cells.size_m) & (along <= plane.high + 2 * cells.size_m)
+        close = adjacent & (np.abs(across) < _NOISE_M)
         if np.count_nonzero(close & no_normal) > _NOISY_SHARE * np.count_nonzero(close):
             wall |= close & no_normal  # noise of a distant wall hides its surface and would connect objects
         turned = abs(float(plane.direction @ planes[0].direction)) < _COS_CROSSING
-        near[int(turned)] |= beside & (np.abs(across) < 2.5 * cells.size_m)
+        near[int(turned)] |= adjacent & (np.abs(across) < 2.5 * cells.size_m)
         if side:
-            wall |= beside & (side * across > -cells.size_m / 2) & (side * across < _BEHIND_M)
+            wall |= adjacent & (side * across > -cells.size_m / 2) & (side * across < _BEHIND_M)
     wall |= no_normal & near[0] & near[1]  # cells at crossings of walls have no clear normal
     return _grow(cells, wall)
 
@@ -170,16 +170,16 @@ def _outward(cells: Cells, plane: _Plane) -> int:
     xy = cells.mean_m[:, :2]
     along, across = plane.along(xy), plane.across(xy)
     # sides of furniture stand at the ends of its front
-    beside = (along >= plane.low + _ENDS_M) & (along <= plane.high - _ENDS_M)
-    positive = int(np.count_nonzero(beside & (across > _CLEAR_M)))
-    negative = int(np.count_nonzero(beside & (across < -_CLEAR_M)))
+    adjacent = (along >= plane.low + _ENDS_M) & (along <= plane.high - _ENDS_M)
+    positive = int(np.count_nonzero(adjacent & (across > _CLEAR_M)))
+    negative = int(np.count_nonzero(adjacent & (across < -_CLEAR_M)))
     if min(positive, negative) > _OUTSIDE_SHARE * max(positive, negative):
         return 0
     return -1 if positive > negative else 1
 
 
 def _is_front(plane: _Plane, outward: int, planes: list[_Plane]) -> bool:
-    """Whether a plane is the front of furniture: a wall continues beside it and close behind it."""
+    """Whether a plane is the front of furniture: a wall continues next to it and close behind it."""
     if plane.length > _FRONT_MAX_LENGTH_M or outward == 0:
         return False
     for other in planes:
@@ -191,9 +191,9 @@ def _is_front(plane: _Plane, outward: int, planes: list[_Plane]) -> bool:
         ends = np.stack([other.offset * other.direction + t * tangent for t in (other.low, other.high)])
         depth = outward * plane.across(ends)
         low, high = np.sort(plane.along(ends))
-        beside = high > plane.low - _FRONT_NEAR_M and low < plane.high + _FRONT_NEAR_M
+        adjacent = high > plane.low - _FRONT_NEAR_M and low < plane.high + _FRONT_NEAR_M
         goes_on = low < plane.low - _FRONT_NEAR_M or high > plane.high + _FRONT_NEAR_M
-        if beside and goes_on and _FRONT_DEPTH_M[0] < float(depth.mean()) < _FRONT_DEPTH_M[1]:
+        if adjacent and goes_on and _FRONT_DEPTH_M[0] < float(depth.mean()) < _FRONT_DEPTH_M[1]:
             return True
     return False
 
