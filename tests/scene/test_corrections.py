@@ -93,7 +93,7 @@ def test_a_name_stays_with_its_object(objects):
 
 def test_one_name_is_one_object(objects):
     objects.name(1, "Anna's desk")
-    with pytest.raises(ValueError, match="the name of object 1 already"):
+    with pytest.raises(ValueError, match="already the name of object 1"):
         objects.name(2, "anna's DESK")
     with pytest.raises(LookupError, match="there is no object 7"):
         objects.name(7, "Bob")
