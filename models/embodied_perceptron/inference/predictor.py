@@ -79,8 +79,7 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.results import UNNAMED, Detections, SemanticVoxels
-from embodied_perceptron.sensors.camera_rig import ViewDirection
-from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.frame import PosedFrame, ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
 from embodied_perceptron.sparse.sites import Sites

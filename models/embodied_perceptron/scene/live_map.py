@@ -73,8 +73,7 @@ from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
 from embodied_perceptron.scene.semantic_map import SemanticMap
-from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
-from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
 
 
 @dataclass(frozen=True, eq=False)
