@@ -310,6 +310,8 @@ class PerceptionNode(LifecycleNode):
     def _on_set_parameters(self, changes: list[Parameter[Any]]) -> SetParametersResult:
         if self._read_back.is_writing:
             return SetParametersResult(successful=True)
+        # a dump of all parameters may be restored at any time: only changed values are checked
+        changes = [c for c in changes if not self.has_parameter(c.name) or self.get_parameter(c.name).value != c.value]
         result = check_change(changes, configured=self._map is not None)
         if result.successful:
             self._read_back.changed(changes)
