@@ -85,6 +85,8 @@ def test_package_xml_names_what_the_code_imports() -> None:
     needed = {ROSDEP_KEYS.get(name, name) for name in imported}
     missing = needed - dependencies(ROS_PACKAGE)
     assert not missing, f"package.xml lacks {sorted(missing)}"
+    keys = {key for key in dependencies(ROS_PACKAGE) if key.startswith("python3-")}
+    assert keys == set(ROSDEP_KEYS.values()), "keys that rosdep's lists have"
 
 
 @pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *STAND_INS])

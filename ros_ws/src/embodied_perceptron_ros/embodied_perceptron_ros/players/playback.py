@@ -346,8 +346,8 @@ def run_player(
     """
     arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
     options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    # Ctrl-C, also repeated (a terminal and ros2 launch both send it), ends ROS, and with it the player. The handler only
-    # sets a flag: it may interrupt itself, and shutting down would then wait for its own lock.
+    # Ctrl-C, also repeated (a terminal and ros2 launch both send it), ends ROS, and with it the player. The handler
+    # only sets a flag: it may interrupt itself, and a shutdown would then wait for its own lock.
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
