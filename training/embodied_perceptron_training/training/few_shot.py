@@ -717,7 +717,6 @@ def validate(
     data: Path,
     split: str = "val",
     scenes: int | None = None,
-    views: int = 20,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ValidationReport:
     """Figures of both sets of rows on a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its
@@ -732,7 +731,7 @@ def validate(
     before, after, truth, new_boxes = {}, {}, {}, 0
     for i in range(count):
         progress(f"validation scene {i + 1} of {count}")
-        scene = load_scene(dataset, dataset[i].sample_idx, views)
+        scene = load_scene(dataset, dataset[i].sample_idx, _VIEWS)
         parts = room_parts(predict_everywhere(mapped_scene(scene, inference)))
         rows = [r for r in scene.seen_rows() if scene.labels[r] in index]
         truth[scene.name] = SceneBoxes(scene.boxes[rows], np.array([index[scene.labels[r]] for r in rows], np.int64))

@@ -41,7 +41,7 @@ from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccup
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
+from embodied_perceptron_training.training.domain_randomisation import SiteNoise
 from embodied_perceptron_training.training.images import (
     ImageTask,
     check_packaged_images,
@@ -133,7 +133,7 @@ def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
         spec,
         motion=MOTIONS[run.augmentation.motion],
         prefix_share=run.samples.prefix_share,
-        disturbance=SiteDisturbance(run.augmentation.site_noise),
+        site_noise=SiteNoise(run.augmentation.site_noise),
         pictures=pictures,
     )
 

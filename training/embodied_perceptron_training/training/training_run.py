@@ -181,7 +181,7 @@ class AugmentationConfig:
         motion: turns of scenes (not ``paper``): ``aligned`` by quarter turns and a few degrees, the error of the
             wall-aligned grid frame at inference, or ``any``.
         site_noise: share of the samples with randomised sites and colours, see
-            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
+            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteNoise`.
         pictures: sets of randomised images per scene, each shown as often as the original. For a trained encoder they
             are drawn anew for each sample.
     """

@@ -254,11 +254,11 @@ class _Sight:
         return int(self.counts.sum()) + self.missing
 
 
-def nearest_points(truth_m: F64, predicted_m: F64, reach_m: float = REACH_M) -> I64:
-    """(N,) row of the predicted point nearest to each true one, -1 where none is within ``reach_m``."""
+def nearest_points(truth_m: F64, predicted_m: F64) -> I64:
+    """(N,) row of the predicted point nearest to each true one, -1 where none is within ``REACH_M``."""
     if len(predicted_m) == 0 or len(truth_m) == 0:
         return np.full(len(truth_m), -1, np.int64)
-    distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(reach_m, np.inf))
+    distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(REACH_M, np.inf))
     return np.where(np.isfinite(distance), row, -1).astype(np.int64)
 
 
@@ -281,9 +281,9 @@ def _order(features: F64, prompts: Prompts) -> I64:
     return np.asarray(by_name[np.argsort(-np.round(similarity, 9), axis=1, kind="stable")])
 
 
-def _chunks(sight: _Sight, size: int = 4096) -> Iterable[tuple[I64, I64]]:
-    for first in range(0, len(sight.rows), size):
-        yield sight.rows[first : first + size], sight.counts[first : first + size]
+def _chunks(sight: _Sight) -> Iterable[tuple[I64, I64]]:
+    for first in range(0, len(sight.rows), 4096):
+        yield sight.rows[first : first + 4096], sight.counts[first : first + 4096]
 
 
 def segmentation_metrics(
