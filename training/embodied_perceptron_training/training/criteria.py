@@ -117,8 +117,7 @@ class BoxParts(NamedTuple):
         return torch.einsum("nij,nkj->nki", self.rotation, local) + self.center[:, None, :]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# classification
+# -- classification
 
 
 def sigmoid_focal(logits: Tensor, targets: Tensor) -> Tensor:
@@ -132,8 +131,7 @@ def sigmoid_focal(logits: Tensor, targets: Tensor) -> Tensor:
     return alpha * miss**2.0 * cross_entropy
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# boxes
+# -- boxes
 
 
 def decoupled_corner_loss(
@@ -195,8 +193,7 @@ def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: flo
     return loss.to(predicted.center.dtype)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 def occupancy_cross_entropy(
@@ -288,8 +285,7 @@ def _negative_log(p: Tensor) -> Tensor:
     return -torch.log(p.clamp_min(_PROBABILITY_FLOOR))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# alignment of queries and tokens
+# -- alignment of queries and tokens
 
 
 def contrastive_alignment(
@@ -319,8 +315,7 @@ def _align(similarity: Tensor, positive: Tensor) -> Tensor:
     return -of_rows.sum(-1) / positive.any(-1).sum(-1).clamp_min(1)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# detection
+# -- detection
 
 
 @dataclass(frozen=True)
@@ -588,8 +583,7 @@ def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[flo
     return points.scatter((points.inside(truth, reach) & finer).any(2))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# grounding
+# -- grounding
 
 
 def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
@@ -655,8 +649,7 @@ class QueryMatcher:
         return self.match(logits[None], boxes[None], PaddedBoxes.of([gt_boxes]), positive[None])[0]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
@@ -725,8 +718,7 @@ BOX_LOSSES: Mapping[str, BoxTerms] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# detection
+# -- detection
 
 
 @dataclass(frozen=True)
@@ -898,8 +890,7 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
     return labels
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 @dataclass(frozen=True)
@@ -933,8 +924,7 @@ class OccupancyCriterion:
         }
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# grounding
+# -- grounding
 
 
 @dataclass(frozen=True)
@@ -1021,8 +1011,7 @@ class GroundingCriterion:
         return {f"layer{i}/{name}": of[i] for i in range(number) for name, of in found.items()}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
+# -- Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
 #
 # The paper's token loss scores every query independently, and all objects of the class fit the word "chair" of "the
 # chair closest to the desk" about equally well. Here the word is a softmax over all objects and "none of these" (as in

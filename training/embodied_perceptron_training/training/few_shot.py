@@ -322,8 +322,7 @@ class FewShotClasses:
         return found
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# inputs of the classifier
+# -- inputs of the classifier
 
 
 def check_network(inference: Predictor) -> None:
@@ -403,8 +402,7 @@ def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], in
     return SceneBoxes(box, label, score)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# examples and rows
+# -- examples and rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,8 +490,7 @@ def fit_rows(
         return Rows(raw.detach(), (bias - mean @ raw).detach())
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# fit and cross-validation
+# -- fit and cross-validation
 
 
 def fit_classes(
@@ -748,8 +745,7 @@ def validate(
     return ValidationReport(count, *figures, new_boxes / count)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# the file
+# -- the file
 
 
 def write_classes(source: Path, out: Path, fitted: FewShotClasses) -> None:

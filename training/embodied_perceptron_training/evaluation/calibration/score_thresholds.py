@@ -440,8 +440,7 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# At the console.
+# -- At the console.
 
 
 def run_calibration(

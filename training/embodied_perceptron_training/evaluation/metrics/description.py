@@ -29,11 +29,11 @@ class GroundingScore:
 
     def as_dict(self) -> dict[str, float]:
         """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
-        said, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
+        named, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
         return {
-            "precision": 100.0 * self.right / said,
-            "misnamed": 100.0 * self.misnamed / said,
-            "hallucinated": 100.0 * self.hallucinated / said,
+            "precision": 100.0 * self.right / named,
+            "misnamed": 100.0 * self.misnamed / named,
+            "hallucinated": 100.0 * self.hallucinated / named,
             "recall": 100.0 * self.mentioned / there,
         }
 

@@ -236,8 +236,7 @@ def _check_points(points: F64, name: str) -> None:
         raise ValueError(f"{name} point {int(np.argwhere(~np.isfinite(points))[0, 0])} is not finite")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Task 1: segmentation.
+# -- Task 1: segmentation.
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,8 +391,7 @@ def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
     return np.stack([total, weights], axis=1)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Task 2: retrieval.
+# -- Task 2: retrieval.
 
 
 def retrieval_ap(scenes: Sequence[tuple[PointTruth, PointPrediction]], queries: Prompts) -> dict[str, float]:
@@ -488,8 +486,7 @@ def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
     return sorted(chosen.values())
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files.
+# -- Files.
 
 
 def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
@@ -611,8 +608,7 @@ def _integers(values: NDArray[Any]) -> I64:
     return values.astype(np.int64)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The deployed perceptron.
+# -- The deployed perceptron.
 
 _TRUTH_CELL_M = 0.02  # one true point per cell and object
 _GROW_M = 0.04  # a box takes points this close to it: surfaces are measured with noise
