@@ -16,11 +16,11 @@ from embodied_perceptron.language.meaning import (
     TARGET,
     Constraint,
     Decoder,
+    Entity,
     Meaning,
     ObjectPhrase,
+    Predicate,
     SentenceGraph,
-    Thing,
-    Told,
 )
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS, Query, read_meaning
 
@@ -65,9 +65,9 @@ def test_repetitions_of_any_kind_stay_small() -> None:
 def test_three_levels_are_kept() -> None:
     """What people do say: a landmark of a landmark of a landmark."""
     text = "chair near table below lamp near window"
-    things = tuple(Thing(2 * k, 2 * k + 1, TARGET if k == 0 else LANDMARK, k) for k in range(4))
-    told = tuple(Told(2 * k + 1, 2 * k + 2, "below" if k == 1 else "near", k, (k + 1,)) for k in range(3))
-    meaning = Decoder(text, split_words(text), SentenceGraph("find", things, told), LABELS).meaning()
+    entities = tuple(Entity(2 * k, 2 * k + 1, TARGET if k == 0 else LANDMARK, k) for k in range(4))
+    predicates = tuple(Predicate(2 * k + 1, 2 * k + 2, "below" if k == 1 else "near", k, (k + 1,)) for k in range(3))
+    meaning = Decoder(text, split_words(text), SentenceGraph("find", entities, predicates), LABELS).meaning()
     nouns, level = [], [a for c in meaning.constraints for a in c.anchors]
     while level:
         nouns += [a.noun for a in level]

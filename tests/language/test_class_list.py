@@ -71,7 +71,7 @@ def test_new_names_are_compared_by_meaning_above_a_threshold(caplog):
         names = ClassList(["aipno", "zzz", "chair"], CATEGORIES, lambda: encoder)
     assert names.name_of("piano") == "aipno"
     assert names.unmatched == ("zzz",)
-    assert "no category answers to 1 of 3 names: zzz" in caplog.text
+    assert "no category matches 1 of 3 names: zzz" in caplog.text
     assert "chair" not in encoder.read  # known by word
     assert names.name_of("zzzz") == "zzz"  # a label that comes up later
     assert names.name_of("hook") == UNNAMED

@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 
 from embodied_perceptron.language.lexicon import serving
-from embodied_perceptron.language.meaning import THINGS, SentenceGraph
+from embodied_perceptron.language.meaning import ENTITIES, SentenceGraph
 from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, graphs_of, new_network
 from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
-from embodied_perceptron_training.language.markup import THINGS as LETTERS
+from embodied_perceptron_training.language.markup import ENTITIES as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
 from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of, sentence_of
 from embodied_perceptron_training.language.slot_grammar import SlotGrammar
@@ -69,7 +69,7 @@ def named_things(corpus: Sequence[MarkedSentence]) -> list[str]:
         for span, tag in sentence.tags:
             said = sentence.text[span.start : span.end].lower()
             if (
-                tag.thing in LETTERS
+                tag.entity in LETTERS
                 and not tag.name
                 and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", said)
                 and not is_plural(said)
@@ -154,11 +154,11 @@ def fit(
 def facts_of(graph: SentenceGraph) -> set[tuple[object, ...]]:
     """What a graph says, by words: things, what is told, of which thing, in relation to which."""
     words: dict[int, list[tuple[int, int]]] = {}
-    for t in graph.things:
+    for t in graph.entities:
         words.setdefault(t.number, []).append((t.first, t.last))
     of = {number: min(places) for number, places in words.items()}
-    facts: set[tuple[object, ...]] = {("thing", t.first, t.last, t.kind) for t in graph.things}
-    for t in graph.told:
+    facts: set[tuple[object, ...]] = {("thing", t.first, t.last, t.kind) for t in graph.entities}
+    for t in graph.predicates:
         if t.name in ("neg", "excl", "other", "any"):
             continue
         facts.add((t.name, of.get(t.owner), *sorted(of[o] for o in t.others if o in of), t.denied))
@@ -179,15 +179,15 @@ def measure(
                 words, wanted = graph_of(sentence)
                 read = graphs_of(scores, b, len(example.words))[0]
                 right, given = facts_of(wanted), facts_of(read)
-                things, told = (
+                entities, predicates = (
                     {f for f in right if (f[0] == "thing") == is_thing}
                     == {f for f in given if (f[0] == "thing") == is_thing}
                     for is_thing in (True, False)
                 )
-                target = {f for f in right if f[-1] == THINGS[0]} == {f for f in given if f[-1] == THINGS[0]}
+                target = {f for f in right if f[-1] == ENTITIES[0]} == {f for f in given if f[-1] == ENTITIES[0]}
                 same = right == given and wanted.intent == read.intent
                 count.update(
-                    n=1, same=same, intent=wanted.intent == read.intent, things=things, told=told, target=target,
+                    n=1, same=same, intent=wanted.intent == read.intent, entities=entities, predicates=predicates, target=target,
                     hit=len(right & given), given=len(given), right=len(right),
                 )  # fmt: skip
                 if not same and show > 0:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from embodied_perceptron.language.meaning import ATTRIBUTES, INTENTS, RELATIONS, VIEWPOINTS, WITHOUT_OTHER
 
-THINGS = "tabcdxyhm"
+ENTITIES = "tabcdxyhm"
 _TAG = re.compile(r"(?:(?P<thing>[a-z]+)(?:\.(?P<name>[a-z-]+)(?:\((?P<others>[a-z, ]*)\))?)?)(?P<denied>!?)")
 _SPAN = re.compile(r"\[([^\[\]=]*)=([^\[\]=]*)\]")
 
@@ -37,7 +37,7 @@ class Tag:
         denied: the sentence says that it does not hold.
     """
 
-    thing: str
+    entity: str
     name: str = ""
     others: tuple[str, ...] = ()
     denied: bool = False
@@ -45,7 +45,7 @@ class Tag:
     def __str__(self) -> str:
         name = f".{self.name}" if self.name else ""
         return (
-            f"{self.thing}{name}{'(' + ','.join(self.others) + ')' if self.others else ''}{'!' if self.denied else ''}"
+            f"{self.entity}{name}{'(' + ','.join(self.others) + ')' if self.others else ''}{'!' if self.denied else ''}"
         )
 
 
@@ -85,20 +85,20 @@ def _read_tag(text: str) -> Tag:
     match = _TAG.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"tag {text.strip()!r} is not of the form THING, THING.NAME or THING.NAME(OTHER)")
-    thing, name = match["thing"], match["name"] or ""
+    entity, name = match["thing"], match["name"] or ""
     others = tuple(o.strip() for o in (match["others"] or "").split(",") if o.strip())
-    tag = Tag(thing, name, others, bool(match["denied"]))
-    if thing in ("neg", "excl"):
+    tag = Tag(entity, name, others, bool(match["denied"]))
+    if entity in ("neg", "excl"):
         if name or others or tag.denied:
-            raise ValueError(f"{text.strip()!r}: nothing follows {thing!r}")
+            raise ValueError(f"{text.strip()!r}: nothing follows {entity!r}")
         return tag
-    if thing == "speaker":
+    if entity == "speaker":
         if name not in VIEWPOINTS or len(others) != 1:
             raise ValueError(
                 f"{text.strip()!r}: a speaker is one of {', '.join(VIEWPOINTS)}, of one thing: speaker.at(a)"
             )
-    elif len(thing) != 1 or thing not in THINGS:
-        raise ValueError(f"{text.strip()!r}: {thing!r} is no thing; things are {', '.join(THINGS)}")
+    elif len(entity) != 1 or entity not in ENTITIES:
+        raise ValueError(f"{text.strip()!r}: {entity!r} is no entity; entities are {', '.join(ENTITIES)}")
     elif not name:
         if tag.denied:
             raise ValueError(f"{text.strip()!r}: what is denied is an attribute or relation, no thing")
@@ -107,16 +107,16 @@ def _read_tag(text: str) -> Tag:
             raise ValueError(f"{text.strip()!r}: {name!r} has no other thing")
     elif name in RELATIONS:
         if not others and name not in WITHOUT_OTHER:
-            raise ValueError(f"{text.strip()!r}: {name!r} needs another thing: {thing}.{name}(a)")
+            raise ValueError(f"{text.strip()!r}: {name!r} needs another entity: {entity}.{name}(a)")
         if len(others) > 1 and name != "between" and len(set(others)) != len(others):
-            raise ValueError(f"{text.strip()!r}: the same thing twice")
+            raise ValueError(f"{text.strip()!r}: the same entity twice")
     else:
         raise ValueError(f"{text.strip()!r}: {name!r} is neither an attribute nor a relation")
-    wrong = [o for o in others if len(o) != 1 or o not in THINGS]
+    wrong = [o for o in others if len(o) != 1 or o not in ENTITIES]
     if wrong:
-        raise ValueError(f"{text.strip()!r}: {wrong[0]!r} is no thing; things are {', '.join(THINGS)}")
-    if thing in others:
-        raise ValueError(f"{text.strip()!r}: a relation of {thing!r} to itself")
+        raise ValueError(f"{text.strip()!r}: {wrong[0]!r} is no entity; entities are {', '.join(ENTITIES)}")
+    if entity in others:
+        raise ValueError(f"{text.strip()!r}: a relation of {entity!r} to itself")
     return tag
 
 
@@ -137,7 +137,7 @@ def read_sentence(line: str) -> MarkedSentence:
         except ValueError as error:
             problems.append(str(error))
             tags = ()
-        if sum(not t.name and t.thing not in ("neg", "excl") for t in tags) > 1:
+        if sum(not t.name and t.entity not in ("neg", "excl") for t in tags) > 1:
             problems.append(f"{match[0]!r}: one span is two things")
         spans.append(MarkedSpan(len(text), len(text) + len(words), tags))
         text += words
@@ -160,26 +160,26 @@ def _problems(sentence: MarkedSentence) -> list[str]:
     if sentence.intent == "none":
         return ["'none' has no spans"] if tags else []
     found = []
-    named = {t.thing for t in tags if not t.name}
-    spoken_of = {t.thing for t in tags if t.name and t.thing != "speaker"} | {o for t in tags for o in t.others}
+    named = {t.entity for t in tags if not t.name}
+    spoken_of = {t.entity for t in tags if t.name and t.entity != "speaker"} | {o for t in tags for o in t.others}
     if "t" not in named and sentence.intent != "contents":
         found.append(f"{sentence.intent!r} needs a target: a span with t")
     if sentence.intent == "contents":
         spoken_of -= {"t"}
-    found += [f"{thing!r} is spoken of and no span is it" for thing in sorted(spoken_of - named)]
-    if any(t.denied for t in tags) and "neg" not in {t.thing for t in tags}:
+    found += [f"{entity!r} is spoken of and no span is it" for entity in sorted(spoken_of - named)]
+    if any(t.denied for t in tags) and "neg" not in {t.entity for t in tags}:
         found.append("something is denied (!) and no word is the negation: [not=neg]")
-    if "neg" in {t.thing for t in tags} and not any(t.denied for t in tags):
+    if "neg" in {t.entity for t in tags} and not any(t.denied for t in tags):
         found.append("a word is a negation (neg) and nothing is denied: t.near(a)!")
-    for thing in sorted(spoken_of & {"x", "y"}):
-        if "excl" not in {t.thing for t in tags}:
-            found.append(f"{thing!r} is excluded and no word says so: [but=excl]")
+    for entity in sorted(spoken_of & {"x", "y"}):
+        if "excl" not in {t.entity for t in tags}:
+            found.append(f"{entity!r} is excluded and no word says so: [but=excl]")
             break
     for tag in tags:
-        measured = any(t.thing == tag.thing and t.name == "amount" for t in tags)
+        measured = any(t.entity == tag.entity and t.name == "amount" for t in tags)
         if tag.name in WITHOUT_OTHER and not measured and (not tag.others or tag.name in ("within", "beyond")):
-            found.append(f"{tag}: how far or how much? [two metres={tag.thing}.amount]")
-    if any(t.name == "rank" and t.thing == "speaker" for t in tags):
+            found.append(f"{tag}: how far or how much? [two metres={tag.entity}.amount]")
+    if any(t.name == "rank" and t.entity == "speaker" for t in tags):
         found.append("a speaker has no rank")
     return found
 

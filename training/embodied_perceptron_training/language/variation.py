@@ -144,7 +144,7 @@ class Variation:
         rng = self.rng
         pieces = _pieces(sentence)
         if rng.random() > keep:
-            pieces = self._other_things(pieces)
+            pieces = self._other_entities(pieces)
             pieces = self._other_values(pieces)
         if rng.random() < 0.3:
             pieces = _mirrored(pieces)
@@ -161,24 +161,24 @@ class Variation:
     def _pick(self, items: Sequence[str]) -> str:
         return items[int(self.rng.integers(len(items)))]
 
-    def _other_things(self, pieces: list[_Piece]) -> list[_Piece]:
+    def _other_entities(self, pieces: list[_Piece]) -> list[_Piece]:
         other: dict[tuple[str, str], str] = {}
         letters: dict[str, bool] = {}
         found = []
         for piece in pieces:
-            thing = next((t.thing for t in piece.tags if not t.name and t.thing not in ("neg", "excl")), "")
+            entity = next((t.entity for t in piece.tags if not t.name and t.entity not in ("neg", "excl")), "")
             said = piece.text.lower()
-            if not thing or said in PRONOUNS or len(said.split()) > _MOST_OF_NAME or serving(said.split()):
+            if not entity or said in PRONOUNS or len(said.split()) > _MOST_OF_NAME or serving(said.split()):
                 found.append(piece)
                 continue
-            if thing not in letters:
-                letters[thing] = bool(self.rng.random() < 0.7)
-            if not letters[thing]:
+            if entity not in letters:
+                letters[entity] = bool(self.rng.random() < 0.7)
+            if not letters[entity]:
                 found.append(piece)
                 continue
             many = is_plural(said)
             one = said[: -len(said.split()[-1])] + singular(said.split()[-1]) if many else said
-            key = (thing, one)
+            key = (entity, one)
             if key not in other:
                 other[key] = self._pick(self.names)
             found.append(_Piece(pluralize(other[key]) if many else other[key], piece.tags))
@@ -216,7 +216,7 @@ class Variation:
             noun = next((i for i in (k + 1, k + 2) if i < len(pieces) and pieces[i].tags), None)
             if (
                 noun is not None
-                and pieces[noun].tags == (Tag(tag.thing),)
+                and pieces[noun].tags == (Tag(tag.entity),)
                 and pieces[noun].text.lower() not in PRONOUNS
             ):
                 one = _Piece(f"{back}{self._pick(('the ', 'the ', 'a ', ''))}")  # "the blue chair, no, the red one"
@@ -231,7 +231,7 @@ class Variation:
 
     def _another(self, tag: Tag, text: str) -> str:
         """Words that somebody may take back for others with this tag; empty where nobody would."""
-        if tag.denied or tag.thing in ("neg", "excl", "speaker", "m"):
+        if tag.denied or tag.entity in ("neg", "excl", "speaker", "m"):
             return ""
         if not tag.name:
             return "" if text.lower() in PRONOUNS else self._pick(nouns())
@@ -307,7 +307,7 @@ def _mirrored(pieces: list[_Piece]) -> list[_Piece]:
         return pieces
     found = []
     for piece in pieces:
-        tags = tuple(Tag(t.thing, _MIRRORED.get(t.name, t.name), t.others, t.denied) for t in piece.tags)
+        tags = tuple(Tag(t.entity, _MIRRORED.get(t.name, t.name), t.others, t.denied) for t in piece.tags)
         text = piece.text
         if any(t.name in _MIRRORED for t in piece.tags):
             text = re.sub(r"(?i)\b(leftmost|rightmost|left|right)(?=\b|-|hand)", lambda m: _MIRROR[m[0].lower()], text)
