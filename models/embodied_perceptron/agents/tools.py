@@ -222,9 +222,9 @@ FIND = AgentTool(
         {
             "frame": _FRAME,
             "status": {"type": "string", "enum": ["FOUND", "NOT_FOUND", "AMBIGUOUS", "INVALID"]},
-            "reason": _text("Why, in words; may be empty for FOUND."),
+            "reason": _text("Reason in words; may be empty for FOUND."),
             "objects": _list(_OBJECT, "What is meant, best first; their score is the probability that it is meant."),
-            "nearest": _list(_OBJECT, "NOT_FOUND although there are such things: those, what comes nearest first."),
+            "nearest": _list(_OBJECT, "For NOT_FOUND: the closest matches, best first."),
             "count": {
                 "type": ["integer", "null"],
                 "description": "Of the objects asked for together ('how many chairs'); null where one was.",
@@ -459,7 +459,7 @@ TOOLS: Mapping[str, AgentTool] = {
 
 
 def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
-    """Call a tool. Raises :class:`ToolInputError` for invalid input, :class:`.SceneUnavailableError` without a scene."""
+    """Call a tool. Raises :class:`ToolInputError`, and :class:`.SceneUnavailableError` without a scene."""
     if name not in TOOLS:
         raise ToolInputError(f"there is no tool {_short(name)}; there are {', '.join(TOOLS)}")
     given = {} if arguments is None else arguments

@@ -217,8 +217,8 @@ def _fronts(boxes: F64, labels: Sequence[str]) -> F64:
 
 
 def _front_state(box: F64, front: F64, points_m: F64) -> str | None:
-    """State of an upright (9,) box with doors or drawers. Open: a leaf stands out, or the front has many depths; closed:
-    most of the front lies in one plane."""
+    """State of an upright (9,) box with doors or drawers. Open: a leaf stands out, or the front has many depths;
+    closed: most of the front lies in one plane."""
     side = int(front.argmax())
     if front[side] < _FRONT_KNOWN:
         return None
@@ -262,8 +262,8 @@ def _leaf_before(box: F64, axis: int, depth_m: F64, across: F64, up: F64) -> boo
 
 
 def _filling(box: F64, points_m: F64) -> str | None:
-    """State of an upright (9,) container: filled where the surface in its middle is in the upper half; None where it was
-    not seen."""
+    """State of an upright (9,) container: filled where the surface in its middle is in the upper half; None where
+    it was not seen."""
     local = _turned(points_m[:, :2] - box[:2], float(box[6]))
     z = (points_m[:, 2] - box[2]) / box[5] + 0.5  # share of its height
     middle = (np.abs(local) <= _MIDDLE * box[3:5] / 2).all(axis=1) & (z > -0.1) & (z < 1.1)

@@ -194,7 +194,7 @@ def test_words_of_a_thing_in_a_row_are_one_thing() -> None:
 def test_what_is_taken_back_is_not_marked() -> None:
     said_so = read_sentence("find: the [red=t.colour] [chair=t] [next to=t.near(a)] the [door=a]")
     vary = Variation(np.random.default_rng(3))
-    lines = {str(_joined("find", vary._taken_back(_pieces(said_so)))) for _ in range(200)}
+    lines = {str(_joined("find", vary._corrected(_pieces(said_so)))) for _ in range(200)}
     for line in lines:
         read = read_sentence(line)
         assert {str(t) for _, t in read.tags} == {str(t) for _, t in said_so.tags}
@@ -202,7 +202,7 @@ def test_what_is_taken_back_is_not_marked() -> None:
     assert len(lines) > 100
     assert any("[one=t]" in line for line in lines)
     plain = read_sentence("find: [it=t] [isn't=neg] [red=t.colour!]")
-    assert _joined("find", vary._taken_back(_pieces(plain))) == plain
+    assert _joined("find", vary._corrected(_pieces(plain))) == plain
 
 
 def test_what_is_described_is_meant_and_not_what_stands_by_it() -> None:

@@ -1,4 +1,4 @@
-"""Marked sentences -> what the network of :mod:`embodied_perceptron.nn.sentence_network` is to say of their words."""
+"""Marked sentences -> targets of the network of :mod:`embodied_perceptron.nn.sentence_network`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _kind(letter: str) -> str:
 
 
 def graph_of(sentence: MarkedSentence) -> tuple[list[Word], SentenceGraph]:
-    """The words of a sentence and the graph that is marked in it; of several things that a span tells the first."""
+    """The words of a sentence and its marked graph; of several tags of a span the first counts."""
     words = split_words(sentence.text)
     entities: list[Entity] = []
     predicates: list[Predicate] = []
@@ -47,7 +47,7 @@ def graph_of(sentence: MarkedSentence) -> tuple[list[Word], SentenceGraph]:
         if not inside or not span.tags:
             continue
         first, last = inside[0], inside[-1] + 1
-        tags = [t for t in span.tags if t.entity != "neg"] or span.tags  # "without" is a relation that is denied
+        tags = [t for t in span.tags if t.entity != "neg"] or span.tags  # "without": a negated relation
         tag = next((t for t in tags if not t.name), tags[0])
         if tag.entity in ("neg", "excl"):
             predicates.append(Predicate(first, last, tag.entity))
@@ -65,7 +65,7 @@ def graph_of(sentence: MarkedSentence) -> tuple[list[Word], SentenceGraph]:
 
 
 def sentence_of(text: str, words: Sequence[Word], graph: SentenceGraph) -> str:
-    """A graph as marked sentence, to be looked at."""
+    """A graph as a marked sentence, for people."""
     letters: dict[int, str] = {}
     free = {LANDMARK: list("abcd"), EXCLUDED: list("xy")}
     for entity in graph.entities:
@@ -90,12 +90,13 @@ def sentence_of(text: str, words: Sequence[Word], graph: SentenceGraph) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A sentence, its words, and what is right of them.
+    """A sentence with its targets.
 
     Attributes:
+        words: characters [start, end) of each word.
         parts: per word, the index of its part as in :class:`Scores`.
-        denied: (word, 0 or 1) of the first word of what is told.
-        arcs: of each kind (word, groups of columns that are right, columns that may be).
+        denied: (word, 0 or 1) of the first word of each predicate.
+        arcs: of each kind (word, groups of correct columns, possible columns).
     """
 
     text: str
@@ -113,18 +114,18 @@ def example_of(sentence: MarkedSentence) -> Example:
         kind = KINDS.index(piece.kind if isinstance(piece, Entity) else piece.name)
         for i in range(piece.first, piece.last):
             parts[i] = 1 + kind + (len(KINDS) if i > piece.first else 0)
-    columns = [0, *(t.last for t in graph.entities)]  # column 0 is nobody, column i + 1 word i
+    columns = [0, *(t.last for t in graph.entities)]  # column 0 = no entity, column i + 1 = word i
     of = {NO_ENTITY: [0]}
     for t in graph.entities:
         of.setdefault(t.number, []).append(t.last)
     arcs: dict[str, list[tuple[int, list[list[int]], list[int]]]] = {name: [] for name in ARCS}
-    for predicates in graph.predicates:
-        if predicates.name in ("neg", "excl"):
+    for p in graph.predicates:
+        if p.name in ("neg", "excl"):
             continue
-        if not predicates.name.startswith("speaker-"):
-            arcs["owner"].append((predicates.first, [of[predicates.owner]], columns))
-        if predicates.name in WITH_OTHER:
-            arcs["other"].append((predicates.first, [of[o] for o in predicates.others] or [[0]], columns))
+        if not p.name.startswith("speaker-"):
+            arcs["owner"].append((p.first, [of[p.owner]], columns))
+        if p.name in WITH_OTHER:
+            arcs["other"].append((p.first, [of[o] for o in p.others] or [[0]], columns))
     for k, entity in enumerate(graph.entities):
         earlier = [t for t in graph.entities[:k] if t.kind == entity.kind]
         if earlier and entity.kind in (LANDMARK, EXCLUDED):
@@ -136,7 +137,7 @@ def example_of(sentence: MarkedSentence) -> Example:
 
 
 def loss_of(scores: Scores, examples: Sequence[Example], smoothing: float = 0.0) -> torch.Tensor:
-    """Mean over sentences of the negative log-likelihood of what is right."""
+    """Mean negative log-likelihood of the targets per sentence."""
     cross = torch.nn.functional.cross_entropy
     wanted = torch.full(scores.parts.shape[:2], _IGNORED)
     for b, example in enumerate(examples):
