@@ -318,10 +318,8 @@ def test_for_anchors_alone_it_is_the_same_as_for_all(relation):
     assert anchors.any()
     matrices = []
     for wanted in (None, anchors, np.zeros(20, bool)):
-        g = SceneGeometry(rows, anchors=wanted)
-        fronts = front_probabilities(g, labels, "estimated")
-        g.set_fronts(lambda _, fronts=fronts: fronts)
-        matrices.append((fronts, g.matrix(relation)))
+        g = SceneGeometry(rows, lambda g: front_probabilities(g, labels, "estimated"), anchors=wanted)
+        matrices.append((g.fronts, g.matrix(relation)))
     np.testing.assert_allclose(matrices[1][0][anchors], matrices[0][0][anchors], atol=1e-12)
     np.testing.assert_allclose(matrices[1][1][:, anchors], matrices[0][1][:, anchors], atol=1e-12)
     assert np.isfinite(matrices[2][1]).all()

@@ -307,11 +307,11 @@ class _Answer:
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
-        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
-        self.geometry.set_conditions([o.condition for o in objects])
         others: tuple[FrontSource, ...] = ("estimated" if "estimated" in fronts else "none",)
         every_front = (*fronts, *others * (len(objects) - len(confirmed)))
-        self.geometry.set_fronts(partial(front_probabilities, labels=self.labels, sources=every_front))
+        estimate = partial(front_probabilities, labels=self.labels, sources=every_front)
+        self.geometry = SceneGeometry(boxes, estimate, viewer, walls, self._may_be_anchors())
+        self.geometry.conditions = tuple(o.condition for o in objects)
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
@@ -396,7 +396,8 @@ class _Answer:
 
     def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
         """(N,) bool: labels similar enough to the noun, or else labels that contain it."""
-        says = self._kind_of(noun)
+        kinds = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
+        says = np.array([kinds[label] for label in self.labels], dtype=bool)
         there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
         return there if there.any() else (kind > 0.0) & says
 
@@ -464,11 +465,6 @@ class _Answer:
         likely = np.flatnonzero(weight >= 0.5 * weight.max())
         order = [int(i) for i in likely[np.argsort(-weight[likely], kind="stable")]]
         return [self.objects[i].id for i in (order if phrase.plural else order[:1])]
-
-    def _kind_of(self, noun: str) -> NDArray[np.bool_]:
-        """(N,) bool: labels that contain the noun; a "coffee table" is a "table"."""
-        says = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
-        return np.array([says[label] for label in self.labels], dtype=bool)
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Answer where no label fits: the box of the neural grounder, if it is sure."""

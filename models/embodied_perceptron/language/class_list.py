@@ -158,10 +158,6 @@ class ClassList:
             self._of[label] = name
         return name
 
-    def categories_of(self, name: str) -> tuple[str, ...]:
-        """Labels seen so far that belong to a name."""
-        return tuple(label for label, of in self._of.items() if of == name)
-
     def _unanswered(self) -> tuple[str, ...]:
         answered = {UNNAMED, *self._of.values()}
         return tuple(name for name in self.names if name not in answered)

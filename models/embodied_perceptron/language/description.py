@@ -235,7 +235,9 @@ class _Writer:
 
     def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
         """Add a noun phrase with its objects; capitalized at the start of a sentence."""
-        label, count = _without_tags(group[0].label), len(group)
+        # without brackets, which mark tags
+        label = " ".join(re.sub(r"[<>\[\]]", " ", group[0].label[:_MOST_CHARACTERS]).split()) or UNNAMED
+        count = len(group)
         conditions = {o.condition for o in group}
         if len(conditions) == 1 and group[0].condition:
             label = f"{group[0].condition} {label}"
@@ -251,11 +253,6 @@ class _Writer:
 
     def done(self, facts: tuple[Fact, ...]) -> Description:
         return Description(self._text, tuple(self._mentions), facts)
-
-
-def _without_tags(label: str) -> str:
-    """The label without brackets, which mark tags."""
-    return " ".join(re.sub(r"[<>\[\]]", " ", label[:_MOST_CHARACTERS]).split()) or UNNAMED
 
 
 def _article(noun: str) -> str:

@@ -616,14 +616,11 @@ class Decoder:
         part = singular(before[of - 1]) or before[of - 1] if of else ""
         if of < 2 or part not in _PARTS | _SIDES_OF_ALL or before[of - 2] not in _THE:
             return ""
-        if self._names_several(phrase.span) and before[of - 1] in _IN_A_ROW:
+        plural = any(n is not None and n[1] == phrase.span and n[2] for n in self._nouns.values())
+        if plural and before[of - 1] in _IN_A_ROW:
             return ""
         leads = before[of - 3] if of >= 3 else ""
         return "" if leads in _PREPOSITIONS or before[of - 1] in self.labels else before[of - 1]
-
-    def _names_several(self, span: tuple[int, int]) -> bool:
-        """Whether the noun at ``span`` is plural."""
-        return any(n is not None and n[1] == span and n[2] for n in self._nouns.values())
 
     def _belongs_to(self, phrase: ObjectPhrase) -> str:
         """The owner in the name of an unknown accessory, "bottle" of a "bottle opener"; else empty."""

@@ -99,7 +99,7 @@ class SceneGeometry:
     Args:
         boxes: (N, 9) world frame.
         fronts: (N, 4) probability that -y, +x, +y, -x of the box is the object's front; the rest to 1 is the
-            probability that it has no front. None = unknown.
+            probability that it has no front. None = unknown; a function estimates them on first use.
         viewer: the speaker, world frame, or None.
         barriers: (N,) bool: walls that separate rooms.
         anchors: (N,) bool: possible anchors; None = all. Fronts and views are computed only for these.
@@ -108,7 +108,7 @@ class SceneGeometry:
     def __init__(
         self,
         boxes: F64,
-        fronts: F64 | None = None,
+        fronts: F64 | Callable[[SceneGeometry], F64] | None = None,
         viewer: Viewer | None = None,
         barriers: NDArray[np.bool_] | None = None,
         anchors: NDArray[np.bool_] | None = None,
@@ -130,7 +130,7 @@ class SceneGeometry:
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
         self.sides = axes / np.maximum(np.linalg.norm(axes, axis=2, keepdims=True), 1e-9)
         self._fronts: F64 | Callable[[SceneGeometry], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
-        self.conditions: tuple[str, ...] = ()
+        self.conditions: tuple[str, ...] = ()  # state of each box (open, filled, ...); "" = unknown
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         every = np.arange(self.n, dtype=np.intp)
@@ -143,14 +143,6 @@ class SceneGeometry:
         if callable(self._fronts):
             self._fronts = self._fronts(self)
         return self._fronts
-
-    def set_fronts(self, fronts: Callable[[SceneGeometry], F64]) -> None:
-        """Set the function that estimates the fronts from this geometry on first use."""
-        self._fronts = fronts
-
-    def set_conditions(self, conditions: Sequence[str]) -> None:
-        """Set the state of each box: open, closed, filled, ...; "" = unknown."""
-        self.conditions = tuple(conditions)
 
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
@@ -310,11 +302,6 @@ class Pairs:
     def gap(self) -> F64:
         """S metres between bounds, 0 where they touch."""
         return np.asarray(np.hypot(self.gap_xy, self._gap(2)))
-
-    @cached_property
-    def reach_distance(self) -> F64:
-        """S metres: mean of the gap between bounds and the distance of centres in the plane."""
-        return np.asarray(0.5 * self.gap + 0.5 * self.distance_xy)
 
     def _common(self, axis: int) -> F64:
         low, high = self.g.low[:, axis], self.g.high[:, axis]
@@ -535,15 +522,11 @@ def _across(p: Pairs) -> F64:
     return np.asarray(0.95 * apart * level + 0.05)
 
 
-def _with(p: Pairs) -> F64:
-    return np.asarray(np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))))
-
-
 PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
     "supporting": lambda p: _on(p.swapped),
-    "with": _with,
+    "with": lambda p: np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))),
     "in": lambda p: np.maximum(_in(p), 0.8 * _on(p)),
     "above": lambda p: np.maximum(_above(p), 0.25 * _on(p)),
     "below": _below,

@@ -373,7 +373,10 @@ class Scorer:
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
             self._find_ends(c, weights)
-            return self._between(c)
+            if c not in self._ends:
+                return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+            pairs, lies, weight = self._ends[c]
+            return ConstraintScore(c, pairs.best(lies * weight))
         if c.relation in ("larger", "smaller", "same-colour"):
             return ConstraintScore(c, self._compared(c, np.maximum.reduce(weights)))
         if c.relation in _MEASURES:
@@ -449,12 +452,6 @@ class Scorer:
         lateral = pairs.offset @ left * (1.0 if c.relation == "left" else -1.0)
         return pairs, np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-pairs.gap / 1.2))
 
-    def _between(self, c: Constraint) -> ConstraintScore:
-        if c not in self._ends:
-            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
-        pairs, lies, weight = self._ends[c]
-        return ConstraintScore(c, pairs.best(lies * weight))
-
     def _find_ends(self, c: Constraint, weights: list[F64]) -> None:
         """Store pairs of targets and one end, their scores of lying between both ends, and the weights of the ends."""
         g, one_kind = self.g, len(weights) == 1
@@ -509,14 +506,11 @@ class Scorer:
             if c.relation in PAIR_RELATIONS and not c.negated:
                 if holds[likely].max() < _PLAINLY:  # all far away: search without a limit
                     others = np.maximum.reduce([scorer.anchor_weights(a) for a in c.anchors])
-                    holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others, np.inf)
+                    pairs, fits = self.g.related(c.relation, np.flatnonzero(weight), np.flatnonzero(others), np.inf)
+                    holds = pairs.best(fits * pairs.different * others[pairs.anchor])
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
-
-    def _holds_of_anchors(self, relation: str, rows: Index, others: F64, reach_m: float) -> F64:
-        pairs, fits = self.g.related(relation, rows, np.flatnonzero(others), reach_m)
-        return pairs.best(fits * pairs.different * others[pairs.anchor])
 
     def _context(self) -> F64:
         """Mean log closeness to all other objects in the sentence."""
@@ -660,7 +654,7 @@ def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False, 
     rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
     most = 60.0
     pairs = g.near(rows, np.flatnonzero(anchors >= 0.5 * anchors.max()), most if farthest else 18.0)
-    distance = np.where(pairs.different, pairs.reach_distance, 9.0)
+    distance = np.where(pairs.different, np.asarray(0.5 * pairs.gap + 0.5 * pairs.distance_xy), 9.0)
     distance = -pairs.best(-distance, none=-most)
     return log_share(distance / 0.5 if farthest else -distance / 0.35, group)
 

@@ -654,14 +654,12 @@ class NounLikelihood:
 
     def _vector(self, words: str) -> NDArray[np.float32]:
         if words not in self._vectors:
-            found = [v for word in words.split() if (v := self._word(word)) is not None]
+            own = self.vectors
+            found = [v for w in words.split() if (v := own.get(w, own.get(singular(w)))) is not None]
             channels = len(next(iter(self.vectors.values()), ()))
             total = np.sum(found, axis=0, dtype=np.float32) if found else np.zeros(channels, np.float32)
             self._vectors[words] = total / max(float(np.linalg.norm(total)), 1e-9)
         return self._vectors[words]
-
-    def _word(self, word: str) -> NDArray[np.float32] | None:
-        return self.vectors.get(word, self.vectors.get(singular(word)))
 
     def __call__(self, noun: str, label: str) -> float:
         """Likelihood in (0, 1) that ``noun`` refers to an object labelled ``label``.
