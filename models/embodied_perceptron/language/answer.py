@@ -166,10 +166,10 @@ def ground_objects(
         return query.answer(status, reason=meaning.problem)
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
-    objects, colors, sources = _finite(objects, colors, sources)
+    finite = _finite(objects, colors, sources)
 
     def answered(about: Meaning) -> _Decided:
-        answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
+        answer = _Answer(about, finite, low_confidence, query.viewpoint, candidates, vocabulary)
         return _Decided(answer, *answer.decide(query.top_k))
 
     best = _likeliest(meaning, answered)
@@ -219,9 +219,10 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
     return np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
 
 
-def _finite(
-    objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple[FrontSource, ...]
-) -> tuple[Sequence[SceneObject], Colors | None, tuple[FrontSource, ...]]:
+_Described = tuple[Sequence[SceneObject], Colors | None, tuple[FrontSource, ...]]  # objects, colours, fronts
+
+
+def _finite(objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple[FrontSource, ...]) -> _Described:
     """Objects with finite box and score, with their colours and fronts."""
     finite = np.isfinite(_boxes(objects)).all(axis=1) & np.isfinite([o.score for o in objects])
     if finite.all():
@@ -279,14 +280,13 @@ class _Answer:
     def __init__(
         self,
         meaning: Meaning,
-        confirmed: Sequence[SceneObject],
+        described: _Described,
         low_confidence: LowConfidenceCandidates | None,
         viewpoint: NDArray[np.float64] | None,
-        colors: Colors | None,
         candidates: Candidates | None,
-        fronts: tuple[FrontSource, ...],
         vocabulary: frozenset[str] | None,
     ) -> None:
+        confirmed, colors, fronts = described
         self.meaning = meaning
         self._words = split_words(meaning.text)
         objects = (

@@ -142,7 +142,6 @@ class Scorer:
         labels, scores: of the objects.
         colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
         extra: (N,) scores in [0, 1] of a neural grounder, or None.
-        category: (N,) similarity of each object to the target's noun; None = by the lexicon.
         trust: in the objects and their scores.
     """
 
@@ -154,7 +153,6 @@ class Scorer:
         scores: F64,
         colors: F64 | None = None,
         extra: F64 | None = None,
-        category: F64 | None = None,
         trust: Trust | None = None,
     ) -> None:
         assert meaning.target is not None
@@ -168,8 +166,8 @@ class Scorer:
         self.noun = meaning.target.noun
         self._weights: dict[ObjectPhrase, F64] = {}
         self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
-        self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
-        if self.noun == ANYTHING and category is None:
+        self._similar: dict[str, F64] = {}
+        if self.noun == ANYTHING:
             self._similar[self.noun] = self._anything_but_anchors()
         own = self.similarity(self.noun)
         self.category = own
