@@ -189,11 +189,11 @@ def test_a_map_file_has_no_list_in_it(perceived, tmp_path: Path):
 # ----------------------------------------------------------------------------------------------------------- bad lists
 
 
-def test_doubles_count_once_and_are_told_once(caplog):
+def test_duplicates_count_once_and_are_reported_once(caplog):
     with caplog.at_level(logging.WARNING):
         names = ClassList(["chair", "Chair ", "table", "chair"], CATEGORIES)
     assert (names.names, names.doubles) == (("chair", "table"), 2)
-    assert caplog.text.count("more than once") == 1
+    assert caplog.text.count("are duplicates") == 1
 
 
 def test_five_thousand_names(caplog):

@@ -210,7 +210,7 @@ def test_what_is_described_is_meant_and_not_what_stands_by_it() -> None:
     for _ in range(60):
         sentence = _described(rng)
         read = meaning(str(sentence))
-        named = next(sentence.text[s.start : s.end] for s, t in sentence.tags if (t.thing, t.name) == ("t", ""))
+        named = next(sentence.text[s.start : s.end] for s, t in sentence.tags if (t.entity, t.name) == ("t", ""))
         assert read.target is not None
         assert sentence.text[slice(*read.target.span)] == named
         assert len(read.constraints) == 1
