@@ -8,8 +8,7 @@ import torch
 from support.scene_builder import box_surface, chair, noisy, plane, room, snapshot_of, table
 
 from embodied_perceptron.config import SegmentationConfig
-from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.geometry.trimming import trimmed_bounds
+from embodied_perceptron.geometry.boxes import box_iou, trimmed_bounds
 from embodied_perceptron.scene.segmentation import components
 from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
 from embodied_perceptron.scene.segmentation.components import (

@@ -38,8 +38,7 @@ from embodied_perceptron.geometry.suppression import (
     PROPOSED_IOU,
     nms,
 )
-from embodied_perceptron.inference.map_predictor import ScenePrediction
-from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
+from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, ScenePrediction, viewpoint_of
 from embodied_perceptron.language.class_list import ClassList
 from embodied_perceptron.language.colors import color_names, mean_colors
 from embodied_perceptron.language.lexicon import lexicon, likelihood_of_label, pluralize, split_words, word_set
@@ -73,8 +72,8 @@ from embodied_perceptron.results import (
     SceneObject,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.published_scene import PublishedScene
-from embodied_perceptron.scene.tracks import published_score
+from embodied_perceptron.scene.live_map import PublishedScene
+from embodied_perceptron.scene.object_map import published_score
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]
@@ -933,7 +932,7 @@ def propose(
         T_world_camera: (4, 4) pose of the speaker.
         limit: candidates per sentence.
 
-    Raises as :meth:`Predictor.ground`.
+    Raises as :meth:`Predictor.ground_many`.
     """
     viewpoint = viewpoint_of(T_world_camera, prediction.floor_z_m)
     if inference.grounds_objects and prediction.parts:

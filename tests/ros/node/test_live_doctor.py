@@ -37,9 +37,8 @@ from embodied_perceptron.apps.checks import (  # noqa: E402
     has_errors,
 )
 from embodied_perceptron.geometry.transforms import Intrinsics  # noqa: E402
-from embodied_perceptron.sensors.camera_model import CameraModel  # noqa: E402
+from embodied_perceptron.sensors.camera_model import CameraModel, register_depth  # noqa: E402
 from embodied_perceptron.sensors.poses import Found  # noqa: E402
-from embodied_perceptron.sensors.registration import register_depth  # noqa: E402
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
 from embodied_perceptron_ros.node import live_doctor  # noqa: E402
 from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402

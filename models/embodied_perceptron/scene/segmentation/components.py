@@ -14,8 +14,8 @@ import scipy
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import SegmentationConfig
+from embodied_perceptron.geometry.boxes import trimmed_bounds
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
@@ -413,7 +413,7 @@ def _areas(xy_m: NDArray[np.float64], yaw_rad: NDArray[np.float64]) -> NDArray[n
 def _trimmed_areas(
     xy_m: NDArray[np.float64], cos: NDArray[np.float64], sin: NDArray[np.float64], trim: float
 ) -> NDArray[np.float64]:
-    """As boxes of :func:`~embodied_perceptron.geometry.trimming.trimmed_bounds`, of which only the ends are sorted."""
+    """As boxes of :func:`~embodied_perceptron.geometry.boxes.trimmed_bounds`, of which only the ends are sorted."""
     last = len(xy_m) - 1
     at = trim * last
     below = min(int(at), last)

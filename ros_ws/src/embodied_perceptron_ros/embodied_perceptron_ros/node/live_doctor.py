@@ -35,9 +35,8 @@ from embodied_perceptron.apps.checks import (
     check_pose_delay,
 )
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
-from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
     camera_model,

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "learning_curve.py"
+from support.scripts import ROOT, load_script
 
 
 @pytest.fixture(scope="module")
 def curve():
-    spec = importlib.util.spec_from_file_location("benchmark_learning_curve", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/learning_curve.py")
 
 
 def test_a_known_curve_is_found_again(curve):
@@ -53,7 +43,7 @@ def test_what_cannot_be_fitted_is_refused(curve, n, y, noise, message):
 
 def test_the_published_record_is_what_the_program_prints(curve):
     result = curve.study(json.loads(curve.DATA.read_text(encoding="utf-8")))
-    record = FILE.parents[1] / "docs" / "results" / "learning_curve.json"
+    record = ROOT / "docs" / "results" / "learning_curve.json"
     figures = json.loads(record.read_text(encoding="utf-8"))["figures"]
     assert len(figures) == 3
     for key, value in figures.items():

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.scripts import load_script
 
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.homes.assets.varied.catalogue import UNSEEN, all_families
 
-ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("chair", "couch", "table")
 
 
 @pytest.fixture(scope="module")
 def teach():
-    spec = importlib.util.spec_from_file_location("teach_benchmark", ROOT / "benchmarks" / "teach.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return load_script("benchmarks/teach.py")
 
 
 def boxes(*x):

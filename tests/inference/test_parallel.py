@@ -9,14 +9,14 @@ from contextvars import ContextVar
 import pytest
 import torch
 
-from embodied_perceptron.inference.beside import beside
+from embodied_perceptron.inference.predictor import parallel
 
 VALUE: ContextVar[int] = ContextVar("value", default=0)
 
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: 2)
+    monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: 2)
     yield
     assert not [t for t in threading.enumerate() if t.name == "beside"]  # none is left
 
@@ -28,7 +28,7 @@ def test_both_run_at_once() -> None:
         met.wait()
         return threading.get_ident()
 
-    result = beside(other)
+    result = parallel(other)
     met.wait()  # neither gets on alone
     assert result() != threading.get_ident()
 
@@ -36,7 +36,7 @@ def test_both_run_at_once() -> None:
 def test_the_context_of_the_caller_holds() -> None:
     token = VALUE.set(7)
     try:
-        assert beside(VALUE.get)() == 7
+        assert parallel(VALUE.get)() == 7
     finally:
         VALUE.reset(token)
 
@@ -45,7 +45,7 @@ def test_what_fails_there_fails_here() -> None:
     def fails() -> None:
         raise torch.OutOfMemoryError("no memory")
 
-    result = beside(fails)
+    result = parallel(fails)
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
         result()
 
@@ -55,9 +55,9 @@ def test_work_that_has_no_core_of_its_own_is_done_when_it_is_asked_for(
     alone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if alone == "one core":
-        monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: 1)
+        monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: 1)
     calls: list[int] = []
-    result = beside(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one core")
+    result = parallel(lambda: calls.append(threading.get_ident()), on_cpu=alone == "one core")
     assert calls == []
     result()
     assert calls == [threading.get_ident()]

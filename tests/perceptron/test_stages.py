@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -14,34 +13,20 @@ from support.online_world import config, inference, walk
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
-from embodied_perceptron.inference import map_predictor
+from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.confidence_calibration import FEATURES, ConfidenceCalibration
-from embodied_perceptron.mapping import wall_columns
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
+from embodied_perceptron.mapping import voxel_counts
+from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Certainty, Detections
-from embodied_perceptron.scene import map_copy
+from embodied_perceptron.scene import live_map
 from embodied_perceptron.scene.live_map import LiveMap
-from embodied_perceptron.scene.stages import GeometryProposer, Stage, run_stages
 
 BOX = Detections(np.array([[0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]]), np.array([0.5]), ("table",))
 
 
-def test_stages_run_in_order_and_book_their_time():
-    clock = StageClock()
-    stages = [
-        Stage("half", lambda found, _: found.take(np.array([0]), found.scores * 0.5)),
-        Stage("less", lambda found, _: found.take(np.array([0]), found.scores - 0.1)),
-    ]
-    found = run_stages(stages, BOX, None, clock)  # type: ignore[arg-type]  # no stage reads the map
-    assert found is not None
-    assert found.scores.tolist() == [0.15]
-    assert list(clock.stage_ms) == ["half", "less"]
-    assert run_stages(stages, None, None, StageClock()) is None  # type: ignore[arg-type]
-
-
 def test_scores_of_another_certainty_are_refused():
-    live = LiveMap(config(), FeatureVolume(config().volume))
+    live = LiveMap(config(), FeatureVolume(config().volume), scores=ScorePolicy(0.3).of_probabilities())
     calibration = ConfidenceCalibration((0.0,) * (1 + len(FEATURES)), {})
     with live.perceiving() as (scene, clock):
         calibrated = calibration(BOX, scene.voxels, scene.floor_z_m)
@@ -49,11 +34,9 @@ def test_scores_of_another_certainty_are_refused():
         assert calibrated.above(0.0).take(np.array([0])).certainty is Certainty.CALIBRATED
         with pytest.raises(ValueError, match="expected raw scores of boxes, got calibrated ones"):
             calibration(calibrated, scene.voxels, scene.floor_z_m)
-        proposal = GeometryProposer().propose(scene, None, clock)
-        of_probabilities = dataclasses.replace(proposal, scores=ScorePolicy(0.3).of_probabilities())
         with pytest.raises(ValueError, match="expected calibrated scores of boxes, got raw ones"):
-            live.update(scene, of_probabilities, BOX, None, clock)
-        live.update(scene, of_probabilities, calibrated, None, clock)
+            live.update(scene, BOX, None, None, clock)
+        live.update(scene, calibrated, None, None, clock)
 
 
 @pytest.mark.parametrize("with_network", [False, True])
@@ -74,13 +57,16 @@ def test_walls_and_shapes_are_computed_once_a_perception(with_network, monkeypat
         monkeypatch.setattr(module, name, lambda *args: calls.update([name]) or real(*args))
 
     for module, name in (
-        (wall_columns, "wall_columns"),
-        (map_predictor, "wall_aligned_frame"),
-        (map_copy, "separate_layers"),
-        (map_copy, "find_boxes"),
+        (voxel_counts, "wall_columns"),
+        (predictor_module, "wall_aligned_frame"),
+        (live_map, "separate_layers"),
+        (live_map, "find_boxes"),
     ):
         counted(module, name)
-    it.perceive()
+    perception = it.perceive()
+    stages = ["proposal", "extents", "lift"] if with_network else ["proposal", "lift"]
+    assert list(it.trace) == stages
+    assert set(stages[1:]) < set(perception.stage_ms)
     assert calls["wall_columns"] == 1
-    assert calls["wall_aligned_frame"] == 0  # the predictor is told
+    assert calls["wall_aligned_frame"] == 0  # the predictor receives the frame
     assert calls["separate_layers"] == calls["find_boxes"] == (0 if with_network else 1)

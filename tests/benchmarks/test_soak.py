@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,22 +12,17 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
+from support.scripts import load_script
+
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import TumWriter
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "soak.py"
 ARGUMENTS = argparse.Namespace(minutes=1.0, hz=30.0, homes=1, weights="")
 
 
 @pytest.fixture(scope="module")
 def soak() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/soak.py")
 
 
 def test_a_lap_goes_there_and_back(soak: ModuleType, tmp_path: Path) -> None:
