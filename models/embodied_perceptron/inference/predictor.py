@@ -611,7 +611,7 @@ class Predictor:
                 continue
             self._good_predictions += 1
             if self._limit_m < wanted:
-                reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
+                reasons.append(f"the window is {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
             semantic = prediction.semantic
             if semantic is not None and prediction.detections is not None:
                 least = max(MIN_SCORE, window.scores.keep)  # boxes that may count for an object name cells
