@@ -124,7 +124,7 @@ class PublishedScene:
         return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"

@@ -628,7 +628,7 @@ def _clearing_points(grid: OccupancyGrid2d, position_m: NDArray[np.float64], ran
     return np.concatenate([ends, height], axis=1).astype(np.float32)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Approach pose before an object: free in the navigation grid, facing the object.
 
 _FREE_BELOW = 50  # of a cell's cost 0..100
@@ -762,7 +762,7 @@ def _sees(
     return not bool((grid.cells[cells[inside, 1], cells[inside, 0]] >= _FREE_BELOW).any())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Labelled cells of the whole map: each prediction replaces the cells of its region.
 
 PREFIX = "semantic."  # of the tensors in a map file
