@@ -31,11 +31,11 @@ from embodied_perceptron.apps.checks import (
     check_poses,
     check_registration,
     check_sizes,
+    check_views,
     has_errors,
     measure_alignment,
 )
 from embodied_perceptron.apps.doctor import examine_environment, examine_recording
-from embodied_perceptron.apps.view_consistency import check_views
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import back_project, make_transform, transform_points
 from embodied_perceptron.recordings.open import open_recording

@@ -47,7 +47,7 @@ def test_an_object_of_a_recording_is_explained(room, replayed):
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert f"object {thing['id']}, confirmed" in done.output
-    assert any("no name has half" in line for line in lines)
+    assert any("no name has half of" in line for line in lines)
     assert "in each perception" in done.output
     assert "2-D detector" not in done.output
 
@@ -78,7 +78,7 @@ def test_every_view_of_a_detector_is_told(room, replayed, tmp_path):
     done = run("explain", room[0], *options, "--object", some_object(replayed)["id"])
     assert done.exit_code == 0, done.output
     assert "in each view of a 2-D detector" in done.output
-    assert "chair 0.80" in done.output or "says nothing in" in done.output
+    assert "chair 0.80" in done.output or "no detection in" in done.output
     assert "how it is weighed" in done.output
 
 

@@ -48,7 +48,7 @@ def test_a_map_is_written_by_the_ending_of_its_name(saved, tmp_path):
     assert [o.id for o in read_objects_json(tmp_path / "objects.json")] == [o.id for o in live.objects]
     result = run(folder, "--out", tmp_path / "map.obj")
     assert isinstance(result.exception, CommandError)
-    assert "must end in .glb, .ply, .json, .bt, .npz, got 'map.obj'" in str(result.exception)
+    assert "file name must end in .glb, .ply, .json, .bt, .npz, got 'map.obj'" in str(result.exception)
 
 
 def test_objects_are_what_the_schema_says(saved, tmp_path):

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import CommandError
-from embodied_perceptron.apps.view_command import open_map, serve_map
+from embodied_perceptron.apps.map_commands import serve_map
+from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.mapping.storage import MapFileError
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.live_map import labels_path

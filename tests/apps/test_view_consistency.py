@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from support.small_recording import INTRINSICS, camera_pose, render
 
-from embodied_perceptron.apps.findings import Finding, Severity
-from embodied_perceptron.apps.view_consistency import View, check_views, check_world_axes, world_axes
+from embodied_perceptron.apps.checks import Finding, Severity, View, check_views, check_world_axes, world_axes
 from embodied_perceptron.geometry.transforms import (
     invert_transform,
     make_transform,

@@ -222,7 +222,7 @@ def simulate_command(
     recording: Annotated[
         Path | None, typer.Option(help="Recording: where the drive is kept; default: a cache.")
     ] = None,
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
@@ -262,7 +262,7 @@ def demo_command(
     ctx: typer.Context,
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
     version: Annotated[
         int,

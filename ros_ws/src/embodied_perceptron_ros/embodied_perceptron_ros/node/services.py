@@ -22,7 +22,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from embodied_perceptron.apps.view_command import open_map
+from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
