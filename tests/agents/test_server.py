@@ -258,7 +258,7 @@ def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     for arguments, words in (
         (["mcp", "--map", str(tmp_path)], "no map at"),
-        (["mcp", "--map", str(tmp_path), "--namespace", "r2"], "belongs to a running node"),
+        (["mcp", "--map", str(tmp_path), "--namespace", "r2"], "selects a running node"),
     ):
         result = CliRunner().invoke(build_app([]), arguments)
         assert isinstance(result.exception, CommandError)

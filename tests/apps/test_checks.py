@@ -533,7 +533,7 @@ def test_what_replay_drops_is_foretold_by_the_same_code(tmp_path: Path) -> None:
     stream = PosedFrameStream(open_recording(path), SynchronizerConfig())
     fused = len(list(stream))
     assert fused == 12
-    assert finding.message.startswith(f"{fused} of 24 frames can be fused; dropped are 12 duplicate, for example c 1.0")
+    assert finding.message.startswith(f"{fused} of 24 frames can be fused; dropped: 12 duplicate, for example c 1.0")
 
 
 def test_frozen_depth_is_told_of_a_camera_that_moves(tmp_path: Path) -> None:
@@ -574,7 +574,7 @@ def test_publishers_that_fight_over_one_link() -> None:
 def test_cameras_that_share_a_frame() -> None:
     assert check_frames_differ({"left": "a", "right": "b"}) == []
     (finding,) = check_frames_differ({"left": "optical", "right": "optical"})
-    assert "cameras left and right are all in frame 'optical'" in finding.message
+    assert "cameras left and right all have frame 'optical'" in finding.message
 
 
 def test_why_a_calibration_was_refused_is_said(tmp_path: Path) -> None:

@@ -14,9 +14,14 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz, read_ply
-from embodied_perceptron.recordings.coco_annotations import MIN_PIXELS, visible_objects
-from embodied_perceptron.recordings.octomap import write_octomap
+from embodied_perceptron.recordings.artifacts import (
+    MIN_PIXELS,
+    read_objects_json,
+    read_occupancy_npz,
+    read_ply,
+    visible_objects,
+    write_octomap,
+)
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron.results import SceneObject
 

@@ -8,9 +8,14 @@ import struct
 import numpy as np
 import pytest
 
-from embodied_perceptron.recordings.camera_formats import CAMERA_FORMATS
-from embodied_perceptron.recordings.image_codec import ImageDecodeError, decode_compressed_depth, decode_image
-from embodied_perceptron.recordings.rvl import MAX_PIXELS, decode_rvl
+from embodied_perceptron.recordings.image_codec import (
+    CAMERA_FORMATS,
+    MAX_PIXELS,
+    ImageDecodeError,
+    decode_compressed_depth,
+    decode_image,
+    decode_rvl,
+)
 
 H, W = 8, 12
 RED_RIGHT = np.zeros((H, W, 3), np.uint8)  # blue-green left, red right

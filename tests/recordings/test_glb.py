@@ -12,7 +12,7 @@ from support.language_scenes import thing
 from support.scene_builder import plane, snapshot_of
 
 from embodied_perceptron.geometry.boxes import box_corners, euler_to_matrix
-from embodied_perceptron.recordings.glb import write_glb
+from embodied_perceptron.recordings.artifacts import write_glb
 
 VOXELS = snapshot_of(plane((-1, -2, 0), (2, 0, 0), (0, 4, 0.5), 0.1), color=np.array([10, 200, 30]))
 OBJECTS = [

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.image_files import with_orientation
 
-from embodied_perceptron.recordings.camera_formats import CAMERA_FORMATS
 from embodied_perceptron.recordings.image_codec import (
+    CAMERA_FORMATS,
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
     ImageDecodeError,

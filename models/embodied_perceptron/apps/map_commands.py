@@ -388,9 +388,13 @@ def export_map(
 
 def _write_map(out: Path, scene: Perception) -> str:
     """Write the map and return a summary."""
-    from embodied_perceptron.recordings.artifacts import write_objects_json, write_occupancy_npz, write_ply
-    from embodied_perceptron.recordings.glb import write_glb
-    from embodied_perceptron.recordings.octomap import write_octomap
+    from embodied_perceptron.recordings.artifacts import (
+        write_glb,
+        write_objects_json,
+        write_occupancy_npz,
+        write_octomap,
+        write_ply,
+    )
     from embodied_perceptron.visualization.drawing import color_of_id
 
     if out.suffix == ".npz":
@@ -413,7 +417,7 @@ def _write_map(out: Path, scene: Perception) -> str:
 
 def _write_labels(out: Path, scene: Perception, source: Recording, count: int) -> str:
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.recordings.coco_annotations import write_coco
+    from embodied_perceptron.recordings.artifacts import write_coco
     from embodied_perceptron.recordings.recording import PosedFrameStream
 
     step = max(1, -(-len(source) // max(count, 1)))

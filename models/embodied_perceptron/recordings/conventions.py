@@ -1,7 +1,7 @@
-"""Recordings whose poses follow another convention than ROS: named, and brought to it while they are read.
+"""Conversion of recordings whose poses follow another convention than that of ROS.
 
-Everything behind the readers has poses ``T_world_camera`` of the optical frame (x right, y down, z forward), a world
-with z up, metres, and quaternions x y z w.
+After reading, poses are ``T_world_camera`` of the optical frame (x right, y down, z forward) in a world with z up, in
+metres, with quaternions x y z w.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _WORLD_AXES = {  # T_zup_world
 
 
 class ConventionError(ValueError):
-    """Names of conventions that are none, or contradict each other."""
+    """Unknown or contradictory names of conventions."""
 
 
 def parse_conventions(text: str) -> tuple[str, ...]:
-    """Names of :data:`POSE_CONVENTIONS`, separated by commas, in the order in which they are undone.
+    """Parse names of :data:`POSE_CONVENTIONS` separated by commas; return them in the order in which they are undone.
 
-    Raises :class:`ConventionError` naming what is unknown or contradicts.
+    Raises :class:`ConventionError` for unknown or contradictory names.
     """
     given = [name.strip().lower() for name in text.split(",") if name.strip()]
     unknown = [name for name in given if name not in POSE_CONVENTIONS]
@@ -77,7 +77,7 @@ def parse_conventions(text: str) -> tuple[str, ...]:
 
 
 def conventions_text(names: Sequence[str]) -> str:
-    """Inverse of :func:`parse_conventions`, with the usual name where several have one."""
+    """Invert :func:`parse_conventions`, with the common name of a combination where there is one."""
     names = list(names)
     for name, parts in _PARTS.items():
         if set(names) >= set(parts):
@@ -86,12 +86,12 @@ def conventions_text(names: Sequence[str]) -> str:
 
 
 def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDArray[np.float64]:
-    """A (4, 4) pose as it was written -> ``T_world_camera`` as everything here has it.
+    """Convert a recorded (4, 4) pose to ``T_world_camera``.
 
     Args:
-        T: rotation of unit quaternions x y z w, whatever they were meant to be.
-        names: of :func:`parse_conventions`.
-        scale: of its translation.
+        T: pose whose quaternion was read as x y z w.
+        names: from :func:`parse_conventions`.
+        scale: factor for its translation.
     """
     pose = np.array(T, dtype=np.float64)
     pose[:3, 3] *= scale
@@ -109,12 +109,12 @@ def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDA
 
 
 class ConvertedRecording:
-    """A recording with its poses converted: in place of its transforms, the pose of each camera at each of its images.
+    """A recording with converted poses: its transforms are replaced by the pose of each camera at each image.
 
     Args:
-        recording: with poses of another convention.
-        convert: a pose as it was written -> ``T_world_camera``.
-        offset_ns: to be added to the stamps of poses.
+        recording: recording with another pose convention.
+        convert: converts a recorded pose to ``T_world_camera``.
+        offset_ns: added to the stamps of poses.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class ConvertedRecording:
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """What is known to be true of the scene, or None."""
+        """Ground truth of the scene, or None."""
         return self.original.truth
 
     @property
     def left_out(self) -> LeftOut:
-        """What the last iteration left out."""
+        """Items that the last iteration skipped."""
         return self.original.left_out
 
     def camera_frame(self, camera: str) -> str:
@@ -165,7 +165,7 @@ class ConvertedRecording:
         """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
         tree = TransformTree(max_gap_s=SynchronizerConfig().max_pose_gap_s)
         waiting = deque[ColorSample | DepthSample | CalibrationSample]()
-        # with an offset below zero the pose of an image may come after it
+        # with a negative offset the pose of an image may come after it
         patience_ns = _PATIENCE_NS - self._offset_ns if self._offset_ns < 0 else 0
         newest_ns = 0
         for sample in self.original:
@@ -186,7 +186,7 @@ class ConvertedRecording:
             yield from self._with_pose(tree, sample)
 
     def _lookup(self, tree: TransformTree, sample: Sample) -> PoseLookup | None:
-        """The pose of a colour image; None of any other sample."""
+        """Look up the pose of a colour image; None for other samples."""
         if not isinstance(sample, ColorSample):
             return None
         return tree.lookup(self.world_frame, self.camera_frame(sample.camera), sample.stamp_ns - self._offset_ns)
