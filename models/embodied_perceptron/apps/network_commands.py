@@ -145,7 +145,7 @@ def add_weights(
     card: Annotated[Path | None, typer.Option(help="Model card (.md) to ship with it.")] = None,
 ) -> None:
     """Add trained weights to the package and its manifest."""
-    from embodied_perceptron.weights.shipping import add_network  # torch loads only when needed
+    from embodied_perceptron.weights.checkpoint import add_network  # torch loads only when needed
 
     entry = add_network(name, file, card)
     typer.echo(f"{name}: {entry.file}, {entry.bytes:,} bytes, preset {entry.preset}, SHA-256 {entry.sha256}")
