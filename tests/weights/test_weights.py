@@ -113,7 +113,7 @@ def test_names_stay_inside_of_the_package(folder: Path, trained: Path, name: str
 def test_large_or_missing_files_do_not_get_in(
     folder: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(WeightsError, match="is no file"):
+    with pytest.raises(WeightsError, match="is not a file"):
         add_weights("tiny", tmp_path / "absent", "tiny", folder=folder)
     with pytest.raises(WeightsError, match="model card"):
         add_weights("tiny", trained, "tiny", tmp_path / "absent.md", folder)
@@ -169,7 +169,7 @@ def test_a_network_is_added_without_the_folders_it_was_trained_in(folder: Path, 
     }
     assert state_digest(shipped_file.state) == state_digest(trained_file.state)
     assert shipped_file.classes == trained_file.classes
-    with pytest.raises(WeightsError, match="is no file"):
+    with pytest.raises(WeightsError, match="is not a file"):
         add_network("small", tmp_path / "absent", folder=folder)
 
 
