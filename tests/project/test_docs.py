@@ -102,32 +102,9 @@ def test_commands_on_the_pages_exist_with_their_options(line):
         parse([*words[1:-1], alternatives[1].split("|")[0]] if alternatives else [w for w in words[1:] if w != "..."])
 
 
-def test_what_has_to_be_given_is_missed():
-    with pytest.raises(AssertionError, match="out must be given"):
-        parse(["learn", "--from", "home.safetensors"])
-    with pytest.raises(Exception, match="No such option"):
-        parse(["learn", "--form", "home.safetensors"])
-    with pytest.raises(KeyError, match="lern"):
-        parse(["lern"])
-
-
-def test_there_are_commands_to_check():
-    assert len(COMMANDS) > 50
-
-
 def test_what_a_test_is_said_to_run_stands_on_a_page():
     typed = {line for page in PAGES for lines, _ in blocks(page.read_text()) for line in lines}
     assert set(RUN_BY_A_TEST) <= typed
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if "docs" in p.parts], ids=lambda page: page.name)
-def test_what_needs_more_than_the_project_says_so(page):
-    """Each block of commands is one that a test runs as it stands, or follows a line that names what it needs."""
-    for lines, before in blocks(page.read_text()):
-        ours = [line for line in lines if line.startswith((*OWN, "ros2 ", "rosdep ", "colcon ", "python3 "))]
-        paragraph = before.rstrip().rpartition("\n\n")[2].lstrip()
-        if ours and not all(line in RUN_BY_A_TEST for line in ours):
-            assert paragraph.startswith("*Needs "), f"{page.name}: nothing says what this needs: {ours[0]}"
 
 
 def python_blocks():
@@ -172,14 +149,6 @@ def test_the_python_page_has_everything_public():
     assert all(hasattr(config, name) for name in members)
     sections = {type(getattr(config.PerceptronConfig(), f.name)).__name__ for f in fields(config.PerceptronConfig)}
     assert sections <= set(members)
-
-
-def test_roles_of_docstrings_are_shown_as_code():
-    shown = reference_pages().without_roles
-    assert shown("see :meth:<code>.LiveMap.save</code>, :class:<code>~a.b.Other</code>") == (
-        "see <code>LiveMap.save</code>, <code>Other</code>"
-    )
-    assert shown("<code>x: int</code>") == "<code>x: int</code>"
 
 
 def scripts():
@@ -239,25 +208,10 @@ def test_pages_are_short():
     assert all(len(re.findall(r"^- ", release, re.M)) <= 10 for release in releases)
 
 
-def test_files_that_the_architecture_names_are_there():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    short = {
-        "models/": "models/embodied_perceptron/",
-        "ros/": "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/",
-        "training/": "training/embodied_perceptron_training/",
-    }
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", page))
-    assert len(named) > 40
-    for file in named:
-        places = [file, *(full + file.removeprefix(name) for name, full in short.items())]
-        assert any((ROOT / place).is_file() for place in places), f"docs/architecture.md names {file}"
-    assert "CAMERA_PRESETS" in (ROOT / short["ros/"] / "players" / "launch_options.py").read_text()
-
-
 def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():
     pytest.importorskip("tf2_msgs", reason="the node's messages, which make setup builds")
     from embodied_perceptron.sensors.synchronizer import DropReason
-    from embodied_perceptron_ros.node.frame_inbox import OVERLOAD, TOOK_TOO_LONG
+    from embodied_perceptron_ros.node.inputs import OVERLOAD, TOOK_TOO_LONG
 
     known = {v for k, v in vars(DropReason).items() if k.isupper()} | {OVERLOAD, TOOK_TOO_LONG}
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -308,36 +262,6 @@ def test_every_number_has_a_range():
     assert without == []
 
 
-def test_units_are_those_of_the_names():
-    unit_of = reference_pages().unit_of
-    assert [unit_of(n) for n in ("depth_m", "rate_hz", "margin_per_m2", "weights")] == ["m", "Hz", "m/m²", ""]
-
-
-def test_a_value_without_a_meaning_is_refused():
-    from dataclasses import dataclass
-
-    @dataclass
-    class Options:
-        """Options.
-
-        Attributes:
-            known: a thing.
-        """
-
-        known: int = 0
-        forgotten_m: float = 0.0
-
-    with pytest.raises(KeyError, match="forgotten_m"):
-        reference_pages().attribute_docs(Options)
-
-
-def test_other_pages_of_reference():
-    pages = reference_pages()
-    assert "uint8 AMBIGUOUS=3" in pages.messages_page()
-    assert "| `source` | has to be given |" in pages.launch_page()
-    assert "## embodied-perceptron evaluate" in pages.commands_page()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(320)
 def test_the_site_builds_without_a_warning(tmp_path):
@@ -356,10 +280,6 @@ WALK = (
     "embodied-perceptron evaluate recording --recording FOLDER_OR_BAG --labels labels.json --out out/score",
     "embodied-perceptron export-bag out/drive --out out/drive_bag",
 )
-
-
-def test_the_walk_is_on_the_pages():
-    assert set(WALK) <= {line for page in PAGES for lines, _ in blocks(page.read_text()) for line in lines}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Place, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Hypothesis, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -116,7 +116,7 @@ def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecor
         lines += ["", "in each view of a 2-D detector"]
         lines += _views(perceptron.lift, perception, spot)
         lines += ["", "how it is weighed: log-likelihoods of each name"]
-        for place in perceptron.lift.places:
+        for place in perceptron.lift.hypotheses:
             if spot.rows(place.box[None]):
                 lines += _weighed(perceptron.lift, place)
     lines += ["", "in the object map"]
@@ -217,8 +217,8 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
     return lines
 
 
-def _weighed(lift: DetectionLift, place: Place) -> list[str]:
-    model = lift.witnesses
+def _weighed(lift: DetectionLift, place: Hypothesis) -> list[str]:
+    model = lift.detector_model
     prior = place.prior if lift.can_name else None
     states, table, offset = features(model, prior, place.evidence, place.plausibility)
     posterior = model.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)

@@ -34,7 +34,7 @@ from embodied_perceptron.apps.reading_options import (
     with_detectors,
     with_network,
 )
-from embodied_perceptron.config import SentenceReading
+from embodied_perceptron.config import ConfigError, LanguageOptions
 
 if TYPE_CHECKING:
     from embodied_perceptron.agents.source import SceneSource
@@ -82,7 +82,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
-    reader: Annotated[SentenceReading, typer.Option(help="Reader of the sentences.")] = "learned",
+    reader: Annotated[str, typer.Option(help="Reader of the sentences: learned.", hidden=True)] = "learned",
 ) -> None:
     """Answer sentences about the boxes of any detector: scenes and queries in one file, answers in another.
 
@@ -92,12 +92,16 @@ def ground(
 
     Answers: {"answers": [{"scene": ..., "text": ..., "status": "FOUND", "boxes": [...], "ms": ...}]}.
     """
+    try:
+        LanguageOptions(reader)
+    except ConfigError as error:
+        raise CommandError(f"--{error}") from error
     with TaskProgress(f"answering {scenes}"):
         from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
         from embodied_perceptron.recordings.files import write_atomically
 
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader)
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
         except ValueError as error:  # includes JSON errors
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -324,11 +328,11 @@ def _perceive_map(path: Path, settings: PerceptronConfig, recorder: PlaceRecorde
     """Load a saved map and perceive it once as a whole."""
     from dataclasses import replace
 
-    from embodied_perceptron.mapping.storage import read_map, saved_config, saved_keyframe_config
+    from embodied_perceptron.mapping.storage import read_map, saved_configs
     from embodied_perceptron.perceptron import Perceptron
 
     saved = read_map(map_file(path))
-    volume, keyframes = saved_config(saved.path, saved.header), saved_keyframe_config(saved.path, saved.header)
+    volume, keyframes = saved_configs(saved)
     perceptron = Perceptron.from_config(replace(settings, volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
     perception = perceptron.perceive(window_m=float("inf"))

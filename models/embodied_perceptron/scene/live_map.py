@@ -20,17 +20,20 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig, ScorePolicy, SegmentationConfig, VolumeConfig
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
+from embodied_perceptron.inference.predictor import ScenePrediction
 from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
@@ -46,8 +49,8 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.mapping.voxels import HITS
-from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
@@ -62,18 +65,67 @@ from embodied_perceptron.results import (
     Perception,
     SceneObject,
     SemanticVoxels,
+    VoxelSnapshot,
 )
-from embodied_perceptron.scene.corrections import Correction as UserCorrection
-from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.object_map import Correction as UserCorrection
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
+from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
 from embodied_perceptron.scene.semantic_map import SemanticMap
-from embodied_perceptron.scene.stages import Proposal
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What readers see of the scene: one frozen value, replaced as a whole.
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedScene:
+    """The scene at one moment; all of it lies in one world. Queries read one such value and nothing else.
+
+    A perception replaces it. What moves or changes the map replaces it at once, too, by what still holds: a part that
+    cannot be brought into the new world is None until the next perception.
+
+    Attributes:
+        objects: confirmed objects.
+        tentative: objects not confirmed yet.
+        voxels: the map, for the colours of objects.
+        prediction: of the network.
+        seen: its boxes, where nothing was said of the objects since: candidates of low confidence.
+        grid: for navigation.
+        T_world_map: (4, 4) where all this lies in the world of the frames' poses.
+    """
+
+    objects: tuple[SceneObject, ...] = ()
+    tentative: tuple[SceneObject, ...] = ()
+    voxels: VoxelSnapshot | None = None
+    prediction: ScenePrediction | None = None
+    seen: Detections | None = None
+    grid: OccupancyGrid2d | None = None
+    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
+
+    def with_objects(self, objects: Sequence[SceneObject], **others: Any) -> PublishedScene:
+        """With other ``objects`` of any state; ``others``: further attributes to replace, by name."""
+        confirmed, tentative = (
+            tuple(o for o in objects if o.state == state) for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE)
+        )
+        return replace(self, objects=confirmed, tentative=tentative, **others)
+
+    def approach(
+        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
+    ) -> NDArray[np.float64] | None:
+        """(4, 4) pose on the floor to be at an object, in the map, by the grid; None = there is none.
+
+        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.approach.approach_pose`.
+        """
+        options = ApproachOptions(robot_radius_m)
+        return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"
@@ -114,17 +166,54 @@ def _read_objects(path: str | Path) -> ObjectMap:
     return objects
 
 
+@dataclass(frozen=True, eq=False)
+class MapCopy:
+    """A copy of the map for one perception, with derived values that are computed once, on demand.
+
+    Attributes:
+        volume: stored voxels, and keyframes.
+        cameras: latest camera poses.
+        voxels: means of the same voxels.
+        floor_z_m: height of the floor.
+        config: sizes and heights of shapes.
+        walls: keeps the map's frame along the walls from copy to copy.
+    """
+
+    volume: VolumeCopy
+    cameras: LatestCameraPoses
+    voxels: VoxelSnapshot
+    floor_z_m: float
+    config: SegmentationConfig
+    walls: WallFrame
+
+    @cached_property
+    def manhattan(self) -> ManhattanFrame:
+        """Frame along the walls."""
+        return self.walls.of(self.voxels, self.floor_z_m)
+
+    @cached_property
+    def layers(self) -> Layers:
+        """Floor, walls and objects."""
+        return separate_layers(self.voxels, self.floor_z_m, self.config)
+
+    @cached_property
+    def shapes(self) -> Detections:
+        """Class-agnostic boxes of the objects in the map; about 0.1 s for a room on one core."""
+        return find_boxes(self.voxels, self.layers, self.config)
+
+
 class LiveMap:
     """See the module docstring.
 
     Args:
         config: everything tunable.
         volume: voxels, keyframes, features; may hold frames already.
-        cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
-            here labels others.
+        no_cells: labelled cells of a network before it has predicted any; cells of other classes are not restored from
+            files. None = without a network: cells are labelled by geometry, and those of files are restored.
+        scores: thresholds of the boxes that update objects.
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
         reach_m: how far from the map's origin frames may be taken, where something else than the voxels limits it.
-        on_forget: called, with the scene locked, when the map is replaced by another; None = nothing.
+        on_forget: called, with the scene locked, when the map is replaced by another.
 
     Attributes:
         published: what readers see.
@@ -136,10 +225,11 @@ class LiveMap:
         self,
         config: PerceptronConfig,
         volume: FeatureVolume,
-        cell_classes: tuple[str, ...] | None = None,
+        no_cells: SemanticVoxels | None = None,
+        scores: ScorePolicy = EVERY_SCORE,
         name_of: Callable[[str], str] | None = None,
         reach_m: float = float("inf"),
-        on_forget: Callable[[], None] | None = None,
+        on_forget: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.config = config
         self.volume = volume
@@ -147,7 +237,8 @@ class LiveMap:
         self.loaded_from: Path | None = None
         self._volume_lock = threading.Lock()
         self.scene_lock = threading.Lock()
-        self._cell_classes = cell_classes
+        self._no_cells = no_cells
+        self._scores = scores
         self._name_of = name_of
         self._on_forget = on_forget
         self._objects = ObjectMap(config.objects.tracking, name_of)
@@ -243,46 +334,46 @@ class LiveMap:
     def update(
         self,
         scene: MapCopy,
-        proposal: Proposal,
         found: Detections | None,
+        prediction: ScenePrediction | None,
         now_ns: int | None,
         clock: StageClock,
     ) -> Perception:
-        """Bring objects and labelled cells up to date and publish them; within :meth:`perceiving`.
+        """Update objects, labelled cells and grid, and publish them; within :meth:`perceiving`.
 
         Args:
             scene: of :meth:`perceiving`.
-            proposal: what was proposed for it.
-            found: its boxes after all stages; None changes no object.
+            found: boxes after all stages; None changes no object.
+            prediction: of the network; None = without a network.
             now_ns: see :meth:`Perceptron.perceive`.
             clock: of :meth:`perceiving`.
 
-        Raises ``ValueError`` for boxes without probabilities where the proposal's ``scores`` are of these.
+        Raises ``ValueError`` for raw scores where the thresholds are of probabilities.
         """
         now = scene.cameras.stamp_ns if now_ns is None else self._frame.now(now_ns)
-        place = scene.cameras.camera_m, self.config.volume.radius_m
-        prediction = proposal.prediction
+        camera_m, radius_m = scene.cameras.camera_m, self.config.volume.radius_m
+        region = None if prediction is None else prediction.region
         if found is not None:
-            if proposal.scores.are_probabilities:
+            if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            region = None if prediction is None else prediction.region
-            self._objects.update(found, scene.voxels, now, *place, region, proposal.scores)
+            self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores)
         clock.lap("objects")
+        diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
+        cells: SemanticVoxels | None
         if prediction is None:
-            cells = None
-        elif prediction.semantic is None:
-            cells = self._semantic.cells()
+            cells, for_grid = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m), None
         else:
-            cells = self._semantic.update(prediction.semantic, prediction.answered, *place)
+            known = self._semantic.cells()
+            if prediction.semantic is not None:
+                known = self._semantic.update(prediction.semantic, prediction.answered, camera_m, radius_m)
+            cells = for_grid = self._no_cells if known is None else known
+            diagnostics += prediction.diagnostics
+        assert cells is not None
         clock.lap("semantic")
-        semantic = proposal.cells if cells is None else cells
-        seen = None if prediction is None else prediction.detections
-        faults = (self.volume.fault,) if self.volume.fault else ()
-        diagnostics = faults if prediction is None else (*faults, *prediction.diagnostics)
-        for_grid = None if prediction is None else semantic
         grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid, self._columns)
         clock.lap("grid")
-        perception = self._perception(scene, semantic, grid, clock.stage_ms, diagnostics)
+        perception = self._perception(scene, cells, grid, clock.stage_ms, diagnostics)
+        seen = None if prediction is None else prediction.detections
         self._publish(voxels=scene.voxels, prediction=prediction, seen=seen, grid=grid)
         clock.lap("objects")
         return perception
@@ -294,26 +385,29 @@ class LiveMap:
             grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, cells)
             if cells is None:
                 cells = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m)
-            perception = self._perception(scene, cells, grid)
+            perception = self._perception(scene, cells, grid, {}, ())
             self._publish(voxels=scene.voxels, prediction=self.published.prediction, grid=grid)
         return perception
 
     def _perception(
         self,
         scene: MapCopy,
-        semantic: SemanticVoxels,
+        cells: SemanticVoxels,
         grid: OccupancyGrid2d,
-        stage_ms: dict[str, float] | None = None,
-        diagnostics: tuple[str, ...] = (),
+        stage_ms: dict[str, float],
+        diagnostics: tuple[str, ...],
     ) -> Perception:
-        newest = scene.cameras.newest
+        newest, stamp_ns = scene.cameras.newest, 0
+        if scene.cameras.poses:
+            camera, (map_ns, _) = max(scene.cameras.poses.items(), key=lambda item: item[1][0])
+            stamp_ns = self._frame.stamp_of(camera, map_ns)
         return Perception.of(
             self._objects.objects(),
-            stamp_ns=self._stamp_of(scene.cameras),
-            semantic=semantic,
+            stamp_ns=stamp_ns,
+            semantic=cells,
             grid=grid,
             voxels=scene.voxels,
-            stage_ms={} if stage_ms is None else stage_ms,
+            stage_ms=stage_ms,
             diagnostics=diagnostics,
             source=None if newest is None else self._frame.leave_time(newest),
             T_world_map=self.T_world_map,
@@ -327,13 +421,6 @@ class LiveMap:
     def _publish_changed(self, volume: VolumeCopy) -> None:
         """After voxels were moved or removed: prediction and grid are of what the map was."""
         self._publish(voxels=None if self.published.voxels is None else volume.snapshot())
-
-    def _stamp_of(self, cameras: LatestCameraPoses) -> int:
-        """Stamp of the newest frame of all cameras; 0 before the first."""
-        if not cameras.poses:
-            return 0
-        camera, (map_ns, _) = max(cameras.poses.items(), key=lambda item: item[1][0])
-        return self._frame.stamp_of(camera, map_ns)
 
     # ---------------------------------------------------------------------------------------------- files and changes
 
@@ -385,7 +472,7 @@ class LiveMap:
             raise MapFileError(f"{path}: {error}") from error
         frame.put(np.eye(4) if T_world_saved is None else T_world_saved)
         cells = semantic.cells()
-        if cells is None or self._cell_classes not in (None, cells.classes):
+        if cells is None or (self._no_cells is not None and self._no_cells.classes != cells.classes):
             semantic = SemanticMap()
         search, reason = None, ""
         if find_place:
@@ -528,8 +615,8 @@ class LiveMap:
         self._frame.clear()
         self._places.clear()
         self._search = self.loaded_from = None
-        if self._on_forget is not None:
-            self._on_forget()
+        for forget in self._on_forget:
+            forget()
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:

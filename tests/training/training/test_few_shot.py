@@ -40,6 +40,8 @@ from embodied_perceptron_training.training import few_shot, pseudo_labels
 from embodied_perceptron_training.training import few_shot_command as learn_command
 from embodied_perceptron_training.training.few_shot import (
     Examples,
+    FewShotError,
+    LabelledRoom,
     RoomFeatures,
     RoomPart,
     Rows,
@@ -50,9 +52,9 @@ from embodied_perceptron_training.training.few_shot import (
     fit_classes,
     fit_rows,
     folds_of,
+    read_labelled_rooms,
     write_classes,
 )
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, read_labelled_rooms
 from embodied_perceptron_training.training.pseudo_labels import AgreedThing
 
 SIZE_M = 0.4
@@ -389,15 +391,15 @@ def test_a_kind_with_two_examples_does_not_end_the_others(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         fit_classes([room], SimpleNamespace(classes=CLASSES), progress=told.append)
     assert kept == ["chair"]
-    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check the fit"]
+    assert told == ["left out: 'crate' has 2 examples; 3 are needed for the fit and its validation"]
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     file = corrected()
-    with pytest.raises(FewShotError, match=r"nothing is labelled in .*home"):
+    with pytest.raises(FewShotError, match=r"no object is labelled in .*home"):
         read_labelled_rooms([file], CLASSES)
     file = corrected("robot")
-    with pytest.raises(FewShotError, match="nothing called crate"):
+    with pytest.raises(FewShotError, match="no object called crate"):
         read_labelled_rooms([file], CLASSES, ["crate"])
     with pytest.raises(FewShotError, match="twice"):
         read_labelled_rooms([file, file], CLASSES)
@@ -412,8 +414,8 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     ("label", "reason"),
     [
         ("x" * 10_240, "10240 characters"),
-        ("wall", "no kind of thing"),
-        ("Object", "no kind of thing"),
+        ("wall", "no kind of object"),
+        ("Object", "no kind of object"),
         ("12", "must have a letter"),
         ("a\x07b", "control character"),
     ],
@@ -446,7 +448,7 @@ def test_contradictory_labels_are_refused(tmp_path: Path) -> None:
 
 def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     folder = write_recording(tmp_path / "drive", 6)
-    with pytest.raises(FewShotError, match=r"drive has no labels: .embodied-perceptron label .*drive\.labels\.json"):
+    with pytest.raises(FewShotError, match=r"drive has no labels: make them .*label .*drive\.labels\.json"):
         read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.05), size_m=4.0)  # random weights keep few sites
     (room,) = read_labelled_rooms([folder], CLASSES)
@@ -468,7 +470,7 @@ def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
     room = few_shot.room_features(only, inference())
     assert (examples_of(room).thing >= 0).any()
     assert room.boxes.shape == (len(only.labels), 9)
-    with pytest.raises(FewShotError, match="nothing called piano is labelled"):
+    with pytest.raises(FewShotError, match="no object called piano is labelled"):
         read_labelled_rooms([root], CLASSES, ["piano"])
     with pytest.raises(FewShotError, match="given twice"):
         read_labelled_rooms([root, root], CLASSES)
@@ -506,7 +508,7 @@ def run(monkeypatch, weights: Path, tmp_path: Path):
 
     def go(made: list[RoomFeatures], *options: str):
         monkeypatch.setattr(
-            "embodied_perceptron_training.training.few_shot_classes.read_labelled_rooms",
+            "embodied_perceptron_training.training.few_shot.read_labelled_rooms",
             lambda sources, *_: [LabelledRoom(s, r.labels, r.boxes, None) for s, r in zip(sources, made, strict=True)],
         )
         by_source = {f"room {i}": room for i, room in enumerate(made)}
@@ -550,7 +552,7 @@ def test_the_command_names_missing_folders_and_weights(run, tmp_path: Path) -> N
 
 @pytest.fixture
 def agreeing(run, monkeypatch, tmp_path: Path):
-    """The command with ``--pseudo`` over recordings whose witnesses agree on what the made rooms hold."""
+    """The command with ``--pseudo`` over recordings whose sources agree on the objects of the made rooms."""
     detector = tmp_path / "net.onnx"
     detector.write_bytes(b"")
     options = ("--pseudo", "--detector", str(detector), "--detector-layout", "nanodet")
@@ -577,7 +579,7 @@ def test_agreement_teaches_without_labels(agreeing) -> None:
 
 def test_agreement_that_makes_it_worse_or_is_too_little_is_refused(agreeing, monkeypatch) -> None:
     result, out = agreeing(rooms(), count=1)
-    assert "agree on 4 things, 5 are needed" in str(result.exception)
+    assert "agree on 4 objects, 5 are needed" in str(result.exception)
     monkeypatch.setattr(few_shot, "_class_figures", lambda *_, seen=[]: seen.append(1) or {"robot": 90.0 / len(seen)})
     result, _ = agreeing(rooms(labelled=("robot",)))
     assert result.exception.exit_code == 1
@@ -586,6 +588,6 @@ def test_agreement_that_makes_it_worse_or_is_too_little_is_refused(agreeing, mon
 
 
 @pytest.mark.parametrize("options", [("--pseudo",), ("--detector", "net.onnx", "--detector-layout", "nanodet")])
-def test_agreement_needs_a_second_witness(run, options) -> None:
+def test_agreement_needs_a_detector(run, options) -> None:
     result, _ = run(rooms(), *options)
     assert "--pseudo and --detector belong together" in str(result.exception)

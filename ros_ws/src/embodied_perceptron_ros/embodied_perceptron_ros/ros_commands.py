@@ -108,20 +108,15 @@ def perceive_command(
         given = without_none({"viewer": viewer, "device": device, "map_file": map_file, "classes": classes})
         cameras = camera or file_values.get("cameras", ["camera"])
         values = node_parameters(
-            camera or [],
-            fusion_frame,
-            output_frame,
-            sim_time,
-            overrides,
+            {"fusion_frame": fusion_frame, "output_frame": output_frame, **given},
+            cameras=camera or [],
+            use_sim_time=sim_time,
             weights=weights,
-            viewer=given["viewer"],
-            device=given["device"],
-            map_file=given["map_file"],
-            classes=given["classes"],
             topics={
                 **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
                 **detection_topics(cameras, detections_topic),
             },
+            overrides=overrides,
         )
         in_use = {**file_values, **values}
         _check_names(in_use)
@@ -163,7 +158,8 @@ def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
     """Run commands until all of ``until``, or any other, has ended, or Ctrl-C (the usual way out); one exit code."""
-    from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
+    from embodied_perceptron_ros.environment import ros_environment
+    from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
     with Supervisor() as processes:
         for name, command in commands.items():

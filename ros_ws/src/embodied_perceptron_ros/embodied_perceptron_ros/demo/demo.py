@@ -27,7 +27,7 @@ from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import write_rrd
 from embodied_perceptron.weights import available
-from embodied_perceptron_ros.demo.mission import MissionQuestion, verdict
+from embodied_perceptron_ros.demo.mission import verdict
 from embodied_perceptron_ros.demo.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -38,7 +38,7 @@ from embodied_perceptron_ros.demo.simulated import (
     render,
     simulated_recording,
 )
-from embodied_perceptron_ros.node.monitor import NodeStatus
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus
 from embodied_perceptron_ros.players.replaying import (
     ReplayOutcome,
     ReplayPlan,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embodied_perceptron_ros.demo.mission import MissionQuestion
+    from embodied_perceptron_ros.node.monitor import MissionQuestion
 
 RENDERER = "embodied_perceptron_training"
 # Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
