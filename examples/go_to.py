@@ -17,10 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from embodied_perceptron.scene.approach import approach_pose
-
 from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.scene.navigation import approach_pose
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,8 +16,8 @@ from support.bag_tools import camera_info, image, transform, write_bag
 from support.small_recording import INTRINSICS, S, camera_pose, frames, render, write_recording
 
 from embodied_perceptron.apps.checks import (
+    ConflictingTransforms,
     Finding,
-    RivalTransforms,
     Severity,
     SpreadSamples,
     View,
@@ -573,8 +573,8 @@ def moving(x: float) -> np.ndarray:
     return make_transform(np.eye(3), np.array([x, 0.0, 0.0]))
 
 
-def rivals(xs: list[float], static: bool = False) -> list[Finding]:
-    found = RivalTransforms()
+def conflicts(xs: list[float], static: bool = False) -> list[Finding]:
+    found = ConflictingTransforms()
     for i, x in enumerate(xs):
         found.add(TransformSample(S + i * S // 50, "odom", "base", moving(x), static))
     return found.findings()
@@ -582,14 +582,14 @@ def rivals(xs: list[float], static: bool = False) -> list[Finding]:
 
 def test_publishers_that_fight_over_one_link() -> None:
     drive = [0.01 * i for i in range(100)]
-    assert rivals(drive) == []
-    assert rivals([x + 1.5 * (i > 40) for i, x in enumerate(drive)]) == [], "one correction"
-    (finding,) = rivals([x + 1.5 * (i % 2) for i, x in enumerate(drive)])
+    assert conflicts(drive) == []
+    assert conflicts([x + 1.5 * (i > 40) for i, x in enumerate(drive)]) == [], "one correction"
+    (finding,) = conflicts([x + 1.5 * (i % 2) for i, x in enumerate(drive)])
     assert finding.severity == Severity.ERROR
     assert "several publishers set 'base' differently" in finding.message
-    assert rivals([x + 1.5 * (i % 5 < 2) for i, x in enumerate(drive)])[0].severity == Severity.ERROR, "other rates"
-    assert rivals([0.0, 0.0, 0.0], static=True) == []
-    assert len(rivals([0.0, 0.7], static=True)) == 1
+    assert conflicts([x + 1.5 * (i % 5 < 2) for i, x in enumerate(drive)])[0].severity == Severity.ERROR, "other rates"
+    assert conflicts([0.0, 0.0, 0.0], static=True) == []
+    assert len(conflicts([0.0, 0.7], static=True)) == 1
 
 
 def test_cameras_that_share_a_frame() -> None:

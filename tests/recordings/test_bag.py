@@ -678,7 +678,7 @@ def test_what_is_unpacked_stops_at_its_bound(monkeypatch: pytest.MonkeyPatch, na
     assert tracemalloc.get_traced_memory()[1] < 2**23
     tracemalloc.stop()
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         unpack(packed[:-5])
 
 

@@ -394,7 +394,7 @@ def test_r3d_files_that_are_damaged_are_named(twin, tmp_path):
         open_recording(tmp_path / "text.r3d")
     whole = r3d(tmp_path / "a.r3d", twin, bytes).read_bytes()
     (tmp_path / "cut.r3d").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RecordingError, match="cut short"):
+    with pytest.raises(RecordingError, match="truncated"):
         open_recording(tmp_path / "cut.r3d")
     for pack, words in (
         (lambda data: data[:1000], "depth has 250 pixels|pixels, not "),

@@ -113,7 +113,7 @@ def has_errors(findings: Sequence[Finding]) -> bool:
     return any(finding.severity == Severity.ERROR for finding in findings)
 
 
-def first_to_mend(findings: Sequence[Finding]) -> Finding | None:
+def first_to_fix(findings: Sequence[Finding]) -> Finding | None:
     """Return the worst finding with a remedy, the likeliest cause first; None without warnings and errors."""
     rank = {check: i for i, check in enumerate(_CAUSES_FIRST)}
     bad = [f for f in findings if f.severity >= Severity.WARNING and f.remedy]
@@ -569,7 +569,7 @@ def check_frames_differ(frames: Mapping[str, str]) -> list[Finding]:
     return findings
 
 
-class RivalTransforms:
+class ConflictingTransforms:
     """Detects transforms that several publishers set differently: they jump away and back."""
 
     def __init__(self) -> None:
@@ -1014,11 +1014,11 @@ def _family(compared: _Views, causes: Sequence[_Cause], *, wide: bool = False) -
 def _other_convention(camera: str, names: tuple[str, ...], views: Sequence[View], differ: str, live: bool) -> Finding:
     names = (*names, *world_axes([convert_pose(T, names) for _, T in views]))
     text = conventions_text(names)
-    said = " and ".join(POSE_CONVENTIONS[name] for name in text.split(","))
+    words = " and ".join(POSE_CONVENTIONS[name] for name in text.split(","))
     remedy = f"use --poses {text}"
     if live:
         remedy = "publish the pose of the optical frame (x right, y down, z forward) in a world with z up (REP-103)"
-    return Finding("pose convention", Severity.ERROR, f"{camera}: the poses look like {said}: {differ}", remedy)
+    return Finding("pose convention", Severity.ERROR, f"{camera}: the poses look like {words}: {differ}", remedy)
 
 
 def _other_time(camera: str, compared: _Views, cause: _Cause, differ: str, live: bool) -> Finding:

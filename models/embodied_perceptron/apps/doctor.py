@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.apps.checks import (
     CameraEvidence,
+    ConflictingTransforms,
     Finding,
-    RivalTransforms,
     Severity,
     check_camera,
     check_clocks,
@@ -118,7 +118,7 @@ class _Examination:
         }
         self._every = max(1, len(recording) // (_SAMPLED * max(1, len(self._cameras))))
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
-        self._rivals = RivalTransforms()
+        self._conflicts = ConflictingTransforms()
         self._findings: list[Finding] = []
         self._seen = 0
 
@@ -152,7 +152,7 @@ class _Examination:
             findings += _check_topics(original)
         frames = {camera: self._recording.camera_frame(camera) for camera in self._cameras}
         findings += check_frames_differ(frames)
-        findings += self._rivals.findings()
+        findings += self._conflicts.findings()
         findings += _check_tree(self._tree)
         findings += check_drops(stream.colors_played, stream.stats.emitted, stream.stats.dropped, first_drops)
         return findings
@@ -192,7 +192,7 @@ class _Examination:
             if not any(f.message.endswith(str(error)) for f in self._findings):
                 self._findings.append(finding)
             return
-        self._rivals.add(sample)
+        self._conflicts.add(sample)
 
     def _look_up_poses(self, name: str, camera: _PlayedCamera, *, final: bool) -> None:
         """Look up poses while the tree has their time; transforms that may still arrive are waited for."""

@@ -373,7 +373,7 @@ def _examine_source(
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    from embodied_perceptron.apps.checks import Severity, first_to_mend
+    from embodied_perceptron.apps.checks import Severity, first_to_fix
 
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in sorted(findings, key=lambda f: -f.severity):
@@ -383,6 +383,6 @@ def _print_findings(findings: list[Finding]) -> None:
     console.print(table)
     counts = {s: sum(f.severity == s for f in findings) for s in (Severity.ERROR, Severity.WARNING)}
     console.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
-    first = first_to_mend(findings)
+    first = first_to_fix(findings)
     if first is not None:
         console.print(f"first: {escape(first.remedy)} ({first.check})", highlight=False, soft_wrap=True)

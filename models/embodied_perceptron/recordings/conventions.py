@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
-    LeftOut,
     Recording,
     Sample,
     TransformSample,
@@ -124,41 +122,12 @@ class ConvertedRecording:
         self._convert = convert
         self._offset_ns = offset_ns
 
-    @property
-    def source(self) -> Path:
-        """Folder or file."""
-        return self.original.source
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras."""
-        return self.original.cameras
-
-    @property
-    def world_frame(self) -> str:
-        """Fixed frame in which poses are given."""
-        return self.original.world_frame
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """Ground truth of the scene, or None."""
-        return self.original.truth
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Items that the last iteration skipped."""
-        return self.original.left_out
-
-    def camera_frame(self, camera: str) -> str:
-        """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
-        return self.original.camera_frame(camera)
-
-    def depth_scale(self, camera: str) -> float | None:
-        """Raw units per metre of a camera's depth images; None where they are metres."""
-        return self.original.depth_scale(camera)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of the original."""
+        return getattr(self.original, name)
 
     def __len__(self) -> int:
-        """Colour images over all cameras."""
+        """Number of colour images over all cameras."""
         return len(self.original)
 
     def __iter__(self) -> Iterator[Sample]:

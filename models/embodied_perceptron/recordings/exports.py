@@ -353,11 +353,11 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     cameras = _numbered(inner / f"{before}cameras", ".json")
     for path in cameras:
         try:
-            said = json.loads(read_text(path, _MAX_TEXT_BYTES))
+            values = json.loads(read_text(path, _MAX_TEXT_BYTES))
             T = np.eye(4)
-            T[:3] = [[float(said[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
-            fx, fy, cx, cy = (float(said[k]) for k in ("fx", "fy", "cx", "cy"))
-            camera = Intrinsics(fx, fy, cx, cy, int(said["width"]), int(said["height"]))
+            T[:3] = [[float(values[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
+            fx, fy, cx, cy = (float(values[k]) for k in ("fx", "fy", "cx", "cy"))
+            camera = Intrinsics(fx, fy, cx, cy, int(values["width"]), int(values["height"]))
         except (ValueError, KeyError, TypeError) as error:
             raise RecordingError(f"{path}: {error!r:.200}") from error
         pose = _pose(T, str(path.parent), left_out)
@@ -457,12 +457,12 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
     names = set(files.names())
     metadata = "metadata" if "metadata" in names else "metadata.json"
     try:
-        said = json.loads(files.read(metadata, _MAX_TEXT_BYTES))
-        size = int(said["w"]), int(said["h"])
-        shape = (int(said["dh"]), int(said["dw"])) if "dw" in said and "dh" in said else None
-        K, own = [float(v) for v in said["K"]], said.get("perFrameIntrinsicCoeffs") or []
-        poses, times_s = said["poses"], said.get("frameTimestamps") or []
-        fps = float(said.get("fps", 30.0))
+        values = json.loads(files.read(metadata, _MAX_TEXT_BYTES))
+        size = int(values["w"]), int(values["h"])
+        shape = (int(values["dh"]), int(values["dw"])) if "dw" in values and "dh" in values else None
+        K, own = [float(v) for v in values["K"]], values.get("perFrameIntrinsicCoeffs") or []
+        poses, times_s = values["poses"], values.get("frameTimestamps") or []
+        fps = float(values.get("fps", 30.0))
         if len(K) != 9 or not fps > 0 or not all(isinstance(each, list) for each in (poses, own, times_s)):
             raise ValueError(f"K must have 9 numbers and fps be positive, got {len(K)} and {fps}")
         if shape is not None and not 0 < shape[0] * shape[1] <= MAX_PIXELS:
