@@ -1,4 +1,4 @@
-"""Sub-commands that need ROS, registered through the entry points of ``embodied_perceptron.commands``."""
+"""Sub-commands that need ROS, registered through the entry points ``embodied_perceptron.commands``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fail(message: object, code: int = 1) -> NoReturn:
 
 
 def require_ros() -> None:
-    """Exit with a message when ROS or the interfaces are missing."""
+    """Exit with one line if ROS or the interfaces are missing."""
     for module in ("rclpy", "tf2_msgs.msg", "vision_msgs.msg", "embodied_perceptron_msgs.msg"):
         try:
             __import__(module)
@@ -50,35 +50,35 @@ def perceive_command(
         typer.Option(
             "--camera-preset",
             "--preset",
-            help="Topic names of a driver: realsense, oak, orbbec, zed, kinect, tum.",
+            help="Topics of a camera driver: realsense, oak, orbbec, zed, kinect, tum.",
         ),
     ] = "",
-    color_topic: Annotated[str, typer.Option(help="Colour topic: of a single camera.")] = "",
-    depth_topic: Annotated[str, typer.Option(help="Depth topic: of a single camera; best registered to colour.")] = "",
+    color_topic: Annotated[str, typer.Option(help="Colour topic of a single camera.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Depth topic of a single camera, preferably registered.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Calibration topic of a single camera.")] = "",
     detections_topic: Annotated[
-        str, typer.Option(help="2-D detections of another program; {camera} stands for the camera name.")
+        str, typer.Option(help="Another program's 2-D detections; {camera} = each camera's name.")
     ] = "",
-    fusion_frame: Annotated[str, typer.Option(help="Frame of the map.")] = "",
-    output_frame: Annotated[str, typer.Option(help="Frame of all outputs.")] = "",
+    fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
+    output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")] = "",
-    map_file: Annotated[str, typer.Option(help="Saved map to load at start.")] = "",
+    map_file: Annotated[str, typer.Option(help="Saved map to start with.")] = "",
     classes: Annotated[
-        str, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+        str, typer.Option(help="Published names; all others are 'object': a file with one name a line, or a,b,c.")
     ] = "",
     viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
-    sim_time: Annotated[bool, typer.Option("--sim-time", help="Use the time of /clock.")] = False,
-    namespace: Annotated[str, typer.Option(help="Namespace of the node: of its topics and services too.")] = "",
+    sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
+    namespace: Annotated[str, typer.Option(help="Namespace of the node, its topics and services.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
     remap: Annotated[list[str] | None, typer.Option("-r", "--remap", help="from:=to, repeatable.")] = None,
-    rviz: Annotated[bool, typer.Option("--rviz", help="Also start RViz, if installed.")] = False,
+    rviz: Annotated[bool, typer.Option("--rviz", help="Start RViz too, if it is installed.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warn, error.")] = "info",
-    list_parameters: Annotated[bool, typer.Option("--list-parameters", help="List all parameters and exit.")] = False,
+    list_parameters: Annotated[bool, typer.Option("--list-parameters", help="List the parameters and exit.")] = False,
 ) -> None:
-    """Start the live node with the YAML of perceive.launch.py. Ctrl-C ends it."""
+    """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
         LOG_LEVELS,
@@ -157,7 +157,7 @@ def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
-    """Run commands until all of ``until``, or any other, ended, or until Ctrl-C; return one exit code."""
+    """Run commands until all of ``until`` have ended, another one has ended, or Ctrl-C; return one exit code."""
     from embodied_perceptron_ros.environment import ros_environment
     from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
@@ -189,14 +189,12 @@ def _list_parameters() -> None:
 
 
 def ask_command(
-    sentence: Annotated[str, typer.Argument(help='Query: "the chair by the window".')],
-    namespace: Annotated[str, typer.Option(help="Namespace of the node: as it was given to perceive.")] = "",
-    frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the output frame of the node.")] = "",
-    top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the default of the node.")] = 0,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait for the node: to be found and to answer.")
-    ] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the whole answer.")] = False,
+    sentence: Annotated[str, typer.Argument(help='Description of an object: "the chair by the window".')],
+    namespace: Annotated[str, typer.Option(help="Namespace of the node.")] = "",
+    frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
+    top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the node and its answer.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
     require_ros()
@@ -215,12 +213,10 @@ def ask_command(
 
 def simulate_command(
     seed: Annotated[int | None, typer.Option(help="Seed: of the home and the drive.")] = None,
-    recording: Annotated[
-        Path | None, typer.Option(help="Recording: TUM folder of the drive, rendered if missing; default: a cache.")
-    ] = None,
-    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
-    node: Annotated[bool, typer.Option(help="Also start the node; --no-node only plays.")] = True,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the node running afterwards.")] = False,
+    recording: Annotated[Path | None, typer.Option(help="Folder of the drive; default: in the user's cache.")] = None,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
     """Play a simulated robot's drive through a furnished home on real topics, with the node that maps it."""
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
@@ -258,7 +254,7 @@ def demo_command(
     ctx: typer.Context,
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
     version: Annotated[
         int,
@@ -288,7 +284,7 @@ def demo_command(
     number = DEFAULT_SEED if seed is None else seed
     options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
     if options and source is None:
-        _fail(ValueError("--poses, --pose-scale, --depth-scale and --tf-topic need --source"), 2)
+        _fail(ValueError("--poses, --pose-scale, --depth-scale and --tf-topic are of a --source"), 2)
     if options and source is not None:
         source = _guarded(partial(converted, source, out, options))
     result = _guarded(
@@ -302,8 +298,7 @@ def demo_command(
 
 
 def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_frames: int | None, rate: float) -> int:
-    """Run ``replay --ros``: player and node as separate processes, the same files as a direct replay. Returns the
-    exit code."""
+    """``replay --ros``: run player and node, write the files of a direct replay, and return the exit code."""
     require_ros()
     from rich.console import Console
 
