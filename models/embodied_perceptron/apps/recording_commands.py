@@ -153,7 +153,8 @@ def replay_command(
         ),
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+        str | None,
+        typer.Option(help="Published names; all others are 'object': a file with one name a line, or a,b,c."),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
