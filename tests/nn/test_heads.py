@@ -45,9 +45,8 @@ from embodied_perceptron.nn.occupancy import (
 from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders

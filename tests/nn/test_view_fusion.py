@@ -246,7 +246,8 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
             feature_map.requires_grad_()
     for level, channels in enumerate((5, 7)):
         maps = [view.levels[level] for view in views]
-        stacks = view_fusion.stacked(views, [level], config)
+        with device_path():
+            stacks = view_fusion.stacked(views, [level], config)
         assert sum(len(stack) for stack in stacks) == 6
         spans = [view_fusion.Span(0, len(points), 0.03)]
         (total,), count = view_fusion.read_stacks(points, spans, stacks, config)
@@ -266,6 +267,7 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
             torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, **near)
 
 
+@device_path()
 def test_views_of_different_shapes_are_not_read_at_once() -> None:
     views, nearest = [make_view(0), make_view(1)], ViewSamplingConfig(occlusion_margin_m=0.03)
     assert view_fusion.stacked(views, [0, 1], nearest)

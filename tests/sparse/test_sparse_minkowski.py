@@ -9,8 +9,7 @@ import torch
 
 from embodied_perceptron.sparse.conv import SparseConv, SparseInstanceNorm, SparseMaxPool, SparseTransposedConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import prune, union_add
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, prune, union_add
 
 pytestmark = [
     pytest.mark.minkowski,

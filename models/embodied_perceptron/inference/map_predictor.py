@@ -25,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import nms
@@ -399,11 +398,11 @@ class MapPredictor:
         last, cell = self._last, self._coarsest // 2
         if last is not None and reuse is not None and last.answers(sites, seen, region, answered, reuse, cell):
             return last.prediction
-        kept = reuse is not None and takes_loops(sites.keys)
+        kept = reuse is not None and sites.sites.compiled
         cells: list[Callable[[], SemanticVoxels]] = []
 
         def fill(levels: SceneFeatures) -> None:
-            cells.append(beside(lambda: inference.occupancy(levels, anchor.tolist()), takes_loops(sites.keys)))
+            cells.append(beside(lambda: inference.occupancy(levels, anchor.tolist()), sites.sites.compiled))
 
         try:
             with self._memory.over(sites) if kept else nullcontext(sites) as sites:

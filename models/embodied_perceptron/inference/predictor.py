@@ -25,7 +25,6 @@ from torch import Tensor
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
@@ -244,7 +243,7 @@ class Predictor:
         (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
         level = scene.levels[config.occupancy_level()]
         where = level.stride, origin, config.occupancy.cells
-        if takes_loops(logits):
+        if level.sites.compiled:
             filled, labels, confidence = decode_filled(logits[0])
             colors = self._colors(scene.sites, *where)[tuple(filled.unbind(1))]
         else:  # all cells, by one copy

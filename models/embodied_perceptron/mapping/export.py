@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
@@ -376,7 +376,7 @@ def to_sparse_tensor(
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
         )
-    columns = _columns_compiled if takes_loops(sites) else columns_by_tensors
+    columns = _columns_compiled if runs_compiled(sites) else columns_by_tensors
     keys, feats = columns(sites, sums, features, site_voxels, voxel_size_m, floor_z_m)
     chosen = get_engine("auto", keys.device.type) if engine is None else engine
     return SparseTensor(Sites(keys, 1, 1, chosen), feats)

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, nms, voted_nms
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.ops import best_rows, empty_columns
 from embodied_perceptron.sparse.sites import Sites, empty_row
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows, empty_columns
 
 Pruning = Literal["class", "object"]
 
@@ -274,7 +273,7 @@ class DetectionHead(nn.Module):
             layers["object"] = self.object
         if self.presence is not None:
             layers["presence"] = self.presence
-        said = _side_by_side(layers, out.feats)
+        said = _side_by_side(layers, out)
         regression = said["regression"]
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
@@ -294,21 +293,21 @@ class DetectionHead(nn.Module):
         )
 
 
-def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, Tensor]:
+def _side_by_side(layers: Mapping[str, SparseConv], out: SparseTensor) -> dict[str, Tensor]:
     """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
-    every = layers.values()
+    feats, every = out.feats, layers.values()
     biases = [
         empty_row(layer.out_channels, feats.dtype, feats.device) if layer.bias is None else layer.bias
         for layer in every
     ]
     kernels: list[Tensor] = [layer.kernel for layer in every]
     widths = [layer.out_channels for layer in every]
-    empty = empty_columns(sum(widths)) if takes_loops(feats) else 0
+    empty = empty_columns(sum(widths)) if out.sites.compiled else 0
     if empty:
         biases.append(feats.new_zeros(1, empty))
         kernels.append(feats.new_zeros(feats.shape[1], empty))
-    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
-    return dict(zip(layers, torch.split(out[:, : sum(widths)], widths, dim=1), strict=True))
+    product = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
+    return dict(zip(layers, torch.split(product[:, : sum(widths)], widths, dim=1), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -366,7 +365,7 @@ def decode_detections(
 def _promising(level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float) -> Tensor:
     """(R,) the ``limit`` best rows of a sample, those that cannot score ``min_score`` left out where that is free."""
     first, end = level.sites.bounds[sample : sample + 2]
-    if not takes_loops(level.class_logits):  # to know how many they are would be to wait
+    if not level.sites.compiled:  # counting the others would synchronise with the device
         if end - first <= limit:
             return torch.arange(first, end, device=level.class_logits.device)
         return first + best_rows(best_scores(level, slice(first, end), centerness_power), limit)
@@ -440,7 +439,7 @@ def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, T
 
 def _on_host(numbers: Tensor, row: Tensor, label: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """All that suppression reads, by one copy."""
-    if takes_loops(numbers):
+    if runs_compiled(numbers):
         return numbers, row, label, score
     together = torch.cat([numbers.flatten().double(), row, label, score]).cpu()
     numbers, pairs = together[: numbers.numel()].view(numbers.shape).to(numbers.dtype), together[numbers.numel() :]

@@ -17,11 +17,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.nn.detection import decode_faces, decode_offsets
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 
 BoxCoder = Literal["offsets", "faces"]
+
+
+def check_padding(pad: Tensor, what: str) -> None:
+    """Raise ``ValueError`` when a row of the (B, N) mask is all padding; on devices only when N is 0."""
+    if pad.shape[1] == 0 or (runs_compiled(pad) and bool(pad.all(dim=1).any())):
+        raise ValueError(f"grounding needs at least one {what}")
 
 
 class PositionEncoding(nn.Module):
@@ -235,11 +241,8 @@ class GroundingHead(nn.Module):
         Raises:
             ValueError: a scene without voxels or a sentence without tokens; padding is looked at on the CPU alone.
         """
-        looked_at = takes_loops(visual)
-        if visual.shape[1] == 0 or (looked_at and bool(visual_pad.all(dim=1).any())):
-            raise ValueError("grounding needs at least one voxel in every scene")
-        if tokens.shape[1] == 0 or (looked_at and bool(token_pad.all(dim=1).any())):
-            raise ValueError("grounding needs at least one token in every sentence")
+        check_padding(visual_pad, "voxel in every scene")
+        check_padding(token_pad, "token in every sentence")
         text = self.text_projection(tokens)
         selection = self.alignment(visual, text, token_pad).masked_fill(visual_pad[..., None], float("-inf"))
         best = selection.max(dim=-1).values  # (B, N)

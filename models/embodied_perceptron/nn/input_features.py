@@ -11,15 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
-from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Engine, Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 # --------------------------------------------------------------------------------------------------------------------
 # Where a network looks: its input lattice inside of the map, its occupancy window, the dense grid of image-only input.
@@ -243,32 +239,16 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     bounds = x.sites.bounds
     if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
         return x
-    rank = _ranks_compiled(x.sites) if takes_loops(x.keys) else thinning_ranks(x.sites)
+    rank = _thinning_ranks(x.sites)
     chosen = [start + best_rows(-rank[start:end], max_sites) for start, end in itertools.pairwise(bounds)]
     rows = torch.cat(chosen)  # in order: rows of one sample lie behind those of the one before
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
 
 
-def thinning_ranks(sites: Sites) -> torch.Tensor:
-    """(N,) int64: sites of lower rank stay longer; any device."""
+def _thinning_ranks(sites: Sites) -> torch.Tensor:
+    """(N,) int64 rank of each site; sites of lower rank are kept first."""
     coords = torch.div(unpack_site_keys(sites.keys)[1], sites.stride, rounding_mode="floor") % _THINNING_PERIOD
     rank = (coords[:, 0] * _THINNING_PERIOD + coords[:, 1]) * _THINNING_PERIOD + coords[:, 2]
     # An odd factor permutes the 2^18 cells of a period; the high bits of the product scatter neighbours far apart.
     rank = (rank * 0x2545F491) & 0x3FFFF
     return ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
-
-
-def _ranks_compiled(sites: Sites) -> torch.Tensor:
-    rank = torch.empty(len(sites), dtype=torch.int64)
-    rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
-    return rank
-
-
-@njit(cache=True, nogil=True)
-def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
-    """:func:`thinning_ranks` on the CPU, in one pass and without the interpreter's lock."""
-    for i in range(keys.shape[0]):
-        site = cpu_kernels.site_coordinates(keys[i])
-        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
-        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
-        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

@@ -14,12 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import best_rows, interpolate, rows_where, sum_at, union, union_add
 from embodied_perceptron.sparse.sites import Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import (
+    SparseTensor,
+    best_rows,
+    interpolate,
+    rows_where,
+    sum_at,
+    union,
+    union_add,
+)
 
 SiteMask = Callable[[Sites], Tensor]
 """sites -> (N,) bool."""
@@ -54,15 +60,9 @@ def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     comes last.
     """
     keep = torch.zeros_like(scores, dtype=torch.bool)
-    if takes_loops(scores):
-        for start, end in itertools.pairwise(bounds):
-            keep[start + best_rows(scores[start:end], limit)] = True
-        return keep
-    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    order = scores.sort(descending=True, stable=True).indices
-    sample, first = _samples(bounds, scores.device)
-    order = order[sample[order].sort(stable=True).indices]  # by sample, then falling score
-    return keep.scatter_(0, order, torch.arange(len(scores), device=scores.device) - first < limit)
+    for start, end in itertools.pairwise(bounds):
+        keep[start + best_rows(scores[start:end], limit)] = True
+    return keep
 
 
 def spread(mask: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
@@ -150,7 +150,7 @@ class TopDownNeck(nn.Module):
         for level in range(len(levels) - 2, -1, -1):
             coarse, skip = outputs[-1], levels[level]
             pruning_score = coarse.replace(score(level + 1, coarse).detach())
-            if self.prune_first and not self.training and not takes_loops(x.feats):
+            if self.prune_first and not self.training and not x.sites.compiled:
                 x = self._chosen_first(x, skip, level, pruning_score)
             elif self.prune_first:
                 x = self._pruned_first(x, skip, level, pruning_score, prefer)
@@ -216,7 +216,7 @@ class TopDownNeck(nn.Module):
 
     def _kept(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Sites:
         """The sites that stay; ``sites`` itself when all do."""
-        if prefer is None and not takes_loops(sites.keys) and not self._all_stay(sites):
+        if prefer is None and not self._all_stay(sites):
             scores = self._scores(sites, pruning_score)
             rows = [a + best_rows(scores[a:b], self.keep) for a, b in itertools.pairwise(sites.bounds)]
             bounds = list(itertools.accumulate((len(r) for r in rows), initial=0))

@@ -44,9 +44,8 @@ from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, Gr
 from embodied_perceptron.nn.refinement import Proposals, RefinementHead, merge_labels, propose, refine
 from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig, read_levels
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.ops import rows_where
 from embodied_perceptron.sparse.sites import Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, rows_where
 
 _REFINEMENT_LEVELS = 3  # of the backbone and of the neck, that the refinement head samples
 ImageLookup = Callable[[int, Sites], Tensor]

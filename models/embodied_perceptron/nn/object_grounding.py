@@ -24,12 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import rotations
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import QUERY_NMS_IOU, voted_nms
 from embodied_perceptron.nn.detection import MIN_SIZE_M, DetectionLevel, best_scores, boxes_from_faces
-from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.nn.grounding import GroundingOutput, check_padding
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 OWN_FEATURES = 17
 PAIR_FEATURES = 23
@@ -335,8 +333,7 @@ class ObjectGroundingHead(nn.Module):
         S, B = len(tokens), len(objects.boxes)
         if B == 0 or S % B:
             raise ValueError(f"need as many sentences of each scene, got {S} for {B}")
-        if tokens.shape[1] == 0 or (takes_loops(tokens) and bool(token_pad.all(dim=1).any())):
-            raise ValueError("grounding needs at least one token in every sentence")
+        check_padding(token_pad, "token in every sentence")
         own = torch.cat([own_features(objects.boxes), objects.scores[..., None]], -1)
         x = self.appearance(self.appearance_norm(objects.features)) + self.kind(objects.classes.sqrt())
         return of_sentences(x + self.place(own), S), self.text_projection(tokens)

@@ -23,9 +23,8 @@ from torch.nn import functional
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import rotations
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
-from embodied_perceptron.geometry.transforms import constant, floor_site_keys, site_keys_of
+from embodied_perceptron.geometry.transforms import constant, site_keys_of
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.sparse.sites import Sites, find_in_all
@@ -133,12 +132,7 @@ def propose(
 def _rows(sources: Sequence[Sites], sample: int, points: Tensor, voxel_size_m: float) -> Tensor:
     """(P, N, 3) points -> (P, N, S) int32 rows of the sites of each source that hold them, -1 where there are none."""
     coords = torch.floor(points.reshape(-1, 3) / voxel_size_m).long()
-    keys = site_keys_of(coords, sample)
-    if takes_loops(keys):
-        found = [sites.find(floor_site_keys(keys, sites.stride)).to(torch.int32) for sites in sources]
-        rows = torch.stack(found, -1)
-    else:
-        rows = find_in_all(sources, keys)
+    rows = find_in_all(sources, site_keys_of(coords, sample))
     return rows.reshape(*points.shape[:-1], len(sources))
 
 

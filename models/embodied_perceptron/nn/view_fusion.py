@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
@@ -282,7 +282,7 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
-    on_cpu = takes_loops(points) and points.dtype == torch.float64
+    on_cpu = runs_compiled(points) and points.dtype == torch.float64
     return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
 
 
@@ -372,7 +372,7 @@ def fuse_views(
 
     Returns (N, C) features, zero where no view sees the point, and the (N,) int32 number of views that do.
     """
-    if not takes_loops(points) and (stacks := stacked(views, [level], config)):
+    if stacks := stacked(views, [level], config):
         spans = [Span(0, len(points), radius_m)]
         totals, count = read_stacks(points, spans, stacks, config)
         _check_channels(totals[0], level, channels)
@@ -449,9 +449,11 @@ class ViewStack:
 
 
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
-    """The views in order, as many together as memory allows; [] where :func:`read_stacks` cannot serve them: none, of
-    several shapes, or not read at the nearest cell."""
+    """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
+    CPU, without views, with several shapes, or not sampled at the nearest cell."""
     if not views or config.mode != "nearest" or config.conventions.unmasked_views:
+        return []
+    if runs_compiled(*(views[0].levels[i] for i in levels)):
         return []
     tested = config.occlusion_margin_m is not None
     shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None
@@ -645,9 +647,7 @@ class ViewLookup:
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """See :class:`LevelsLookup`."""
-        stacks = []
-        if not takes_loops(sites[0].keys):
-            stacks = [stacked(views, range(len(sites)), self._config) for views in self._views]
+        stacks = [stacked(views, range(len(sites)), self._config) for views in self._views]
         if not stacks or not all(stacks):
             return [self(i, s) for i, s in enumerate(sites)]
         for s in sites:

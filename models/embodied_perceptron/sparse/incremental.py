@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import floor_site_keys
 from embodied_perceptron.sparse.cpu_kernels import Floats
@@ -121,7 +120,7 @@ class LayerMemory:
 
 
 class IncrementalEngine(TorchEngine):
-    """Plain PyTorch that asks a memory first; sites that it holds lead back to it without holding it."""
+    """PyTorch engine that reuses outputs of a memory; it holds a weak reference, because the memory's sites hold it."""
 
     def __init__(self, memory: LayerMemory) -> None:
         self._memory = weakref.ref(memory)
@@ -133,20 +132,19 @@ class IncrementalEngine(TorchEngine):
         in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :class:`TorchEngine`. What is returned may be kept: it must not be changed."""
-        where = in_sites, out_sites, kernel_size, transposed, crowded, bias
+        """See :class:`TorchEngine`. The memory may keep the result: it must not be changed."""
+        where = in_sites, out_sites, kernel_size, crowded
         memory = self._memory()
-        # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
-        if memory is None or transposed or crowded is not False or torch.is_grad_enabled():
-            return super().convolve(feats, kernel, *where)
-        if not memory.sites.is_open or not takes_loops(feats, kernel):
-            return super().convolve(feats, kernel, *where)
+        # A decoder starts at the coarsest sites, which depend on everything: any change changes all of its inputs.
+        decodes = out_sites.stride < in_sites.stride or crowded is not False
+        if memory is None or decodes or torch.is_grad_enabled() or not memory.sites.is_open:
+            return super().convolve(feats, kernel, *where, bias)
         whole = functools.partial(super().convolve, feats, kernel, *where)
-        return memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
+        out = memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
+        return out if bias is None else out + bias
 
 
 def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:

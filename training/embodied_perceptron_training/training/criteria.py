@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.boxes import paired_iou
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
 from embodied_perceptron.nn.grounding import GroundingOutput
@@ -179,7 +179,7 @@ class DetectionCriterion:
         labels = torch.cat([_checked(target, logits.shape[1]) for target in targets])
         truth = PaddedBoxes.of([target.boxes for target in targets])
         found = assign_batch(points, truth, self.min_points, self.top_points, self.min_size_m, self.released)
-        if takes_loops(logits):
+        if runs_compiled(logits):
             found = found.taken_only()
         row = found.row.clamp(max=max(points.total - 1, 0))
         # what is not taken is written to a row behind the last, what has no name to a column behind the last class
@@ -263,7 +263,7 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
     """The labels of a scene. Raises ``ValueError`` for what does not fit."""
     labels = target.labels
     bx.check_boxes(target.boxes, "ground truth boxes")
-    if takes_loops(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
+    if runs_compiled(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
         raise ValueError(f"label {int(labels[wrong][0])} is not in [0, {classes}]")
     return labels
 

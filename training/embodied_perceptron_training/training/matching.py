@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.neck import SiteMask
 from embodied_perceptron.sparse.sites import Sites
@@ -424,7 +424,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
         raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
-    if takes_loops(labels):
+    if runs_compiled(labels):
         bad = ((labels >= classes) & (labels != OCCUPANCY_IGNORED)) | (labels < 0)
         if bool(bad.any()):
             raise ValueError(f"label {int(labels[bad][0])} is not below {classes}")
