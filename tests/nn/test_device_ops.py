@@ -36,13 +36,13 @@ PERCEIVE = {
     "nn/detection.py": (68, 2),
     "nn/refinement.py": (66, 1),
     "geometry/transforms.py": (52, 0),
-    "nn/neck.py": (36, 0),
     "mapping/export.py": (35, 2),
     "sparse/tensor.py": (66, 0),
     "nn/occupancy.py": (42, 0),
+    "sparse/conv.py": (16, 0),
     "inference/predictor.py": (14, 1),
     "mapping/device_map.py": (17, 1),
-    "nn/backbone.py": (18, 0),
+    "nn/backbone.py": (54, 0),
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
@@ -53,7 +53,7 @@ TOTAL = (690, 12)  # of a perception
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
 TRAIN_STEP = (4000, 9)
-TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 3, "nn/object_grounding.py": 1, "training/trainer.py": 1}
+TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 3, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
 PAPER_GROUNDING_STEP = (8000, 6)
 PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/matching.py": 1, "training/trainer.py": 1}

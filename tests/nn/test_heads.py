@@ -22,6 +22,7 @@ from embodied_perceptron.geometry.boxes import (
 )
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.nn import detection
+from embodied_perceptron.nn.backbone import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
@@ -33,7 +34,6 @@ from embodied_perceptron.nn.detection import (
     suppress,
 )
 from embodied_perceptron.nn.grounding import GroundingHead
-from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import (
     DensePyramid,
     OccupancyHead,
@@ -43,6 +43,7 @@ from embodied_perceptron.nn.occupancy import (
     decode_occupancy,
 )
 from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
+from embodied_perceptron.nn.presets import DetectionConfig, GroundingConfig
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites
@@ -207,7 +208,7 @@ def test_preferred_sites_come_on_top(prune_first: bool) -> None:
 def test_an_object_score_of_its_own_prunes() -> None:
     """The class scores of a coarse cell say nothing about small objects in it; the object score decides."""
     torch.manual_seed(0)
-    head = DetectionHead((6, 6, 6), 8, 3, 0.1, keep=50, pruning="object").eval()
+    head = DetectionHead((6, 6, 6), DetectionConfig(8, 50, pruning="object"), 3, 0.1).eval()
     assert head.object is not None
     levels = scored()
     first = head(levels)[0]
@@ -217,7 +218,7 @@ def test_an_object_score_of_its_own_prunes() -> None:
     assert torch.equal(first[0].sites.keys, again[0].sites.keys)  # other class scores, the same sites
     head.object.kernel.data.normal_()
     assert not torch.equal(head(levels)[0][0].sites.keys, first[0].sites.keys)
-    published = DetectionHead((6, 6, 6), 8, 3, 0.1, keep=50).eval()
+    published = DetectionHead((6, 6, 6), DetectionConfig(8, 50), 3, 0.1).eval()
     assert all(p.object_logits is None for p in published(levels)[0])
 
 
@@ -231,15 +232,15 @@ def test_necks_name_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="keep must be positive, got 0"):
         TopDownNeck((6,), 8, keep=0)
     with pytest.raises(ValueError, match="num_classes must be positive, got 0"):
-        DetectionHead((6,), 8, 0, 0.1, keep=5)
-    with pytest.raises(ValueError, match="rotation_channels must be 2, 3 or 6, got 4"):
-        DetectionHead((6,), 8, 3, 0.1, keep=5, rotation_channels=4)
+        DetectionHead((6,), DetectionConfig(8, 5), 0, 0.1)
+    with pytest.raises(ValueError, match="rotation must be one of .*, got 'yaw'"):
+        DetectionHead((6,), DetectionConfig(8, 5, rotation="yaw"), 3, 0.1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("conventions", [CORRECTED, RELEASED])
 def test_points_stand_at_the_centre_of_their_cell(conventions: Conventions) -> None:
     """Released weights expect them at the lower corner."""
-    head = DetectionHead((6,), 8, 3, 0.1, keep=5, conventions=conventions)
+    head = DetectionHead((6,), DetectionConfig(8, 5), 3, 0.1, conventions)
     x = SparseTensor.from_coords(torch.tensor([[8, -8, 0]]), torch.ones(1, 6), stride=8)
     expected = [0.8, -0.8, 0.0] if conventions is RELEASED else [1.2, -0.4, 0.4]
     torch.testing.assert_close(head([x])[0][0].points_m, torch.tensor([expected]))
@@ -249,8 +250,8 @@ def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
     """A site 8 cm wide, a picture 2 cm thick whose plane lies 3 cm beside the site's centre."""
     x = SparseTensor.from_coords(torch.tensor([[2, 4, 6]]), torch.ones(1, 6), stride=2)
     torch.manual_seed(0)
-    head = DetectionHead((6,), 8, 3, 0.04, keep=5, anchor_shift=True).eval()
-    plain = DetectionHead((6,), 8, 3, 0.04, keep=5).eval()
+    head = DetectionHead((6,), DetectionConfig(8, 5, anchor_shift=True), 3, 0.04).eval()
+    plain = DetectionHead((6,), DetectionConfig(8, 5), 3, 0.04).eval()
     plain.load_state_dict({**head.state_dict(), "regression.kernel": head.regression.kernel[:, :12]})
     (level,), _ = head([x])
     (fixed,), _ = plain([x])
@@ -455,9 +456,10 @@ def test_the_finest_scale_alone_is_the_same() -> None:
 # grounding
 
 
-def grounder(**options: object) -> GroundingHead:
+def grounder(conventions: Conventions = CORRECTED, **options: object) -> GroundingHead:
     torch.manual_seed(0)
-    return GroundingHead(16, 12, num_queries=6, layers=2, heads=2, hidden_channels=24, **options).eval()  # type: ignore[arg-type]
+    sizes = {"channels": 16, "text_channels": 12, "num_queries": 6, "layers": 2, "heads": 2, "hidden_channels": 24}
+    return GroundingHead(GroundingConfig(**(sizes | options)), conventions).eval()  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -515,7 +517,6 @@ def test_one_more_padded_word_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regression_channels": 7}, "regression_channels must be 9 or 12, got 7"),
         ({"box_coder": "corners"}, "box_coder must be 'offsets' or 'faces', got 'corners'"),
         ({"alignment": "cosine"}, "kind must be 'projected' or 'dot', got 'cosine'"),
     ],

@@ -11,8 +11,7 @@ from torch import nn
 
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
-from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
-from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv, SparseMaxPool, SparseTransposedConv
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites, find_in_all

@@ -29,7 +29,7 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.naming import USUAL, Naming
-from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.grounding import DetectedObjects, GroundingOutput
 from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
 from embodied_perceptron.nn.network import (
     ImageLookup,
@@ -39,7 +39,6 @@ from embodied_perceptron.nn.network import (
     SharedFeatures,
     Viewpoint,
 )
-from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_cells, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between

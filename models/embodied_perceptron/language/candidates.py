@@ -18,7 +18,7 @@ from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor,
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.meaning import Meaning
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.nn.grounding import joined_objects
 from embodied_perceptron.results import Detections, ObjectState, SceneObject
 
 # --------------------------------------------------------------------------------------------------------------------

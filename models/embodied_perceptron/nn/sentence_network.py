@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from embodied_perceptron.nn.minilm import load_minilm, load_trained, trained_parameters
-from embodied_perceptron.nn.text_encoder import TextTokenizer
+from embodied_perceptron.nn.text_encoder import TextTokenizer, load_minilm, load_trained, trained_parameters
 
 MAX_TOKENS = 256
 _LAYERS, _CHANNELS, _INNER, _HEADS = 6, 384, 1536, 12

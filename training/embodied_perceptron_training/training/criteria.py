@@ -21,8 +21,7 @@ from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
 from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
-from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
+from embodied_perceptron.nn.grounding import GroundingOutput, ObjectGroundingOutput
 from embodied_perceptron_training.training.losses import (
     BoxParts,
     Losses,

@@ -19,7 +19,7 @@ from scipy.optimize import linear_sum_assignment
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
-from embodied_perceptron.nn.neck import SiteMask
+from embodied_perceptron.nn.backbone import SiteMask
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
