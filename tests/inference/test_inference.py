@@ -217,7 +217,7 @@ def test_images_alone() -> None:
     assert len(i.detections(scene).boxes) > 0
     cells = i.occupancy(scene, (0.0, 0.0, 0.0))
     assert (cells.color == UNSEEN_COLOR).all()
-    with pytest.raises(ValueError, match="depth network takes sites from geometry"):
+    with pytest.raises(ValueError, match="modality must be rgb for a dense grid, got depth"):
         rgb_grid(network("depth").config)
 
 

@@ -252,7 +252,7 @@ def test_networks_that_read_no_map_look_once(config: NetworkConfig) -> None:
     features = seen_by(network)
     with pytest.raises(ValueError, match="this network has no refinement head"):
         network.proposals(features)
-    with pytest.raises(ValueError, match="two convolutions of 3 cells read a grid of 5, got 4"):
+    with pytest.raises(ValueError, match="cells must be 5 for two convolutions of size 3, got 4"):
         PerceptionNetwork(looking_config(cells=4))
 
 

@@ -41,7 +41,6 @@ from embodied_perceptron.sparse.tensor import (
     _corner_sums_compiled,
     corner_sums,
     interpolate,
-    prune,
     sum_at,
     union,
     union_add,
@@ -50,6 +49,10 @@ from embodied_perceptron.sparse.tensor import (
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used
 HALO = 12  # empty border around the sites: kernels never leave the grid
+
+
+def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
+    return SparseTensor(x.sites.derive(x.keys[keep], x.stride), x.feats[keep])
 
 
 def random_tensor(
@@ -458,18 +461,6 @@ def test_rows_are_found_in_any_order_as_by_binary_search(seed: int) -> None:
         assert torch.equal(sites.find(wanted), torch.where(keys[at] == wanted, at, -1))
     assert sites.derive(keys[:1], 1).find(keys[:3]).tolist() == [0, -1, -1]
     assert sites.derive(keys[:0], 1).find(keys[:3]).tolist() == [-1, -1, -1]
-
-
-def test_prune() -> None:
-    x = random_tensor(1, 50, 3)
-    keep = torch.arange(50) % 3 == 0
-    y = prune(x, keep)
-    assert torch.equal(y.keys, x.keys[keep])
-    y.feats.sum().backward()
-    assert x.feats.grad is not None
-    assert torch.equal(x.feats.grad[:, 0] == 1, keep)
-    with pytest.raises(ValueError, match=r"keep must be \(50,\) bool"):
-        prune(x, keep[:3])
 
 
 def renormalised(x: SparseTensor, sites: Sites) -> torch.Tensor:

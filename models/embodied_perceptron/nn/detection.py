@@ -314,7 +314,13 @@ def decode_detections(
     conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
 ) -> list[BoxPredictions]:
-    """Predictions of all levels -> boxes per scene after per-class suppression (:func:`suppress`).
+    """Predictions of all levels -> boxes per scene after per-class suppression, on the host.
+
+    Overlap is by volume, and with ``conventions.votes`` suppressed boxes vote on the kept ones
+    (:func:`~embodied_perceptron.geometry.suppression.voted_nms`); with ``conventions.level_boxes`` it is by footprint.
+    ``max_candidates``: number of best pairs of box and class that enter suppression; 0 = all, as published, up to a
+    number that only untrained networks reach. Every class of every box is a candidate: an uncertain network gives tens
+    of thousands.
 
     Presence counts as one more class, the last. The score of a box is its class probability times the cube root of its
     centreness; as published, times centreness. Centreness is learned inside of boxes only and ranks boxes of one
@@ -379,28 +385,6 @@ def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CO
     return (best * level.center_logits[rows].sigmoid().pow(centerness_power))[:, 0]
 
 
-def suppress(
-    boxes: Tensor,
-    scores: Tensor,
-    min_score: float,
-    iou_threshold: float,
-    conventions: Conventions = CORRECTED,
-    max_candidates: int = 0,
-) -> BoxPredictions:
-    """(N, 9) boxes, (N, K) scores -> boxes after the score threshold and per-class suppression, best first, on the
-    host.
-
-    Overlap is by volume, and with ``conventions.votes`` suppressed boxes vote on the kept ones
-    (:func:`~embodied_perceptron.geometry.suppression.voted_nms`); with ``conventions.level_boxes`` it is by footprint.
-    ``max_candidates``: number of best pairs of box and class that enter suppression; 0 = all, as published, up to a
-    number that only untrained networks reach. Every class of every box is a candidate: an uncertain network gives tens
-    of thousands.
-    """
-    row, label, score = _candidates(scores, min_score, max_candidates)
-    boxes, row, label, score = _on_host(boxes, row, label, score)
-    return _suppressed(boxes[row], score, label, iou_threshold, conventions)
-
-
 def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, at most the ``limit`` best (0 =
     default)."""
@@ -426,7 +410,7 @@ def _on_host(numbers: Tensor, row: Tensor, label: Tensor, score: Tensor) -> tupl
 def _suppressed(
     boxes: Tensor, score: Tensor, label: Tensor, iou_threshold: float, conventions: Conventions
 ) -> BoxPredictions:
-    """See :func:`suppress`; changes ``boxes`` in place."""
+    """Suppress boxes per class, see :func:`decode_detections`; changes ``boxes`` in place."""
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
     if conventions.level_boxes:
         boxes[:, 7:] = 0.0

