@@ -121,7 +121,7 @@ def test_join_samples_keeps_order() -> None:
     for x, rows, i in zip(parts, both.split(), range(3), strict=True):
         assert torch.equal(x.feats, rows)
         assert torch.equal(both.coords[both.samples == i], x.coords)
-    with pytest.raises(ValueError, match="single and alike"):
+    with pytest.raises(ValueError, match="samples must be single"):
         join_samples([both, parts[0]])
     with pytest.raises(ValueError, match="at least one"):
         join_samples([])

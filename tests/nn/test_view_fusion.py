@@ -480,7 +480,7 @@ def test_bad_input_is_named() -> None:
     no_depth = View(view.projection, view.image_size, view.levels)
     with pytest.raises(ValueError, match="needs the depth image"):
         fuse_views(torch.zeros(1, 3, dtype=torch.float64), [no_depth], 0, 5, ViewSamplingConfig(occlusion_margin_m=0.1))
-    with pytest.raises(ValueError, match="no occlusion test"):
+    with pytest.raises(ValueError, match="must be None with unmasked views"):
         ViewSamplingConfig(occlusion_margin_m=0.1, conventions=RELEASED)
     with pytest.raises(ValueError, match="T_world_camera is not a rigid transform"):
         view_projection(np.diag([2.0, 1, 1, 1]), INTRINSICS, (64, 96))
