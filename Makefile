@@ -58,7 +58,7 @@ docs:
 # The peers of benchmarks/fusion.py are optional: not every Python and machine has wheels of them.
 bench: setup
 	@$(PYTHON) .ci/setup.py --venv $(VENV) --extra bench || echo "without Open3D and OctoMap"
-	$(BIN)/embodied-perceptron bench --all $(if $(QUICK),--quick)
+	$(BIN)/embodied-perceptron dev bench --all $(if $(QUICK),--quick)
 
 # The optional second engine and its parity test; never needed, not part of the gate.
 minkowski: setup

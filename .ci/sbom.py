@@ -29,7 +29,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "sbom.cdx.json"
-OPTIONAL = ("language", "images", "web", "viewer", "agent", "onnxruntime")
+OPTIONAL = ("images", "web", "viewer", "agent", "onnxruntime")
 _ENVIRONMENT = {
     "python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux", "platform_system": "Linux",
     "platform_machine": "x86_64", "os_name": "posix", "implementation_name": "cpython",

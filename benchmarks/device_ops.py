@@ -18,6 +18,7 @@ of ``paper``'s grounding.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import tempfile
 from collections import Counter
@@ -33,7 +34,6 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 from online import again, every_frame, frames_of
-from paper_training import narrowed
 from torch._C import DispatchKey
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,8 +43,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import image_features
 from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
@@ -215,7 +215,7 @@ def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     with device_path():
         inference = load_inference("tiny", "cpu")
     config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
-    volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels="torch")
+    volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="torch")
     it = Perceptron(config, volume, inference)
     frames = [again(frame, 200_000_000 * (i + 1)) for i, frame in enumerate(frames_of(2, 20)[:14])]
     with device_path():
@@ -250,6 +250,25 @@ def training_step(
         with path():
             trainer.run()
     return trainer.count, trainer.told
+
+
+def narrowed(config: NetworkConfig, by: int) -> NetworkConfig:
+    """Divide all channels of a network by ``by``, except those of its inputs and outputs."""
+    if by == 1:
+        return config
+
+    def divided(part: Any, *names: str) -> Any:
+        return part and dataclasses.replace(part, **{name: getattr(part, name) // by for name in names})
+
+    backbone = divided(config.backbone, "stem_channels")
+    return dataclasses.replace(
+        config,
+        backbone=dataclasses.replace(backbone, channels=tuple(c // by for c in config.backbone.channels)),
+        image=divided(config.image, "base_width", "pyramid_channels"),
+        detection=divided(config.detection, "channels"),
+        occupancy=divided(config.occupancy, "in_channels", "channels"),
+        grounding=divided(config.grounding, "channels", "hidden_channels"),
+    )
 
 
 class _SecondStep(Trainer):

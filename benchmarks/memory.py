@@ -96,9 +96,8 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
     drive(it, rooms, poses)
     s, volume = it.statistics(), it.volume
     blocks = 512 * (8 * 4 + 8) * s.blocks
-    copies = held_bytes([volume._map._copies, volume._site_sums])  # type: ignore[attr-defined]
-    assert it._network is not None
-    kept = it._network.predictor
+    copies = held_bytes([volume._map._copies, volume._site_cache])  # type: ignore[attr-defined]
+    assert it._window is not None
     objects = it.map._objects
     features = 0 if volume.features is None else volume.features.nbytes
     rows: dict[str, Any] = {
@@ -116,7 +115,7 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
             "per_keyframe": (volume.keyframes.nbytes + features) / max(s.keyframes, 1) * 4.0,  # 320 x 240 -> 640 x 480
             "per_object": held_bytes([objects]) / max(len(objects), 1),
             "labelled_cells_per_m2": held_bytes([it.map._semantic]) / area_m2,
-            "network_state": held_bytes([kept._memory, kept._last], [volume, *volume.keyframes]),
+            "network_state": held_bytes([it._window.memory, it._window.last], [volume, *volume.keyframes]),
             "process": before,
         },
         "resident_mib": resident_bytes() / MIB,

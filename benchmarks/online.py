@@ -43,11 +43,9 @@ import torch
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
-from embodied_perceptron.inference import map_predictor
-from embodied_perceptron.inference.beside import cores
+from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import MapWindow, Predictor, cores
 from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
@@ -152,22 +150,13 @@ def every_frame(count: int) -> KeyframeConfig:
 # prefixes
 
 
-def map_and_predictor(inference: Predictor, count: int) -> tuple[FeatureVolume, ImageFeatures, MapPredictor]:
-    """An empty map that makes a keyframe of each of ``count`` frames, its image features, and the network over it, all
-    as by default."""
-    features, options = image_features(inference), NetworkOptions()
+def map_and_window(inference: Predictor, count: int) -> tuple[FeatureVolume, ImageFeatures, MapWindow]:
+    """An empty map that makes a keyframe of each of ``count`` frames, its image features, and the network's window over
+    it, all as by default."""
+    features = inference.image_features()
     assert features is not None
     volume = FeatureVolume(None, every_frame(count), features=features)
-    predictor = MapPredictor(
-        inference,
-        features,
-        volume.config.voxel_size_m,
-        options.window_m,
-        inference.scores,
-        options.window_ahead,
-        options.reuse_tolerance,
-    )
-    return volume, features, predictor
+    return volume, features, inference.open_window(volume, NetworkOptions())
 
 
 def prefixes(inference: Predictor, count: int, at: Collection[int], still: int = 0) -> list[Row]:
@@ -178,7 +167,7 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
     """
     frames = frames_of(1, count)
     standing = [again(frames[-1], frames[-1].frame.stamp_ns + 200_000_000 * (i + 1)) for i in range(still)]
-    volume, features, predictor = map_and_predictor(inference, count)
+    volume, features, live = map_and_window(inference, count)
     window_m = NetworkOptions().window_m
     walls, clock = WallFrame(), _Clock()
     rows: list[Row] = []
@@ -194,18 +183,19 @@ def prefixes(inference: Predictor, count: int, at: Collection[int], still: int =
         copy = volume.copy()
         view_direction = ViewDirection.of(frame.T_world_camera)
         timed_lookup = _timed(StreamingLookup.__call__, clock)
-        with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"), predictor.keeping():
-            ours = predictor.predict(copy, view_direction, 0.0, manhattan=walls.of(copy.snapshot(), 0.0))
+        with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"):
+            manhattan = walls.of(copy.snapshot(), 0.0)
+            ours = inference.predict(live, copy, view_direction, 0.0, manhattan=manhattan, keep=True)
         row = {"frames": n, "standing": n > count, "images_encoded": features.encoded - encoded, "ours": _stages(clock)}
         if n in at:
             with clock("encode"):
                 views = [inference.view(f) for f in frames[:n]]
             lookup = _timed(inference.network.lookup([views]), clock)
             center = np.array([*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
-            window = Window(center, np.array([window_m, window_m, np.inf]), predictor._coarsest)
+            window = Window(center, np.array([window_m, window_m, np.inf]), inference._coarsest)
             with clock("predict"):
                 sites = copy.as_sparse_tensor(
-                    predictor._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
+                    live.site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
                 scene = inference.encode(sites, lookup)
                 found = inference.boxes(scene, inference.scores.decode)  # as the predictor: before any is left out
@@ -436,7 +426,7 @@ def main() -> int:
     warm_up()
     count, compared = options.frames, options.last
     at = {*range(10, count, 10), *(end - i for end in (count, 2 * count) for i in range(compared))}
-    with patch.object(map_predictor, "beside", lambda function, _: function):  # two at once would take longer each
+    with patch.object(predictor_module, "parallel", lambda function, _: function):  # two at once would take longer each
         prefixes(inference, 3, (3,))  # compiles what is left
         rows = prefixes(inference, count, at, count)
 

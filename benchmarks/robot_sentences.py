@@ -1,20 +1,14 @@
-"""What a robot's user says: right, wrong and confidently wrong answers, by kind.
+"""Answers to sentences of a robot's users: right, wrong and confidently wrong, by kind of sentence.
 
-    python benchmarks/robot_sentences.py                       # all of benchmarks/data/robot_sentences.json
-    ... --half tune --errors 30                                # the half that was looked at, with wrong answers
-    ... --answers ANSWERS                                      # of `embodied-perceptron ground --scenes ...` instead
-    ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
-    ... --sentences benchmarks/data/robot_sentences_3.json --list 6      # lists 3 to 6, written blind
-    ... --sentences benchmarks/data/robot_sentences_4.json --list 12     # lists 7 to 15, half of them of other rooms
-    ... --sentences benchmarks/data/robot_sentences_5.json --list 23     # lists 21 to 23, three rooms of its own each
-    ... --sentences benchmarks/data/robot_sentences_6.json --list 24     # lists 24 and 25, likewise
-    ... --sentences benchmarks/data/robot_sentences_7.json --list 26     # lists 26 to 28, likewise
-    ... --reader grammar                                                 # read by the closed grammar alone
+    python benchmarks/robot_sentences.py                       # the first list, which the reader was fitted to
+    ... --half tune --errors 30                                # one half of it, with the wrong answers
+    ... --answers ANSWERS                                      # answers of `embodied-perceptron ground --scenes ...`
+    ... --sentences benchmarks/data/robot_sentences_7.json --list 26     # lists 26 to 28, held out
 
-Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
-for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
-Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes
-out/bench/robot_sentences.json; --out FILE for a file per list.
+Right: one of the statuses that the sentence allows; for FOUND the right object first (or, where all are asked for,
+exactly those), for AMBIGUOUS at least two objects and all of them right, for "how many" the right count.
+Confidently wrong: FOUND, not right, and the score of the first object is 0.5 or more. Writes
+out/bench/robot_sentences.json; --out FILE writes another file.
 """
 
 from __future__ import annotations
@@ -105,7 +99,6 @@ def main() -> int:
     parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
     parser.add_argument("--limit", type=int, help="only so many sentences")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
-    parser.add_argument("--reader", choices=("learned", "grammar"), default="learned", help="what reads the sentences")
     options = report.parse(parser, limit=60)
     data = json.loads(options.sentences.read_text(encoding="utf-8"))
     if options.list is not None:
@@ -114,9 +107,9 @@ def main() -> int:
             parser.error(f"{options.sentences} has no list {options.list}")
     data["queries"] = data["queries"][: options.limit]
     given = None if options.answers is None else json.loads(options.answers.read_text())
-    answers = (answer_file(data, reader=options.reader) if given is None else given)["answers"][: options.limit]
+    answers = (answer_file(data) if given is None else given)["answers"][: options.limit]
     show_errors(data, answers, options.half, options.errors)
-    figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list, "reader": options.reader}
+    figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list}
     rows: list[dict[str, Any]] = []
     for half in ("tune", "end"):
         if options.half in ("all", half):

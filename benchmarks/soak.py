@@ -33,10 +33,11 @@ from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
+from embodied_perceptron_ros.environment import ros_environment
 from embodied_perceptron_ros.node.monitor import NodeMonitor
+from embodied_perceptron_ros.node.qos import reliable_qos
 from embodied_perceptron_ros.players.launch_options import parameter_text
-from embodied_perceptron_ros.players.playback import image_qos
-from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, module_command
 from embodied_perceptron_ros.players.replaying import choose_domain
 
 CAMERA_FRAME = "camera_color_optical_frame"
@@ -84,10 +85,10 @@ class Feeder:
     def __init__(self, monitor: NodeMonitor) -> None:
         self._monitor = monitor
         create = monitor.node.create_publisher
-        self._color = create(Image, "/color/image_raw", image_qos())
-        self._depth = create(Image, "/depth/image_raw", image_qos())
-        self._info = create(CameraInfo, "/color/camera_info", image_qos())
-        self._tf = create(TFMessage, "/tf", image_qos(100))
+        self._color = create(Image, "/color/image_raw", reliable_qos())
+        self._depth = create(Image, "/depth/image_raw", reliable_qos())
+        self._info = create(CameraInfo, "/color/camera_info", reliable_qos())
+        self._tf = create(TFMessage, "/tf", reliable_qos(100))
         self.sent = 0
 
     def send(self, posed: PosedFrame) -> None:

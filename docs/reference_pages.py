@@ -191,12 +191,14 @@ def commands_page() -> str:
 
 
 def walk(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every command below a group, with the words that call it."""
+    """Every command below a group that is not hidden, with the words that call it."""
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            yield f"{path} {name}", command
         if hasattr(command, "commands"):
             yield from walk(command, f"{path} {name}")
-        else:
-            yield f"{path} {name}", command
 
 
 def _plain(text: str) -> str:

@@ -34,6 +34,7 @@ from launch.event_handlers import OnProcessExit
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from embodied_perceptron_ros.environment import ros_environment
 from embodied_perceptron_ros.players.launch_options import (
     LOG_LEVELS,
     camera_topics,
@@ -53,7 +54,6 @@ from embodied_perceptron_ros.players.launch_options import (
     rviz_remappings,
     without_none,
 )
-from embodied_perceptron_ros.players.processes import ros_environment
 
 ARGUMENTS = (
     # name, default, meaning
@@ -98,15 +98,14 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     cameras = parse_names(values["cameras"])
     in_config = cameras or file_values.get("cameras", ["camera"])
     parameters = node_parameters(
+        {
+            **{"fusion_frame": values["fusion_frame"], "output_frame": values["output_frame"]},
+            **{"viewer": values["viewer"], "device": values["device"]},
+            **{"map_file": values["map_file"], "classes": values["classes"]},
+        },
         cameras=cameras,
-        fusion_frame=values["fusion_frame"],
-        output_frame=values["output_frame"],
         use_sim_time=sim_time,
         weights=values["weights"] or None,
-        viewer=values["viewer"],
-        device=values["device"],
-        map_file=values["map_file"],
-        classes=values["classes"],
         topics={
             **camera_topics(
                 in_config, values["camera"], values["color_topic"], values["depth_topic"], values["camera_info_topic"]

@@ -547,19 +547,22 @@ class LiftOptions:
         return bool(self.detector) or self.from_topics
 
 
-SentenceReading = Literal["learned", "grammar"]
-
-
 @dataclass(frozen=True)
 class LanguageOptions:
     """How sentences are read.
 
     Attributes:
-        reader: "learned" = a network over MiniLM, of the extra ``language``, without which the closed grammar reads;
-            "grammar" = this alone.
+        reader: ``learned``, a network over MiniLM: the only reader.
+
+    Raises ``ConfigError`` for another reader.
     """
 
-    reader: SentenceReading = "learned"
+    reader: str = "learned"
+
+    def __post_init__(self) -> None:
+        gone = "reader grammar was removed: delete the setting, or set it to learned"
+        _require(self.reader != "grammar", gone)
+        _require(self.reader == "learned", f"reader must be learned, got {self.reader!r}")
 
 
 @dataclass(frozen=True)

@@ -11,37 +11,47 @@ Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another, `
 
 from __future__ import annotations
 
-import functools
+import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift
+from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE
+from embodied_perceptron.inference.box_extents import refine_extents
+from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.loading import inference_from_options
-from embodied_perceptron.inference.map_predictor import ScenePrediction, image_features
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.naming import joined_by_name
+from embodied_perceptron.inference.predictor import MapWindow, Predictor, ScenePrediction
+from embodied_perceptron.language.answer import Grounder
 from embodied_perceptron.language.class_list import ClassList, check_names, class_list
-from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.user_names import check_label, check_no_kind
+from embodied_perceptron.language.query import Query, check_label, check_no_kind
+from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
+from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.nn.text_encoder import minilm_folder
+from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
 from embodied_perceptron.scene.corrections import check_words
-from embodied_perceptron.scene.live_map import LiveMap
-from embodied_perceptron.scene.map_owner import MapOwner
-from embodied_perceptron.scene.stages import GeometryProposer, NetworkProposer, map_stages, run_stages
+from embodied_perceptron.scene.live_map import LiveMap, MapCopy
 from embodied_perceptron.sensors.frame import PosedFrame
 
+# Name (key of its time in :attr:`Perception.stage_ms`) and function of one step from boxes to boxes.
+Stage: TypeAlias = tuple[str, Callable[[Detections, MapCopy], Detections]]
 
-class Perceptron(MapOwner):
+
+class Perceptron:
     """Online perception of one robot; :meth:`from_config` builds all parts.
 
     Args:
@@ -52,13 +62,13 @@ class Perceptron(MapOwner):
         classes: the names that are published; None = all that network and detector know.
 
     Attributes:
-        map: the live map; :class:`.MapOwner` hands the care for it on.
-        trace: boxes of the last perception by the stage that gave them: ``proposal`` first, the last one is what the
-            object map was told.
-        grounder: answers sentences about what the map publishes.
+        map: the live map: files, corrections, clearing, statistics. volume: its voxels and keyframes.
+        trace: boxes of the last perception after each stage, by its name: ``proposal`` first; the last ones updated the
+            object map.
+        grounder: answers sentences about the published scene.
 
-    Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration cannot be read,
-    or a given volume without the features that it reads.
+    Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration is invalid, and
+    for a given volume without the image features that the network reads.
     """
 
     def __init__(
@@ -71,32 +81,38 @@ class Perceptron(MapOwner):
     ) -> None:
         self.config = config = PerceptronConfig() if config is None else config
         if volume is None:
-            features = None if inference is None else image_features(inference)
-            where = None if inference is None else inference.device
-            left = config.spill
-            spill = BlockSpill(left.folder, round(left.max_gib * 2**30)) if left.folder else None
+            features = None if inference is None else inference.image_features()
+            device = None if inference is None else inference.device
+            folder, max_bytes = config.spill.folder, round(config.spill.max_gib * 2**30)
+            spill = BlockSpill(folder, max_bytes) if folder else None
             volume = FeatureVolume(
-                config.volume, config.keyframes, features=features, network_device=where, spill=spill
+                config.volume, config.keyframes, features=features, network_device=device, spill=spill
             )
-        name_of = None if classes is None else classes.name_of
-        self.inference, self.lift, self.classes = inference, lift, classes
-        self._network = None if inference is None else NetworkProposer(inference, volume, config.network)
-        self._proposer = GeometryProposer() if self._network is None else self._network
-        self._to_encode: deque[Keyframe] = deque(maxlen=config.keyframes.max_count)
-        self._stages = map_stages(self._proposer, lift, name_of)
+        self.volume, self.inference, self.lift, self.classes = volume, inference, lift, classes
         self.trace: dict[str, Detections] = {}
-        cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
-        remember = [part for part in (self._network, lift) if part is not None]
-        self.map = LiveMap(config, volume, cells, name_of, reach_m, functools.partial(_forget, remember))
-        scores, named = self._proposer.scores, inference is not None
-        self.grounder = Grounder(
-            inference, lift, classes, scores, config.objects.tracking, named, config.language.reader
-        )
+        self._to_encode: deque[Keyframe] = deque(maxlen=config.keyframes.max_count)
+        self._window: MapWindow | None = None
+        self._calibration: ConfidenceCalibration | None = None
+        no_cells, scores, reach_m = None, EVERY_SCORE, math.inf
+        if inference is not None:
+            self._window = inference.open_window(volume, config.network)
+            self._calibration = ConfidenceCalibration.of_calibration(inference.calibration)
+            no_cells, scores = inference.no_cells, self._window.scores
+            reach_m = inference.network.config.voxel_size_m * MAX_SITE_COORDINATE - volume.config.radius_m
+        name_of = None if classes is None else classes.name_of
+        self._stages = _map_stages(self._window, lift, name_of)
+        on_forget = [part.forget for part in (self._window, lift) if part is not None]
+        self.map = LiveMap(config, volume, no_cells, scores, name_of, reach_m, on_forget)
+        self.grounder = Grounder(inference, lift, classes, scores, config.objects.tracking, inference is not None)
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
-        """With the network that ``config.network`` names, if any. Raises as ``load_inference`` and ``ClassList``."""
+        """Build a perceptron with the network that ``config.network`` names, if any.
+
+        Raises as ``minilm_folder``, ``load_inference`` and ``ClassList``.
+        """
         config = PerceptronConfig() if config is None else config
+        minilm_folder()  # a missing package is an error now, not at the first sentence
         names = config.network.classes
         if names:
             check_names(names)  # before networks are read
@@ -136,8 +152,10 @@ class Perceptron(MapOwner):
                 keyframe = self._to_encode.popleft()
             except IndexError:  # that was all
                 break
-            if self._network is not None:
-                self._network.encode(keyframe, clock)
+            if self._window is not None:
+                if self._window.features is not None:
+                    self._window.features.prefetch(keyframe)
+                clock.lap("encode")
             self.map.remember(keyframe, clock)
         return clock.stage_ms
 
@@ -154,11 +172,23 @@ class Perceptron(MapOwner):
                 overlapping windows of that size where the map is larger.
         """
         with self.map.perceiving() as (scene, clock):
-            proposal = self._proposer.propose(scene, window_m, clock)
-            trace = {} if proposal.detections is None else {"proposal": proposal.detections}
-            found = run_stages(self._stages, proposal.detections, scene, clock, trace)
+            prediction: ScenePrediction | None = None
+            if self._window is None:  # class-agnostic boxes of the whole map
+                _ = scene.layers
+                clock.lap("layers")
+                found: Detections | None = scene.shapes
+                clock.lap("boxes")
+            else:
+                prediction = self._predict(self._window, scene, window_m, clock, keep=True)
+                found = prediction.detections
+            trace: dict[str, Detections] = {}
+            if found is not None:
+                trace["proposal"] = found
+                for name, stage in self._stages:
+                    found = trace[name] = stage(found, scene)
+                    clock.lap(name)
             self.trace = trace
-            perception = self.map.update(scene, proposal, found, now_ns, clock)
+            perception = self.map.update(scene, found, prediction, now_ns, clock)
             if self.lift is not None:
                 self.lift.remember_looks((*perception.objects, *perception.tentative, *perception.stale))
         return perception
@@ -202,10 +232,30 @@ class Perceptron(MapOwner):
 
         ``window_m`` as for :meth:`perceive`. Raises ``ValueError`` without a network.
         """
-        if self._network is None:
+        if self._window is None:
             raise ValueError("predicting needs a network")
         with self.map.perceiving() as (scene, clock):
-            return self._network.predict(scene, window_m, clock)
+            return self._predict(self._window, scene, window_m, clock)
+
+    def _predict(
+        self, window: MapWindow, scene: MapCopy, window_m: float | None, clock: StageClock, keep: bool = False
+    ) -> ScenePrediction:
+        """Prediction of the network, its boxes calibrated and named."""
+        assert self.inference is not None
+        manhattan = scene.manhattan if self.inference.network.config.reads_map else None
+        prediction = self.inference.predict(
+            window, scene.volume, scene.cameras.view_direction, scene.floor_z_m, window_m, manhattan, keep
+        )
+        clock.lap("network")
+        found = prediction.detections
+        if found is None:
+            return prediction
+        if self._calibration is not None:  # probabilities, from the map in a box and the objects around it
+            found = self._calibration(found, scene.voxels, scene.floor_z_m)
+            clock.lap("confidence")
+        found = self.inference.select(found)
+        clock.lap("naming")
+        return replace(prediction, detections=found)
 
     def features_at(self, points_m: NDArray[np.float64], level: int = 0) -> NDArray[np.float32]:
         """What the network's image encoder sees at points: means over the keyframes that see them.
@@ -230,6 +280,94 @@ class Perceptron(MapOwner):
         """(4, 4) pose on the floor to be at ``thing``, in the map, by the grid; None = there is none. ``robot_m``: (2,)
         or (3,) where the robot is now."""
         return self.map.published.approach(thing, robot_m, robot_radius_m)
+
+    # ------------------------------------------------------------------------------------------------ care for the map
+
+    @property
+    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
+        """(4, 4) pose of the map in the world: the identity, unless the map began far from the world's origin or
+        :meth:`load` placed it elsewhere.
+        """
+        return self.map.T_world_map
+
+    @property
+    def newest_frame(self) -> PosedFrame | None:
+        """The last fused frame, in the world; None for an empty map and a map from a file."""
+        return self.map.newest_frame
+
+    @property
+    def place_estimate(self) -> PlaceEstimate | None:
+        """Estimate of the robot's place in the loaded map while the search for it runs; None otherwise."""
+        return self.map.place_estimate
+
+    def save(self, path: str | Path) -> None:
+        """Write voxels, keyframes, objects and labelled cells to one file, atomically; fusion continues meanwhile.
+
+        User corrections are also written as labels, see :func:`~.live_map.labels_path`. Raises ``OSError`` when the
+        file cannot be written, and :class:`~embodied_perceptron.mapping.storage.MapChangedError` when another program
+        changed it since it was loaded or saved here.
+        """
+        self.map.save(path)
+
+    def load(
+        self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
+    ) -> str:
+        """Replace the map by a saved one; images are encoded again at the next perception.
+
+        Stamps that precede the newest of the map continue after it. Labelled cells of a network with other classes are
+        dropped.
+
+        Args:
+            path: the map file.
+            T_world_saved: (4, 4) pose of the saved world in the present one, rotated about the vertical only, when the
+                world has another origin (odometry starts anew with the robot).
+            find_place: find that pose from the next frames. They are fused once it is found; until then
+                ``T_world_saved`` holds and :attr:`place_estimate` reports the search.
+
+        Returns the reason why the place cannot be searched, "" otherwise. Raises ``MapFileError`` for a file that is no
+        map, ``OSError`` for an unreadable one, ``ValueError`` for an invalid pose; the map is then unchanged.
+        """
+        return self.map.load(path, T_world_saved, find_place=find_place)
+
+    def reset(self) -> None:
+        """Remove all voxels, keyframes, objects and cells."""
+        self.map.reset()
+
+    def forget_stamps(self, camera: str | None = None) -> None:
+        """Accept any stamp from one camera or all, after a clock was set or a recording loops; the map stays."""
+        self.map.forget_stamps(camera)
+
+    def statistics(self) -> VolumeStatistics:
+        """Size and history of the volume."""
+        return self.map.statistics()
+
+    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
+        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        return self.map.keyframe_poses()
+
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Apply corrected keyframe poses of a SLAM system; object ids stay. Blocks fusion, about 10 ms a keyframe.
+
+        Voxels and image features are recomputed from the retained keyframes at their new poses; no image is encoded
+        again. Voxels last seen before the oldest keyframe move rigidly with it, an object with the keyframe nearest in
+        time to its last sighting, labelled cells with the newest keyframe. Prediction and grid return with the next
+        perception.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) T_world_camera. Where two keyframes share a name (a recording that
+                loops), the newer one.
+
+        Returns the motions and the unknown names. Raises ``ValueError`` for a pose that is not rigid; the map is then
+        unchanged.
+        """
+        return self.map.correct_keyframes(poses)
+
+    def clear_box(self, box: NDArray[np.float64]) -> int:
+        """Remove voxels and objects inside the (9,) ``box``, in map coordinates; returns the number of voxels.
+
+        Prediction and grid return with the next perception.
+        """
+        return self.map.clear_box(box)
 
     # ------------------------------------------------------------------------ users, other detectors, accelerators
 
@@ -267,9 +405,9 @@ class Perceptron(MapOwner):
     def release_accelerator(self) -> None:
         """Give the memory of the accelerator back, after the perception in flight; the next one takes it again, and
         computes image features anew from the keyframes."""
-        if self._network is not None:
+        if self.inference is not None and self._window is not None:
             with self.map.scene_lock:
-                self._network.predictor.release()
+                self.inference.release(self._window)
 
     @property
     def devices(self) -> dict[str, str]:
@@ -280,11 +418,26 @@ class Perceptron(MapOwner):
     @property
     def device_faults(self) -> tuple[str, ...]:
         """What a device failed by, in words, since when the CPU does its work."""
-        faults = self.volume.fault, "" if self._network is None else self._network.predictor.fault
+        faults = self.volume.fault, "" if self.inference is None else self.inference.fault
         return tuple(fault for fault in faults if fault)
 
 
-def _forget(parts: Sequence[NetworkProposer | DetectionLift]) -> None:
-    """The map is another one."""
-    for part in parts:
-        part.forget()
+def _map_stages(
+    window: MapWindow | None, lift: DetectionLift | None, name_of: Callable[[str], str] | None
+) -> tuple[Stage, ...]:
+    """Stages from the boxes of a network, or from shapes (``window`` None), to those that update the object map.
+
+    A stage raises ``ValueError`` for scores of another certainty than it needs (:meth:`Detections.require`).
+    """
+    stages: list[Stage] = []
+    named = window is not None
+    if window is not None:
+        priors, keep = shipped_priors(), window.scores.keep
+        stages.append(
+            ("extents", lambda found, scene: refine_extents(found, scene.voxels, scene.floor_z_m, priors, keep))
+        )
+    if lift is not None:
+        stages.append(("lift", lambda found, scene: lift.with_evidence(found, scene, named)))
+    if name_of is not None:
+        stages.append(("classes", lambda found, _: joined_by_name(found, name_of)))
+    return tuple(stages)

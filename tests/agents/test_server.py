@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from embodied_perceptron.agents.source import MapSource, SceneUnavailableError
 from embodied_perceptron.agents.tools import TOOLS
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.mcp_command import TOKEN_VARIABLE
 from embodied_perceptron.apps.view_command import open_map
 from embodied_perceptron.perceptron import Perceptron

@@ -20,10 +20,9 @@ from support.small_recording import write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import cli, plugins, recording_commands
+from embodied_perceptron.apps import cli, command_line, network_commands, recording_commands
 from embodied_perceptron.apps.checks import Finding, Severity
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import first_word
+from embodied_perceptron.apps.command_line import CommandError, announce_slow_start
 
 RUN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
 
@@ -51,6 +50,9 @@ def good_plugin(app: typer.Typer) -> None:
 def half_plugin(app: typer.Typer) -> None:
     good_plugin(app)
     raise RuntimeError("no second half")
+
+
+DEV = Plugin("network", network_commands.register)
 
 
 def app(*plugins: Plugin) -> typer.Typer:
@@ -86,12 +88,12 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 def test_help_lists_the_commands_and_version_is_the_packages() -> None:
     result = RUN.invoke(app(), ["--help"])
     assert result.exit_code == 0
-    for name in ("replay", "doctor", "bench"):
+    for name in ("replay", "doctor"):
         assert name in result.output
     assert RUN.invoke(app(), ["--version"]).output.strip() == f"embodied-perceptron {__version__}"
 
 
-@pytest.mark.parametrize("command", ["replay", "doctor", "bench"])
+@pytest.mark.parametrize("command", ["replay", "doctor"])
 def test_every_command_has_help(command: str) -> None:
     result = RUN.invoke(app(), [command, "--help"])
     assert result.exit_code == 0
@@ -124,7 +126,7 @@ def test_whatever_takes_long_to_begin_says_so(
 
     monkeypatch.setattr(sys, "argv", ["embodied-perceptron", "--traceback", "train", "--steps", "3"])
     monkeypatch.setattr(cli, "build_app", lambda: run)
-    monkeypatch.setattr(cli, "first_word", partial(first_word, after_s=0.1))
+    monkeypatch.setattr(cli, "announce_slow_start", partial(announce_slow_start, after_s=0.1))
     streams = sys.stdout, sys.stderr
     with pytest.raises(SystemExit):
         cli.main()
@@ -141,6 +143,27 @@ def test_help_does_not_load_the_heavy_parts() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "former",
+    [
+        *("model", "compile", "bench", "results", "ablate", "fit-language", "map-error", "mission-score"),
+        *("mission-questions", "import-official", "simulate", "render-recording"),
+        *("weights add", "evaluate card", "evaluate continuous-detection"),
+    ],
+)
+def test_former_names_are_hidden(former: str) -> None:
+    *group, name = former.split()
+    assert not re.search(rf"│ {name} ", RUN.invoke(cli.build_app(), [*group, "--help"]).output)
+    assert RUN.invoke(cli.build_app(), [*group, name, "--help"]).exit_code == 0
+
+
+def test_a_former_name_prints_the_new_one() -> None:
+    result = RUN.invoke(app(DEV), ["model", "tiny", "--task", "detection"])
+    assert result.exit_code == 0
+    assert result.stderr == "`model` is now `dev model`; the old name goes in 0.4\n"
+    assert RUN.invoke(app(DEV), ["dev", "model", "tiny", "--task", "detection"]).stdout == result.stdout
 
 
 def test_a_plugin_adds_its_commands() -> None:
@@ -353,7 +376,7 @@ def test_replay_over_ros_is_the_ros_packages_job(monkeypatch: pytest.MonkeyPatch
 
     found: list[Plugin] = []
     monkeypatch.setattr(
-        plugins, "entry_points", lambda group: found if group == recording_commands.ROS_REPLAY_GROUP else []
+        command_line, "entry_points", lambda group: found if group == recording_commands.ROS_REPLAY_GROUP else []
     )
     arguments = ["replay", "bag", "--ros", "--out", "out", "--rate", "2", "--max-frames", "9"]
     assert "needs the ROS package" in str(RUN.invoke(app(), arguments).exception)
@@ -400,7 +423,7 @@ def test_doctor_on_a_live_system_is_the_ros_packages_job(monkeypatch: pytest.Mon
     def look(duration_s: float, namespace: str | None) -> list[Finding]:
         return [Finding("tf", Severity.ERROR, f"{namespace}: no transforms in {duration_s:g} s", "publish them")]
 
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [Plugin("ros", look)])
+    monkeypatch.setattr(command_line, "entry_points", lambda group: [Plugin("ros", look)])
     result = RUN.invoke(app(), ["doctor", "--live", "--duration", "3", "--namespace", "robot1"])
     assert result.exit_code == 1
     assert "robot1: no transforms in 3 s" in result.output
@@ -420,18 +443,18 @@ def benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_bench_lists_and_runs_by_name(benchmarks: Path) -> None:
-    listed = RUN.invoke(app(), ["bench"])
+    listed = RUN.invoke(app(DEV), ["dev", "bench"])
     assert "quick  Measures nothing." in listed.output
     assert "_helper" not in listed.output
-    assert RUN.invoke(app(), ["bench", "quick"]).exit_code == 0
+    assert RUN.invoke(app(DEV), ["dev", "bench", "quick"]).exit_code == 0
     assert Path("ran").exists()
-    unknown = RUN.invoke(app(), ["bench", "quicker"])
+    unknown = RUN.invoke(app(DEV), ["dev", "bench", "quicker"])
     assert "unknown benchmark quicker; there are: broken, quick, told" in str(unknown.exception)
-    failed = RUN.invoke(app(), ["bench", "--all", "--quick"])
+    failed = RUN.invoke(app(DEV), ["dev", "bench", "--all", "--quick"])
     assert "1 of 3 benchmarks failed: broken (exit code 4)" in str(failed.exception)
     assert Path("told").read_text() == "--quick"  # those behind the broken one ran too
 
 
 def test_bench_outside_of_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_commands, "benchmarks_folder", lambda: None)
-    assert "part of the source tree" in str(RUN.invoke(app(), ["bench"]).exception)
+    monkeypatch.setattr(network_commands, "benchmarks_folder", lambda: None)
+    assert "part of the source tree" in str(RUN.invoke(app(DEV), ["dev", "bench"]).exception)

@@ -11,7 +11,7 @@ from support.small_recording import write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import cli
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 
 RUN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
 

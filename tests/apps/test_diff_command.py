@@ -10,7 +10,7 @@ from support.online_world import BOXES, config, walk
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.perceptron import Perceptron
 
 

@@ -12,7 +12,7 @@ from support.online_world import config, walk
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz, read_ply
 from embodied_perceptron.recordings.coco_annotations import MIN_PIXELS, visible_objects

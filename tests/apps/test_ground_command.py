@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.language.scene_file import answer_file, detected_scene
 
 

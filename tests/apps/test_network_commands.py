@@ -56,7 +56,7 @@ def test_cells_follow_from_strides(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_printed_totals_are_those_of_the_network(app: typer.Typer, preset: str) -> None:
-    result = CliRunner().invoke(app, ["model", preset, "--task", "detection"], env=WIDE)
+    result = CliRunner().invoke(app, ["dev", "model", preset, "--task", "detection"], env=WIDE)
     assert result.exit_code == 0
     with torch.device("meta"):
         network = PerceptionNetwork(network_config(preset, "detection"))
@@ -70,7 +70,11 @@ def test_tiny_is_small_enough_to_ship() -> None:
 
 
 def test_unknown_names_are_usage_errors(app: typer.Typer) -> None:
-    for arguments in (["model", "huge"], ["model", "tiny", "--task", "cooking"], ["model", "tiny", "--classes", "0"]):
+    for arguments in (
+        ["dev", "model", "huge"],
+        ["dev", "model", "tiny", "--task", "cooking"],
+        ["dev", "model", "tiny", "--classes", "0"],
+    ):
         assert CliRunner().invoke(app, arguments).exit_code == 2
 
 
@@ -113,7 +117,7 @@ def test_import_from_a_file(tmp_path: Path, app: typer.Typer) -> None:
     state["data_preprocessor.mean"] = torch.ones(3)
     torch.save({"state_dict": state, "meta": {"epoch": 12}}, tmp_path / "released.pth")
     out = tmp_path / "w.safetensors"
-    arguments = ["import-official", str(tmp_path / "released.pth"), "--task", "detection", "--out", str(out)]
+    arguments = ["dev", "import-official", str(tmp_path / "released.pth"), "--task", "detection", "--out", str(out)]
     result = CliRunner().invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
     assert "1 keys of released.pth were not used" in result.output
@@ -134,9 +138,9 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path, app: typer.Ty
         ("grounding.pth", "no key of this state dict belongs to a detection model"),
         ("part.pth", "detection.classify.bias is (1, 18), the network has (1, 284)"),
     ):
-        arguments = ["import-official", str(tmp_path / name), "--task", "detection", "--out", str(out)]
+        arguments = ["dev", "import-official", str(tmp_path / name), "--task", "detection", "--out", str(out)]
         result = CliRunner().invoke(app, arguments, env=WIDE)
         assert result.exit_code == 2
         assert words in result.output
         assert not out.exists()
-    assert CliRunner().invoke(app, ["import-official", "nowhere.pth", "--task", "detection"]).exit_code == 2
+    assert CliRunner().invoke(app, ["dev", "import-official", "nowhere.pth", "--task", "detection"]).exit_code == 2

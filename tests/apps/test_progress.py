@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from embodied_perceptron.apps import progress
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps import command_line
+from embodied_perceptron.apps.command_line import TaskProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_line_comes_at_once_and_then_on_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while nothing is reported: what lasts is silent for long."""
-    monkeypatch.setattr(progress, "_EVERY_S", 0.05)
+    monkeypatch.setattr(command_line, "_PROGRESS_PERIOD_S", 0.05)
     out = io.StringIO()
     with TaskProgress("looking at [a] map", Console(file=out)) as shown:
         assert out.getvalue() == "looking at [a] map ...\n"
@@ -57,7 +57,7 @@ def test_no_command_has_a_bar_of_its_own() -> None:
             imports = {n.module for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)}
             if (
                 "rich.progress" in imports
-                and path.parts[-2:] != ("apps", "progress.py")
+                and path.parts[-2:] != ("apps", "command_line.py")
                 and path.name not in by_themselves
             ):
                 found.append(path)
@@ -69,18 +69,18 @@ def test_no_command_has_a_bar_of_its_own() -> None:
     [
         "replay . --out OUT",
         "doctor .",
-        "compile",
+        "dev compile",
         "describe .",
         "view .",
         "ground --scene-file FILE --out OUT/a.json",
-        "render-recording --out OUT",
+        "generate --drive --out OUT",
         "generate --out OUT",
         "inspect .",
         "inspect --compare .",
         "export-bag . --out OUT",
         "learn --from . --out learned.safetensors",
         "train --task multi --data . --out OUT",
-        "ablate --data . --val . --out OUT",
+        "dev ablate --data . --val . --out OUT",
         "label labels.json --map .",
         "evaluate recording --recording . --out OUT",
         "evaluate all --data . --out OUT",
@@ -96,13 +96,13 @@ def test_a_command_says_what_it_does_before_it_loads_what_takes_long(words: str,
     words = words.replace("OUT", str(tmp_path / "out")).replace("FILE", str(tmp_path / "file.json"))
     code = """
 import sys
-from embodied_perceptron.apps import progress
+from embodied_perceptron.apps import command_line
 def enter(self):
     print([name for name in ("torch", "numba", "cv2", "rosbags") if name in sys.modules])
     sys.stdout.flush()
     import os
     os._exit(0)
-progress.TaskProgress.__enter__ = enter
+command_line.TaskProgress.__enter__ = enter
 from embodied_perceptron.apps.cli import build_app
 build_app()(sys.argv[1:])
 """

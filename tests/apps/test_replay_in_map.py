@@ -11,7 +11,7 @@ from support.textured_rooms import K, TexturedRoom, level_pose, random_room
 from typer.testing import CliRunner, Result
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError
 from embodied_perceptron.recordings.artifacts import read_objects_json
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron.sensors.poses import NS_PER_S

@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps import detector_commands
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.onnx_graph import ConversionError
 from embodied_perceptron.apps.tfjs import graph_to_onnx
 

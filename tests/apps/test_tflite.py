@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.apps import detector_commands
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.onnx_graph import ConversionError
 from embodied_perceptron.apps.tflite import tflite_to_onnx
 

@@ -9,7 +9,7 @@ from support.online_world import config, walk
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.view_command import open_map, serve_map
 from embodied_perceptron.mapping.storage import MapFileError
 from embodied_perceptron.perceptron import Perceptron

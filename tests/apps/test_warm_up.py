@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps import recording_commands
+from embodied_perceptron.apps import network_commands
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import ExistenceConfig, ObjectsConfig, PerceptronConfig, TrackingConfig
 
@@ -36,8 +36,8 @@ def test_the_command_tells_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[object] = []
     monkeypatch.setattr("embodied_perceptron.apps.warm_up.compile_kernels", asked.append)
     app = typer.Typer()
-    recording_commands.register(app)
-    result = CliRunner().invoke(app, ["compile"])
+    network_commands.register(app)
+    result = CliRunner().invoke(app, ["dev", "compile"])
     assert result.exit_code == 0, result.output
     assert "kernels are compiled" in result.output
     assert len(asked) == 1
@@ -74,7 +74,7 @@ def test_whether_everything_is_compiled_can_be_asked(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_what_it_compiles_is_there_for_the_next_process(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "compile"]
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "dev", "compile"]
 
     def kept() -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}

@@ -54,7 +54,7 @@ def views(*lifted, look=(0.4, 0.1, 0.79)):
 
 def silent(candidate):
     """Detector -> its silent views of any size."""
-    return {source: sum(views) for source, views in candidate.silent.items()}
+    return {source: sum(views) for source, views in candidate.missed.items()}
 
 
 def only(candidates):
@@ -65,7 +65,7 @@ def only(candidates):
 def test_what_was_said_and_what_was_not_is_counted():
     some = views([detection(score=0.5)], [detection(score=0.7, seed=1)], [], [detection(score=0.3, seed=2)], [])
     cup = only(find_candidates(some))
-    assert cup.said == {"any": {"cup": (3, 0.7)}}
+    assert cup.reported == {"any": {"cup": (3, 0.7)}}
     assert silent(cup) == {"any": 2}
     assert cup.views == 3
     np.testing.assert_allclose(cup.box[:3], CUP_BOX[:3], atol=0.01)
@@ -75,7 +75,7 @@ def test_each_detector_is_counted_for_itself():
     one, two = views([detection(score=0.5)], []), views([detection(score=0.6, label="bowl")], [])
     of_two = [LiftedView("other", v.key, v.frame, v.T_world_camera, v.lifted) for v in two]
     cup = only(find_candidates([*one, *of_two]))
-    assert cup.said == {"any": {"cup": (1, 0.5)}, "other": {"bowl": (1, 0.6)}}
+    assert cup.reported == {"any": {"cup": (1, 0.5)}, "other": {"bowl": (1, 0.6)}}
     assert silent(cup) == {"any": 1, "other": 1}
 
 
@@ -114,7 +114,7 @@ def test_the_order_of_views_does_not_matter():
     expected = None
     for order in permutations(range(4)):
         found = find_candidates([some[i] for i in order])
-        values = [(c.said, c.silent, np.round(c.box, 6).tolist()) for c in found]
+        values = [(c.reported, c.missed, np.round(c.box, 6).tolist()) for c in found]
         expected = values if expected is None else expected
         assert values == expected
     assert [list(v[0]["any"]) for v in expected] == [["cup"], ["chair"]]
@@ -131,7 +131,7 @@ def test_a_cup_is_no_part_of_its_table():
     top = np.stack([rng.uniform(0.2, 1.0, 900), rng.uniform(-0.7, 0.7, 900), rng.uniform(0.72, 0.74, 900)], axis=1)
     table = LiftedDetection("table", 0.8, top, box_along(top, 0.0), True, 90.0, 1, 0.0)
     found = find_candidates(views([table, detection(score=0.81)], [table, detection(score=0.82, seed=1)]))
-    assert sorted(name for c in found for name in c.said["any"]) == ["cup", "table"]
+    assert sorted(name for c in found for name in c.reported["any"]) == ["cup", "table"]
 
 
 def test_what_left_the_map_does_not_count():
@@ -241,9 +241,9 @@ def test_what_is_remembered_of_the_last_call_is_what_is_found_anew():
             T[:3, 3] += 5.0
             some[0] = LiftedView("any", 0, some[0].frame, T, [])
         for known, anew in zip(find_candidates(some, cache=cache), find_candidates(some), strict=True):
-            assert (known.said, known.silent, known.whole, known.members) == (
-                anew.said,
-                anew.silent,
+            assert (known.reported, known.missed, known.whole, known.members) == (
+                anew.reported,
+                anew.missed,
                 anew.whole,
                 anew.members,
             )

@@ -1,4 +1,4 @@
-"""Many witnesses of one room, one judgement."""
+"""Fusion of the network with several detectors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from support.lift_world import tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView
-from embodied_perceptron.detection2d.fusion import LiftedThing, Surroundings, find_places, surface_in
+from embodied_perceptron.detection2d.fusion import FusionContext, LiftedObject, find_hypotheses, surface_in
 from embodied_perceptron.detection2d.fusion import fuse as fuse_places
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
 from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.inference.class_priors import shipped_priors
-from embodied_perceptron.inference.posterior import shipped_witnesses
+from embodied_perceptron.inference.posterior import shipped_detector_model
 from embodied_perceptron.results import UNNAMED, Certainty, Detections
 
 PRIORS = shipped_priors()
-MODEL = shipped_witnesses()
+MODEL = shipped_detector_model()
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 FAR = [3.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 TABLE = [0.6, 0.0, 0.72, 1.4, 0.8, 0.08, np.pi / 2, 0, 0]
@@ -38,17 +38,17 @@ def found(*things):
 def thing(box, label, views=3, score=0.8, trusted=False, silent=0):
     points = np.asarray(box[:3]) + np.random.default_rng(0).uniform(-0.5, 0.5, (60, 3)) * box[3:6]
     said = {"any": {label: (views, score)}}
-    return LiftedThing(
+    return LiftedObject(
         Candidate(points, np.array(box), said, {"any": (0, silent, 0)}), np.array(box, float), trusted, label
     )
 
 
 def around(views=(), snapshot=MAP, vocabulary=VOCABULARY):
-    return Surroundings(views, {"any": vocabulary}, snapshot, 0.0, PRIORS)
+    return FusionContext(views, {"any": vocabulary}, snapshot, 0.0, PRIORS)
 
 
 def fuse(network, things, surroundings, model=MODEL, **options):
-    return fuse_places(network, things, find_places(network, things, surroundings), model, **options)
+    return fuse_places(network, things, find_hypotheses(network, things, surroundings), model, **options)
 
 
 def judged(network, things, **options):
@@ -60,7 +60,7 @@ def moved(box, dx=0.0):
     return [box[0] + dx, *box[1:]]
 
 
-def silent_views(*said, count=8):
+def missed_views(*said, count=8):
     """Views around the room's table; ``said`` stands in each."""
     frames, _ = tour(count)
     return [LiftedView("any", i, f.frame, f.T_world_camera, list(said)) for i, f in enumerate(frames)]
@@ -110,24 +110,24 @@ def test_other_things_stay_as_they_are():
     assert ("chair", 0.4, FAR) in fused
     cup = [0.0, 0.0, 0.95, 0.08, 0.08, 0.1, 0, 0, 0]
     table = [0.0, 0.0, 0.45, 1.5, 0.9, 1.0, 0, 0, 0]  # the cup lies within its box
-    places = find_places(found((table, 0.4, "table")), [thing(cup, "cup")], around())
-    assert [(len(p.rows), p.things) for p in places] == [(1, ()), (0, (0,))]
+    places = find_hypotheses(found((table, 0.4, "table")), [thing(cup, "cup")], around())
+    assert [(len(p.rows), p.lifted) for p in places] == [(1, ()), (0, (0,))]
 
 
 def test_names_of_one_thing_are_one_place():
     network = found((CHAIR, 0.5, "chair"), (moved(CHAIR, 0.05), 0.2, "stool"), (FAR, 0.6, "bin"))
-    places = find_places(network, [thing(CHAIR, "chair")], around())
+    places = find_hypotheses(network, [thing(CHAIR, "chair")], around())
     assert sorted(tuple(p.rows.tolist()) for p in places) == [(0, 1), (2,)]
 
 
 def test_silence_in_full_view_speaks_against_names_that_the_detector_knows():
     network = found((TABLE, 0.5, "bed"))
-    said = fuse(network, [], around(silent_views()), MODEL)
+    said = fuse(network, [], around(missed_views()), MODEL)
     assert said.scores[said.labels.index("bed")] < 0.5
-    unknown = fuse(found((TABLE, 0.5, "counter")), [], around(silent_views()), MODEL)
+    unknown = fuse(found((TABLE, 0.5, "counter")), [], around(missed_views()), MODEL)
     assert unknown.labels == ("counter",)
     assert unknown.scores[0] == pytest.approx(0.5, abs=0.02)
-    few = fuse(network, [], around(silent_views(count=2)), MODEL)
+    few = fuse(network, [], around(missed_views(count=2)), MODEL)
     assert said.scores[said.labels.index("bed")] < few.scores[few.labels.index("bed")]
 
 
@@ -140,7 +140,7 @@ COUNTER = found(  # one thing under several names, of which there is less room i
 
 
 def test_silence_about_names_that_the_detector_does_not_know_changes_nothing():
-    fused = fuse(COUNTER, [], around(silent_views()), MODEL)
+    fused = fuse(COUNTER, [], around(missed_views()), MODEL)
     assert (fused.labels, fused.scores.tolist()) == (COUNTER.labels, COUNTER.scores.tolist())
     np.testing.assert_array_equal(fused.boxes, COUNTER.boxes)
     assert fused.posteriors == COUNTER.posteriors
@@ -164,13 +164,13 @@ def test_one_word_ends_the_silence():
     points = np.array([0.6, 0.0, 0.72]) + np.random.default_rng(0).uniform(-0.3, 0.3, (50, 3)) * [1, 1, 0.05]
     bed = LiftedDetection("bed", 0.4, points, box_along(points, 0.0), False, 60.0, 0, 0.0)
     network = found((TABLE, 0.5, "bed"))
-    assert fuse(network, [], around(silent_views(bed)), MODEL).scores.tolist() == [0.5]
+    assert fuse(network, [], around(missed_views(bed)), MODEL).scores.tolist() == [0.5]
 
 
 def test_what_nobody_could_see_stays_to_the_bit():
     network = found((FAR, 0.5, "bed"), (CHAIR, 0.31, "bin"))
     behind = snapshot_of(box_surface((3.0, 0.0, 0.45), (0.5, 0.5, 0.9)))  # behind the wall
-    for views in (silent_views(), []):
+    for views in (missed_views(), []):
         fused = fuse(network, [], around(views, behind), MODEL)
         assert (fused.labels, fused.scores.tolist()) == (network.labels, network.scores.tolist())
         np.testing.assert_array_equal(fused.boxes, network.boxes)

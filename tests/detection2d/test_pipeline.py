@@ -66,11 +66,11 @@ def iou(a, b):
 
 def test_what_was_judged_already_is_not_judged_otherwise(perfectly):
     lift = perfectly[0].lift
-    alone = [place for place in lift.places if place.prior is None]
+    alone = [place for place in lift.hypotheses if place.prior is None]
     assert alone
     for place in alone:
         assert place.posterior is not None
-        anew = lift.witnesses.posterior(None, place.evidence, place.plausibility)
+        anew = lift.detector_model.posterior(None, place.evidence, place.plausibility)
         assert place.posterior == pytest.approx(anew)
 
 
@@ -176,8 +176,8 @@ def test_things_that_are_kept_are_as_if_completed_now(seen, monkeypatch):
         perceptron.integrate(posed)
         completed.clear()
         perceptron.perceive()
-        kept += len(lift.things) - len(completed)
-        for thing in lift.things:
+        kept += len(lift.lifted_objects) - len(completed)
+        for thing in lift.lifted_objects:
             now = complete(thing.candidate, lift.floor_z_m, list(map(lift.found_in, lift.views)), lift._vocabularies())
             assert (thing.label, thing.probability, thing.trusted) == (now.label, now.probability, now.trusted)
             np.testing.assert_array_equal(thing.box, now.box)

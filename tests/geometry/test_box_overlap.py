@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from support.golden import GOLDEN
@@ -26,6 +26,12 @@ size = st.floats(0.01, 2.0)
 # right angles produce coplanar faces and shared edges: as likely as anything else
 angle = st.one_of(st.floats(-math.pi, math.pi), st.sampled_from([0.0, math.pi / 2, -math.pi / 2, math.pi]))
 box = st.tuples(coordinate, coordinate, coordinate, size, size, size, angle, angle, angle)
+
+
+H = math.pi / 2
+# a plate and a panel, equal but for a yaw that a turn makes a tilt, whose cosine is 1.0
+PLATE = (0.0, 0.0, 0.0, 0.5, 1.0, 0.25)
+PANEL = (0.0, 0.0, 0.0, 1.0, 2.0, 0.01)
 
 
 def as_box(values: tuple[float, ...]) -> torch.Tensor:
@@ -122,9 +128,13 @@ def test_iou_is_symmetric_bounded_and_equal_to_its_twin(p: tuple[float, ...], q:
 
 @PROFILE
 @given(box, box, st.tuples(coordinate, coordinate, coordinate), st.tuples(angle, angle, angle), st.floats(0.1, 10.0))
+@example((*PLATE, 0.0, 0.0, H), (*PLATE, 5.3e-10, 0.0, H), (0.0, 0.0, 0.0), (-H, -H, -H), 1.0)
+@example((*PANEL, 0.0, 0.0, H), (*PANEL, 1e-8, 0.0, H), (0.0, 0.0, 0.0), (-H, -H, -H), 1.0)
 def test_iou_does_not_see_motion_scale_or_mirror(
     p: tuple[float, ...], q: tuple[float, ...], shift: tuple[float, ...], turn: tuple[float, ...], factor: float
 ) -> None:
+    # A box that moves has its rotation rounded to about 2e-15 and its centre to 2e-15 m. A rotation by t changes an IoU
+    # by up to t * longest / shortest size = 200 t, a shift by d by up to 2 d / shortest size = 200 d: together 1e-12.
     a, b = as_box(p), as_box(q)
     iou = bx.box_iou(a, b).item()
     T = make_transform(Rotation.from_euler("xyz", turn).as_matrix(), 10 * np.array(shift))

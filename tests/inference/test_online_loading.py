@@ -18,7 +18,7 @@ from embodied_perceptron.inference.loading import (
     save_network,
 )
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.grounder import Grounder
+from embodied_perceptron.language.query import sentence_reader
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import WeightsError
 from embodied_perceptron.weights.checkpoint import CheckpointError
@@ -144,14 +144,11 @@ def test_language_is_prepared_where_sentences_are_read(task):
     assert makings == [1, 1]
 
 
-def test_the_reader_of_sentences_is_prepared_unless_the_grammar_reads(monkeypatch):
-    """A robot's first sentence does not wait for ninety megabytes."""
-    made = []
-    monkeypatch.setattr("embodied_perceptron.language.learned.reading.sentence_reader", lambda: made.append(1))
-    Grounder(reader="grammar").prepare()
-    assert made == []
+def test_the_reader_of_sentences_is_prepared():
+    """The robot's first sentence does not wait for ninety megabytes of weights."""
+    sentence_reader.cache_clear()
     Perceptron().prepare_language()
-    assert made == [1]
+    assert sentence_reader.cache_info().currsize == 1
 
 
 def test_images_through_onnx_runtime_are_the_same(weights):

@@ -1,4 +1,4 @@
-"""One posterior from many witnesses: by hand, and what it promises holds."""
+"""The posterior over detectors: by hand, and its guarantees."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from embodied_perceptron.inference.posterior import (
     ANY_DETECTOR,
     FEATURES,
     DetectorConfusions,
+    DetectorModel,
     Evidence,
-    WitnessModel,
+    detector_model_json,
     log_weights,
-    read_witnesses,
-    shipped_witnesses,
-    witnesses_json,
+    read_detector_model,
+    shipped_detector_model,
 )
 from embodied_perceptron.results import UNNAMED
 
 COUNTED = DetectorConfusions(
     things={"chair": 40, "couch": 20},
-    said={"chair": {"chair": 30, "couch": 6}},
+    reported={"chair": {"chair": 30, "couch": 6}},
     views={"chair": ((0, 0), (80, 60), (0, 0))},
 )
 VOCABULARY = frozenset({"chair", "tv"})
@@ -34,7 +34,7 @@ PRIOR = {"chair": 0.5, UNNAMED: 0.2}
 
 
 def model(**weights):
-    return WitnessModel(dict.fromkeys(FEATURES, 0.0) | weights, {ANY_DETECTOR: COUNTED})
+    return DetectorModel(dict.fromkeys(FEATURES, 0.0) | weights, {ANY_DETECTOR: COUNTED})
 
 
 def said(name, views=1, score=0.5, silent=0):
@@ -45,9 +45,9 @@ def silence(views):
     return Evidence("any", {}, (0, views, 0), VOCABULARY)
 
 
-def test_without_witnesses_the_network_is_believed():
-    assert shipped_witnesses().posterior(PRIOR, [], {}) == PRIOR
-    assert shipped_witnesses().posterior(PRIOR, [silence(0)], {}) == PRIOR
+def test_without_detectors_the_prior_stays():
+    assert shipped_detector_model().posterior(PRIOR, [], {}) == PRIOR
+    assert shipped_detector_model().posterior(PRIOR, [silence(0)], {}) == PRIOR
 
 
 def test_evidence_multiplies_odds_by_hand():
@@ -70,8 +70,8 @@ def test_silence_counts_for_known_names_alone_and_not_for_ever():
     by_hand = model(silence=1.0)
     once = by_hand.posterior(PRIOR, [silence(1)], {})
     odds = once["chair"] / once[UNNAMED] / (0.5 / 0.2)
-    assert odds == pytest.approx(math.exp(COUNTED.log_silence("chair", (0, 1, 0))))
-    assert COUNTED.log_silence("chair", (0, 1, 0)) < math.log(0.5)
+    assert odds == pytest.approx(math.exp(COUNTED.log_missed("chair", (0, 1, 0))))
+    assert COUNTED.log_missed("chair", (0, 1, 0)) < math.log(0.5)
     assert by_hand.posterior(PRIOR, [silence(6)], {}) == by_hand.posterior(PRIOR, [silence(60)], {})
     lamp = {"lamp": 0.5, UNNAMED: 0.2}
     assert by_hand.posterior(lamp, [silence(9)], {}) == pytest.approx(lamp)
@@ -80,16 +80,16 @@ def test_silence_counts_for_known_names_alone_and_not_for_ever():
 def test_silence_counts_by_how_well_things_of_that_size_are_seen():
     counted = DetectorConfusions(
         things={"chair": 40, "cup": 20},
-        said={"chair": {"chair": 30}},
+        reported={"chair": {"chair": 30}},
         views={"chair": ((100, 10), (100, 50), (100, 90)), "cup": ((60, 3), (40, 8), (0, 0))},
     )
-    small, medium, large = (counted.log_silence("chair", size) for size in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+    small, medium, large = (counted.log_missed("chair", size) for size in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
     assert small == pytest.approx(math.log(0.9 / 0.99), abs=0.02)
     assert large == pytest.approx(math.log(0.1 / 0.99), abs=0.3)
     assert large < medium < small < 0.0
-    assert counted.log_silence("chair", (2, 1, 0)) == pytest.approx(2 * small + medium)
-    assert counted.log_silence("cup", (0, 0, 1)) > large  # cups are said seldom, large ones too, of which none was seen
-    assert counted.log_silence("chair", (0, 0, 0)) == 0.0
+    assert counted.log_missed("chair", (2, 1, 0)) == pytest.approx(2 * small + medium)
+    assert counted.log_missed("cup", (0, 0, 1)) > large  # cups are said seldom, large ones too, of which none was seen
+    assert counted.log_missed("chair", (0, 0, 0)) == 0.0
 
 
 def test_a_name_that_no_box_of_the_network_says_has_its_nameless_part():
@@ -116,7 +116,7 @@ def test_on_photographs_a_name_of_one_view_is_as_sure_as_its_score():
 
 
 def test_on_photographs_views_that_agree_make_a_name_surer_and_those_that_do_not_do_not():
-    shipped = shipped_witnesses().on_photographs()
+    shipped = shipped_detector_model().on_photographs()
 
     def share(*evidence):
         found = shipped.posterior({UNNAMED: 0.8}, evidence, {}, can_name=False)
@@ -140,7 +140,7 @@ def test_rendered_pictures_are_worth_what_was_measured():
 
 
 def test_two_detectors_say_more_than_one():
-    shipped = shipped_witnesses()
+    shipped = shipped_detector_model()
     one = shipped.posterior(None, [said("chair", 3, 0.7)], {})
     both = shipped.posterior(None, [said("chair", 3, 0.7), dataclasses.replace(said("chair", 3, 0.7), source="x")], {})
     assert both["chair"] > one["chair"]
@@ -149,7 +149,7 @@ def test_two_detectors_say_more_than_one():
 @pytest.mark.parametrize("seed", range(3))
 def test_nobody_takes_away_what_another_found_without_evidence_of_absence(seed):
     """Whatever is said of a place, its existence does not fall; silence alone lowers it, and by its measure."""
-    rng, shipped = np.random.default_rng(seed), shipped_witnesses()
+    rng, shipped = np.random.default_rng(seed), shipped_detector_model()
     for _ in range(200):
         exists, share = rng.uniform(0.05, 0.95), rng.uniform()
         prior = {"chair": exists * share, UNNAMED: exists * (1 - share)}
@@ -159,7 +159,7 @@ def test_nobody_takes_away_what_another_found_without_evidence_of_absence(seed):
 
 
 def test_the_shipped_model_is_one_of_likelihoods_that_were_measured():
-    shipped = shipped_witnesses()
+    shipped = shipped_detector_model()
     assert all(shipped.weights[name] >= 0 for name in ("views", "score", "confusion", "silence", "plausible"))
     assert set(shipped.detectors) > {ANY_DETECTOR}
     for confusions in shipped.detectors.values():
@@ -168,17 +168,17 @@ def test_the_shipped_model_is_one_of_likelihoods_that_were_measured():
 
 
 def test_files_come_back_and_others_are_refused():
-    shipped = shipped_witnesses()
-    again = read_witnesses(witnesses_json(shipped, "a command", {}))
+    shipped = shipped_detector_model()
+    again = read_detector_model(detector_model_json(shipped, "a command", {}))
     assert again.detectors == shipped.detectors
     assert again.weights == pytest.approx(shipped.weights, abs=1e-3)
     for text in ("", "[]", "{}", json.dumps({"weights": {}, "detectors": {}})):
-        with pytest.raises(ValueError, match="witnesses"):
-            read_witnesses(text)
+        with pytest.raises(ValueError, match="detector model"):
+            read_detector_model(text)
     with pytest.raises(ValueError, match="finite weights"):
         model(thing=math.nan)
     with pytest.raises(ValueError, match="called 'any'"):
-        WitnessModel(dict.fromkeys(FEATURES, 0.0), {})
+        DetectorModel(dict.fromkeys(FEATURES, 0.0), {})
 
 
 def test_log_weights_are_as_by_hand_also_of_states_that_do_not_exist():

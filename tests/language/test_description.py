@@ -53,8 +53,8 @@ def test_order_of_the_objects_does_not_matter():
 
 def test_only_things_with_a_common_footprint_are_compared(monkeypatch):
     sizes = []
-    decide = description.on
-    monkeypatch.setattr(description, "on", lambda pairs: sizes.append(int(np.prod(pairs.shape))) or decide(pairs))
+    decide = description.is_on
+    monkeypatch.setattr(description, "is_on", lambda pairs: sizes.append(int(np.prod(pairs.shape))) or decide(pairs))
     tables = [thing(2 * i, "table", (3.0 * (i % 20), 3.0 * (i // 20), 0.37), (1.6, 0.8, 0.74)) for i in range(1, 400)]
     cups = [thing(o.id + 1, "cup", (*o.box[:2], 0.79), (0.08, 0.08, 0.1)) for o in tables]
     assert decide_relations([*tables, *cups]) == tuple(Fact(o.id, "on", o.id - 1) for o in cups)

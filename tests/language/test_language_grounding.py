@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from support.language_scenes import camera, living_room, moved, moved_pose, thing
 
 from embodied_perceptron.language import query as query_module
-from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.answer import Grounder, ground_objects
 from embodied_perceptron.language.colors import color_scores
-from embodied_perceptron.language.facing import front_probabilities
-from embodied_perceptron.language.grounder import Grounder
-from embodied_perceptron.language.learned.reading import read_meaning
-from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, Query
-from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, Query, read_meaning
+from embodied_perceptron.language.relations import SceneGeometry, front_probabilities
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, SceneObject
 from embodied_perceptron.scene.published_scene import PublishedScene

@@ -7,10 +7,9 @@ import pytest
 from support.language_scenes import camera
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language import likelihood, relations, scoring
+from embodied_perceptron.language import relations, scoring
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.facing import side_features
-from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer
+from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, side_features
 from embodied_perceptron.results import SceneObject
 
 NAMES = ("chair", "table", "lamp", "cup", "shelf", "book", "plant", "window", "door", "couch", "picture", "wall")
@@ -108,13 +107,13 @@ def test_nothing_beyond_its_reach_scores(relation, viewer):
     np.testing.assert_allclose(pairs.best(scores), dense, atol=least)
 
 
-@pytest.mark.parametrize("relation", sorted(likelihood.HOLDS))
+@pytest.mark.parametrize("relation", sorted(relations.LIKELIHOODS))
 def test_nothing_beyond_reach_holds(relation):
     objects, _ = home(4, 80, 60.0)
     p = SceneGeometry(np.stack([o.box for o in objects])).every
-    beyond = np.maximum(p._gap(0), p._gap(1)) > likelihood.REACH_M[relation]
+    beyond = np.maximum(p._gap(0), p._gap(1)) > relations.LIKELIHOOD_REACH_M[relation]
     assert beyond.sum() > 100
-    assert likelihood.HOLDS[relation](p)[beyond].max() < 0.02
+    assert relations.LIKELIHOODS[relation](p)[beyond].max() < 0.02
 
 
 @pytest.mark.parametrize("reach_m", [0.0, 0.75, 5.05])

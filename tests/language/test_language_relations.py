@@ -7,13 +7,13 @@ import pytest
 from support.language_scenes import camera
 
 from embodied_perceptron.geometry.boxes import box_rotations, rotations
-from embodied_perceptron.language.facing import front_probabilities
 from embodied_perceptron.language.relations import (
     PAIR_RELATIONS,
     Pairs,
     SceneGeometry,
     Viewer,
     between,
+    front_probabilities,
     main_direction,
     viewer_of,
 )

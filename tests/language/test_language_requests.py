@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.language_scenes import camera, living_room, thing
 
-from embodied_perceptron.language import likelihood, wording
+from embodied_perceptron.language import relations
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.colors import color_names, color_scores
-from embodied_perceptron.language.learned.reading import read_meaning
 from embodied_perceptron.language.lexicon import split_words
+from embodied_perceptron.language.query import edits, meant_by, other_language, read_meaning
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
 from embodied_perceptron.language.scene_file import answer_file
-from embodied_perceptron.language.wording import edits, english_words, meant_by, other_language
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
@@ -198,7 +197,7 @@ def test_likelihoods_fall_with_distance():
         values = []
         for gap in (0.1, 0.8, 1.6, 2.4, 4.0):
             boxes = np.array([[1 + gap, 0, 0.5, 1, 1, 1, 0, 0, 0], [0, 0, 0.5, 1, 1, 1, 0, 0, 0]], dtype=float)
-            values.append(likelihood.HOLDS[name](SceneGeometry(boxes).every)[0, 1])
+            values.append(relations.LIKELIHOODS[name](SceneGeometry(boxes).every)[0, 1])
         assert values == sorted(values, reverse=True), name
         assert values[-1] < 0.01
         assert min(values) >= 0
@@ -211,12 +210,12 @@ def test_the_askers_own_place():
     )
     g = SceneGeometry(boxes, viewer=viewer_of(camera((0, 0, 1.0), (0, 5, 1.0))))
     for name, row in (("ahead-of-me", 0), ("behind-me", 1), ("left-of-me", 2)):
-        found = likelihood.from_viewer(g, name)
+        found = relations.from_viewer(g, name)
         assert found.argmax() == row
         assert found[row] > 0.9
         assert np.delete(found, row).max() < 0.5
-    np.testing.assert_allclose(likelihood.viewer_distance(g), [2.5, 2.5, 2.5], atol=1e-9)
-    assert np.isnan(likelihood.from_viewer(SceneGeometry(boxes), "behind-me")).all()
+    np.testing.assert_allclose(relations.viewer_distance(g), [2.5, 2.5, 2.5], atol=1e-9)
+    assert np.isnan(relations.from_viewer(SceneGeometry(boxes), "behind-me")).all()
 
 
 def chairs(count: int) -> list[SceneObject]:
@@ -360,18 +359,6 @@ def test_english_words_are_no_slips(word: str) -> None:
 @pytest.mark.parametrize("word", ["clipboard", "playpen", "soak", "quill", "finders", "pantries", "dearth", "bandanna"])
 def test_a_word_that_the_text_encoder_has_no_token_for_is_no_slip_either(word: str) -> None:
     assert meant_by(word) == ""
-
-
-def test_slips_are_known_without_the_text_encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(wording, "minilm_folder", lambda: tmp_path)
-    english_words.cache_clear()
-    meant_by.cache_clear()
-    try:
-        slips = ("mircowave", "refrigirator", "certain", "clipboard")
-        assert [meant_by(w) for w in slips] == ["microwave", "refrigerator", "", ""]
-    finally:
-        english_words.cache_clear()
-        meant_by.cache_clear()
 
 
 @pytest.mark.parametrize(("slip", "word"), [("towl", "towel"), ("gren", "green"), ("botle", "bottle")])

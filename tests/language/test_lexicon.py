@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_perceptron.language.lexicon import affordances, lexicon, serving, split_words
-from embodied_perceptron.language.noun_taxonomy import noun_taxonomy
-from embodied_perceptron.language.plurals import singular
+from embodied_perceptron.language.lexicon import affordances, lexicon, noun_taxonomy, serving, singular, split_words
 
 
 @pytest.mark.parametrize(

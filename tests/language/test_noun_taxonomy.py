@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.noun_taxonomy import NounTaxonomy, likelihood_of_label, noun_likelihood, noun_taxonomy
+from embodied_perceptron.language.lexicon import (
+    NounTaxonomy,
+    lexicon,
+    likelihood_of_label,
+    noun_likelihood,
+    noun_taxonomy,
+)
 
 LINES = "5;;\n3;0;lamp:0,light:1\n2;1;reading lamp:0\n2;0;table:0,board:2\n1;2 3;\n"
 

@@ -13,11 +13,9 @@ from support.small_networks import small_config, small_network
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.inference.map_predictor import ScenePart
-from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
-from embodied_perceptron.language import candidates as proposing
-from embodied_perceptron.language import grounder as answering
-from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.inference.predictor import Predictor, ScenePart, viewpoint_of
+from embodied_perceptron.language import answer as answering
+from embodied_perceptron.language.answer import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
@@ -94,11 +92,11 @@ def test_an_answer_comes_without_them_too(
         raise ImportError("no transformers")
 
     asked = []
-    monkeypatch.setattr(proposing, "propose", lambda *a: asked.append(a))
+    monkeypatch.setattr(answering, "propose", lambda *a: asked.append(a))
     perceptron.ground("the table")  # nobody knows from where
     Perceptron().ground("the table", POSE)  # no network
     assert not asked
-    monkeypatch.setattr(proposing, "propose", fails)
+    monkeypatch.setattr(answering, "propose", fails)
     assert perceptron.ground("the table", POSE).text == "the table"
     assert "no transformers" in caplog.text
     perceptron.reset()
@@ -126,7 +124,8 @@ def test_windows_are_asked_about_together(perceptron: Perceptron) -> None:
         np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-5)
         np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
     # as one scene by itself answers, which is how training asks
-    (alone,) = inference.ground(whole.scene, asked[0][0], [asked[0][1]], viewpoint_of(POSE, prediction.floor_z_m))
+    question, viewpoint = (asked[0][0], [asked[0][1]]), viewpoint_of(POSE, prediction.floor_z_m)
+    ((alone,),) = inference.ground_many(whole.scene, [question], viewpoint)
     np.testing.assert_allclose(alone.boxes, expected[0].boxes, atol=1e-4)
     np.testing.assert_allclose(alone.scores, expected[0].scores, atol=1e-4)
     nothing = dataclasses.replace(prediction, parts=(ScenePart(whole.scene, Region.nowhere()),))

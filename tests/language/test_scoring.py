@@ -10,8 +10,7 @@ from support.language_scenes import living_room, thing
 
 from embodied_perceptron.language import scoring
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.colors import color_scores
-from embodied_perceptron.language.likelihood import called
+from embodied_perceptron.language.colors import color_likelihood, color_scores
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import detected_scene
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
@@ -149,8 +148,8 @@ def test_with_is_on_in_or_beside() -> None:
 def test_green_is_not_called_yellow() -> None:
     colors = np.array([GREEN, YELLOW, WHITE], np.float64)
     assert color_scores(colors, "yellow")[0] < color_scores(colors, "green")[0]
-    assert called(colors, "yellow")[0] < 0.15
-    assert called(colors, "yellow")[1] > 0.5
+    assert color_likelihood(colors, "yellow")[0] < 0.15
+    assert color_likelihood(colors, "yellow")[1] > 0.5
 
 
 def test_a_condition_that_is_perhaps_meant_counts_perhaps() -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from embodied_perceptron.language.learned.graph import KINDS
-from embodied_perceptron.language.learned.reading import read_meaning
-from embodied_perceptron.language.learned.sentence_reader import WEIGHTS, SentenceReader, new_network
 from embodied_perceptron.language.lexicon import split_words
+from embodied_perceptron.language.meaning import KINDS
+from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, new_network, read_meaning
 from embodied_perceptron.nn.sentence_network import ARCS, SentenceNetwork
-from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 
-needs_minilm = pytest.mark.skipif(
-    importlib.util.find_spec(MINILM_PACKAGE) is None, reason=f"package {MINILM_PACKAGE} is not installed"
-)
 TEXTS = ("the red mug by the sink", "how many chairs")
 MOST_BYTES = 12_000_000
 
@@ -39,7 +33,6 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         SentenceNetwork(6, len(KINDS)).load_trained(path)
 
 
-@needs_minilm
 def test_a_batch_is_read_like_its_sentences_and_merging_changes_nothing() -> None:
     torch.manual_seed(0)
     network = new_network().eval()
@@ -60,10 +53,9 @@ def test_a_batch_is_read_like_its_sentences_and_merging_changes_nothing() -> Non
 
 
 def test_what_ships_is_small() -> None:
-    assert WEIGHTS.stat().st_size < MOST_BYTES
+    assert READER_WEIGHTS.stat().st_size < MOST_BYTES
 
 
-@needs_minilm
 @pytest.mark.parametrize(
     ("text", "noun", "relations"),
     [
@@ -83,9 +75,8 @@ def test_sentences_of_many_kinds(text: str, noun: str, relations: set[str]) -> N
     assert {c.relation for c in meaning.constraints} == relations
 
 
-@needs_minilm
 def test_the_shipped_reader_reads_in_eight_bits_what_it_reads_in_thirty_two() -> None:
-    network = new_network().load_trained(WEIGHTS).merge()
+    network = new_network().load_trained(READER_WEIGHTS).merge()
     exact, quick = SentenceReader(network), SentenceReader.load()
     text = "could you bring me the small lamp on the desk closest to the window"
     words = split_words(text)

@@ -1,4 +1,4 @@
-"""Sentences about states, by either reader: which object, and what is answered where nobody knows."""
+"""Sentences about states: which object, and what is answered where nobody knows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.language.meaning import Meaning, ObjectPhrase
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.state_words import with_states
+from embodied_perceptron.language.query import Query, with_states
 from embodied_perceptron.results import GroundingStatus, SceneObject, VoxelSnapshot
 
 LABELS = ("door", "refrigerator", "cabinet", "basket", "towel", "chair")
 FOUND, NOT_FOUND = GroundingStatus.FOUND, GroundingStatus.NOT_FOUND
 
 
-def said(text: str, reader: str = "learned") -> tuple[str, bool] | None:
+def said(text: str) -> tuple[str, bool] | None:
     """State and denial that a sentence says of its target."""
-    meaning = Query(text).parsed(LABELS, reader).meaning  # type: ignore[arg-type]
+    meaning = Query(text).parsed(LABELS).meaning
     assert meaning is not None
     states = [(c.value, c.negated) for c in meaning.constraints if c.relation == "state"]
     assert len(states) < 2

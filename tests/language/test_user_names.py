@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.user_names import check_label, check_no_kind, name_word, with_user_names
+from embodied_perceptron.language.query import Query, check_label, check_no_kind, name_word, with_user_names
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 

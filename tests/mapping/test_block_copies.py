@@ -16,7 +16,7 @@ from embodied_perceptron.config import GridConfig, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wall_heights
 from embodied_perceptron.mapping import block_copies
-from embodied_perceptron.mapping.block_copies import BlockCopier, BlockRows, blocks_of
+from embodied_perceptron.mapping.block_copies import BlockCache, BlockCopier, BlockRows, blocks_of
 from embodied_perceptron.mapping.blocks import block_coords, split_coords
 from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites, to_snapshot
 from embodied_perceptron.mapping.host_map import HostMap
@@ -25,7 +25,7 @@ from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.mapping.voxels import VoxelRows
 from embodied_perceptron.mapping.wall_columns import wall_columns
 from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
-from embodied_perceptron.scene.navigation import ColumnCounter, Columns, count_columns
+from embodied_perceptron.scene.navigation import Columns, count_by_blocks, count_columns
 from embodied_perceptron.sensors.frame import PosedFrame
 
 EVERYWHERE = np.array([[-(1 << 30)] * 3, [1 << 30] * 3], np.int32)
@@ -122,7 +122,7 @@ class Life:
 @pytest.mark.parametrize(("seed", "steps"), [(1, 25), pytest.param(2, 60, marks=pytest.mark.slow)])
 def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp_path: Path) -> None:
     life = Life(CONFIGS[name], seed, tmp_path)
-    counter, cells, floor_z_m = ColumnCounter(), None, 0.0
+    cache, cells, floor_z_m = BlockCache(), None, 0.0
     kept: list[tuple[VolumeCopy, VoxelSnapshot]] = []  # a copy and what it showed, for as long as somebody keeps it
     for _ in range(steps):
         life.step()
@@ -152,7 +152,7 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp
         cells = labelled(life.rng, expected, cells)
         config = GridConfig(passable_classes=("door",))
         for known in (cells, None) if life.rng.random() < 0.2 else (cells,):
-            found = counter.count(blocks_of(copy.snapshot()), floor_z_m, config, known)
+            found = count_by_blocks(blocks_of(copy.snapshot()), floor_z_m, config, known, cache)
             columns = count_columns(expected.mean_point_m, floor_z_m, config, known)
             for entry in fields(Columns):
                 np.testing.assert_array_equal(getattr(found, entry.name), getattr(columns, entry.name), entry.name)
@@ -160,7 +160,7 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp
         turned = copy.turned(ManhattanFrame(0.3), center, np.inf)
         for rows in (copy.rows, turned.rows):
             for a, b in zip(
-                merge_sites(rows, 2, EVERYWHERE, copy.site_sums), merge_by_sorting(plain(rows), 2, EVERYWHERE),
+                merge_sites(rows, 2, EVERYWHERE, copy.site_cache), merge_by_sorting(plain(rows), 2, EVERYWHERE),
                 strict=True,
             ):  # fmt: skip
                 np.testing.assert_array_equal(a.numpy(), b.numpy())
@@ -206,13 +206,13 @@ def test_no_more_is_copied_than_has_changed(monkeypatch: pytest.MonkeyPatch) -> 
     store = volume._map
     assert isinstance(store, HostMap)
     copied: list[int] = []
-    copy = store._store.copy
+    copy = store._copy_blocks
 
     def counted(slots: NDArray[np.int32], *rest: Any) -> Any:
         copied.append(len(slots))
         return copy(slots, *rest)
 
-    monkeypatch.setattr(store._store, "copy", counted)
+    monkeypatch.setattr(store, "_copy_blocks", counted)
     volume.copy()
     volume.copy()
     volume.integrate(posed(np.full((48, 64), 2.0, np.float32), 7, at=(0.0, 0.0, 1.0)))

@@ -315,16 +315,16 @@ def test_a_network_goes_on_on_the_cpu(error: RuntimeError, monkeypatch: pytest.M
     """A device that is lost, and one without room even for the smallest window; the answers are those of the CPU."""
     frames = walk(0, 5)
     there, here = (Perceptron(online_config(), inference=inference("float32")) for _ in range(2))
-    assert there._network is not None
-    predictor = there._network.predictor
+    predictor = there.inference
+    assert predictor is not None
     predictor._device = torch.device("cuda")  # a fake one, until the first prediction
     original, sizes = predictor._predict, []
 
-    def predict(copy: Any, direction: Any, floor_z_m: float, size_m: float, manhattan: Any) -> Any:
+    def predict(window: Any, copy: Any, direction: Any, floor_z_m: float, size_m: float, *more: Any) -> Any:
         if predictor._device.type != "cpu":
             sizes.append(size_m)
             raise anew(error)
-        return original(copy, direction, floor_z_m, size_m, manhattan)
+        return original(window, copy, direction, floor_z_m, size_m, *more)
 
     monkeypatch.setattr(predictor, "_predict", predict)
     for frame in frames:

@@ -10,7 +10,7 @@ from support.volume_frames import K, posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.mapping import blocks, numba_voxels
+from embodied_perceptron.mapping import blocks, host_map
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -424,7 +424,7 @@ def test_an_8k_image() -> None:
 def test_kernels_compile_once_whatever_comes() -> None:
     """A kernel that compiles for another kind of argument would stop a live robot for seconds."""
     warm_up()
-    dispatchers = [f for m in (numba_voxels, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
+    dispatchers = [f for m in (host_map, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
     used = [f for f in dispatchers if f.signatures]
     assert len(used) > 12
     before = {f: list(f.signatures) for f in dispatchers}
@@ -442,10 +442,10 @@ def test_kernels_compile_once_whatever_comes() -> None:
     volume.integrate(wall(1.0, 0))
     assert {f: list(f.signatures) for f in dispatchers} == before
     for entry in (
-        numba_voxels.accumulate_rows,
-        numba_voxels.merge_rows,
-        numba_voxels.window_evidence,
-        numba_voxels.clear_blocks,
+        host_map.accumulate_rows,
+        host_map.merge_rows,
+        host_map.window_evidence,
+        host_map.clear_blocks,
     ):
         assert len(entry.signatures) == 1
 

@@ -20,7 +20,6 @@ from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import image_features
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -94,7 +93,7 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
             inference = load_inference("tiny", "cpu")
         config = PerceptronConfig(keyframes=every_frame(5), network=NetworkOptions(weights="tiny"))
         kernels = "torch" if looks else "numba"
-        volume = FeatureVolume(config.volume, config.keyframes, features=image_features(inference), kernels=kernels)
+        volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels=kernels)
         it = Perceptron(config, volume, inference)
         with path():
             for i, frame in enumerate(frames_of(2, 20)[:7]):

@@ -103,7 +103,7 @@ def test_only_the_best_candidates_enter(monkeypatch: pytest.MonkeyPatch) -> None
     network = small_network(small_config("grounding"))
     shared = network.detect(network.encode(small_scene(count=900)))
     everything = detected_objects(shared.levels, shared.features, 4)
-    monkeypatch.setattr("embodied_perceptron.nn.object_grounding._CANDIDATES", 30)
+    monkeypatch.setattr("embodied_perceptron.nn.grounding._CANDIDATES", 30)
     few = detected_objects(shared.levels, shared.features, 4)
     assert torch.equal(few.scores[0, 0], everything.scores[0, 0])
     boxes = torch.cat([level.boxes() for level in shared.levels]).double()

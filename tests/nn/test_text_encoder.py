@@ -17,8 +17,6 @@ from embodied_perceptron.nn.text_encoder import (
     tokens_between,
 )
 
-pytest.importorskip("transformers", reason="pip install embodied-perceptron[language]")
-
 
 @pytest.fixture(params=["minilm", "roberta"])
 def encoder(request: pytest.FixtureRequest) -> TransformerTextEncoder:

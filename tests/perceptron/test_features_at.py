@@ -19,9 +19,10 @@ def perceptron(tmp_path_factory: pytest.TempPathFactory) -> Perceptron:
     return one
 
 
-def test_a_point_has_the_mean_of_what_the_keyframes_see_there(perceptron: Perceptron) -> None:
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_point_has_the_mean_of_what_the_keyframes_see_there(perceptron: Perceptron, level: int) -> None:
     points = perceptron.recall().voxels.mean_point_m.astype(np.float64)[::400]
-    found = perceptron.features_at(points)
+    found = perceptron.features_at(points, level)
     assert found.dtype == np.float32
     sums, counts = np.zeros(found.shape), np.zeros(len(points))
     features, keyframes = perceptron.volume.features, perceptron.map.keyframes()
@@ -29,7 +30,7 @@ def test_a_point_has_the_mean_of_what_the_keyframes_see_there(perceptron: Percep
     assert len(keyframes) > 1
     for keyframe in keyframes:
         view = features.view(keyframe)
-        cells = view.levels[0].float().numpy()
+        cells = view.levels[level].float().numpy()
         k, depth_m = keyframe.frame.intrinsics, keyframe.frame.depth_m
         p = transform_points(invert_transform(keyframe.T_world_camera), points)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -55,8 +56,6 @@ def test_a_point_has_the_mean_of_what_the_keyframes_see_there(perceptron: Percep
 
 def test_where_nothing_looked_there_is_none(perceptron: Perceptron) -> None:
     assert np.isnan(perceptron.features_at(np.array([[500.0, 0.0, 0.0]]))).all()
-    coarse = perceptron.features_at(perceptron.recall().voxels.mean_point_m[:3], level=1)
-    assert coarse.shape[0] == 3
 
 
 def test_what_cannot_be_asked_for_is_named(perceptron: Perceptron) -> None:

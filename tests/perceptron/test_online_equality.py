@@ -14,8 +14,7 @@ from support.online_world import config, inference, look_at, photograph, walk
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
 from embodied_perceptron.inference.cell_names import names_from_boxes
-from embodied_perceptron.inference.map_predictor import ScenePrediction
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -89,7 +88,7 @@ def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
 
 def look(it: Perceptron) -> ScenePrediction:
     """One more look of the live network, as it stands."""
-    return it._network.predictor.predict(it.volume.copy(), it.map._cameras.view_direction, 0.0)
+    return it.inference.predict(it._window, it.volume.copy(), it.map._cameras.view_direction, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -134,7 +133,7 @@ def test_live_equals_batch(seed, tmp_path):
 @pytest.mark.parametrize("seed", range(10))
 def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
     it = live_sequence(seed, "float32", tmp_path)
-    predictor, network = it._network.predictor, it.inference.network
+    memory, network = it._window.memory, it.inference.network
     shares = []
     for i in range(5):  # a camera that turns a little
         T = look_at(np.array([0.1, -0.2, 1.3]), [1.6, 0.1 * i, 0.4])
@@ -150,7 +149,7 @@ def test_what_the_network_keeps_equals_a_pass_over_everything(seed, tmp_path):
         torch.testing.assert_close(found.labels, expected.labels, rtol=0, atol=0)
         torch.testing.assert_close(found.boxes, expected.boxes, rtol=0, atol=1e-4)
         torch.testing.assert_close(found.scores, expected.scores, rtol=0, atol=1e-4)
-        shares.append(predictor._memory.computed / predictor._memory.outputs)
+        shares.append(memory.computed / memory.outputs)
     assert min(shares) < 0.9  # some of it was kept
 
 
@@ -194,7 +193,7 @@ def test_whole_map_in_one_window_is_the_window():
     for frame in walk(11, 6):
         it.integrate(frame)
     one = look(it)
-    everything = it._network.predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
+    everything = it.inference.predict(it._window, it.volume.copy(), None, 0.0, float("inf"))
     assert len(everything.detections) > 0
     assert np.isinf(everything.region.upper_m).all()
     best = set(one.detections.labels[:20])
@@ -205,7 +204,7 @@ def test_overlapping_windows_answer_for_the_whole_map():
     it = Perceptron(config(window_m=1.28), inference=NETWORKS["float32"])
     for frame in walk(12, 6):
         it.integrate(frame)
-    prediction = it._network.predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
+    prediction = it.inference.predict(it._window, it.volume.copy(), None, 0.0, float("inf"))
     voxels = it.volume.snapshot().mean_point_m
     centers = prediction.detections.boxes[:, :2]
     assert centers[:, 0].max() - centers[:, 0].min() > 2.0  # from several windows

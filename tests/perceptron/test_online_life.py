@@ -13,8 +13,7 @@ from support.small_networks import small_network
 
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections
@@ -102,7 +101,7 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
 def see_shapes(monkeypatch, it: Perceptron) -> None:
     """A network that finds what stands there by its shape, and calls chair what is as high as one."""
 
-    def predict(self, copy, view_direction, floor_z_m, window_m=None, manhattan=None):
+    def predict(self, window, copy, view_direction, floor_z_m, window_m=None, manhattan=None, keep=False):
         snapshot = copy.snapshot()
         shapes = it.config.objects.segmentation
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, shapes), shapes)
@@ -110,7 +109,7 @@ def see_shapes(monkeypatch, it: Perceptron) -> None:
         named = Detections(found.boxes, found.scores, ("chair",) * len(found))
         return ScenePrediction(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)
 
-    monkeypatch.setattr(MapPredictor, "predict", predict)
+    monkeypatch.setattr(Predictor, "predict", predict)
 
 
 def test_a_chair_moved_in_view_leaves_its_place_within_two_seconds(monkeypatch):
@@ -207,14 +206,14 @@ def test_fusing_goes_on_while_the_network_looks(monkeypatch):
     frames = walk(26, 6)
     it.integrate(frames[0])
     looking, go_on = threading.Event(), threading.Event()
-    real = MapPredictor._predict
+    real = Predictor._predict
 
     def slow(self, *args):
         looking.set()
         assert go_on.wait(20)
         return real(self, *args)
 
-    monkeypatch.setattr(MapPredictor, "_predict", slow)
+    monkeypatch.setattr(Predictor, "_predict", slow)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(it.perceive()))
     thread.start()

@@ -11,8 +11,8 @@ import torch
 from support.online_world import CELLS, CLASSES, config, inference, look_at, perceptron, photograph, walk
 from support.small_networks import small_config, small_network
 
+from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
@@ -75,7 +75,7 @@ def test_the_window_lies_before_the_camera():
             assert it.integrate(frame).fused
             it.perceive()
             middles.append(0.5 * (it.prediction.region.lower_m[:2] + it.prediction.region.upper_m[:2]))
-        cell_m = before._network.predictor._cell_m
+        cell_m = before.inference._cell_m
         ahead_m = 0.25 * 2.56 * frame.T_world_camera[:2, 2]
         np.testing.assert_allclose(middles[0], eye[:2], atol=cell_m / 2 + 1e-9)
         np.testing.assert_allclose(middles[1], eye[:2] + ahead_m, atol=cell_m / 2 + 1e-9)
@@ -92,7 +92,7 @@ def test_the_same_frames_give_the_same_answers():
 @pytest.mark.parametrize("cores", [1, 2])
 def test_cells_are_decoded_beside_boxes_where_there_is_a_core_for_them(cores, monkeypatch):
     alone = run(perceptron(), walk(2, 8))
-    monkeypatch.setattr("embodied_perceptron.inference.beside.cores", lambda: cores)
+    monkeypatch.setattr("embodied_perceptron.inference.predictor.cores", lambda: cores)
     it, threads = perceptron(), set()
     occupancy = it.inference.occupancy
 
@@ -168,7 +168,7 @@ def test_a_network_without_boxes_labels_cells():
 
 def test_sites_that_are_no_multiple_of_the_voxels_are_refused():
     with pytest.raises(ValueError, match="no multiple of the map's voxels"):
-        MapPredictor(inference(), image_features(inference()), 0.03, 6.4)
+        Perceptron(dataclasses.replace(config(), volume=VolumeConfig(voxel_size_m=0.03)), inference=inference())
 
 
 def test_a_volume_without_features_is_refused_for_a_network_that_sees_images():
@@ -227,15 +227,15 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     it = perceptron(window_m=5.12)
     for frame in walk(7, 6):
         it.integrate(frame)
-    real, sizes = MapPredictor._predict, []
+    real, sizes = Predictor._predict, []
 
-    def short(self, copy, view_direction, floor_z_m, window_m, manhattan):
+    def short(self, window, copy, view_direction, floor_z_m, window_m, manhattan, keep):
         sizes.append(window_m)
         if window_m > 2.0:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, copy, view_direction, floor_z_m, window_m, manhattan)
+        return real(self, window, copy, view_direction, floor_z_m, window_m, manhattan, keep)
 
-    monkeypatch.setattr(MapPredictor, "_predict", short)
+    monkeypatch.setattr(Predictor, "_predict", short)
     seen = it.perceive()
     assert sizes == [5.12, 2.56, 1.28]
     assert len(seen.objects) + len(seen.tentative) > 0
@@ -244,8 +244,8 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     sizes.clear()
     assert any("instead of" in d for d in it.perceive().diagnostics)
     assert sizes == [1.28]  # and it does not run into it again
-    monkeypatch.setattr(MapPredictor, "_predict", real)
-    monkeypatch.setattr("embodied_perceptron.inference.map_predictor._RETRY_AFTER", 2)
+    monkeypatch.setattr(Predictor, "_predict", real)
+    monkeypatch.setattr("embodied_perceptron.inference.predictor._RETRY_AFTER", 2)
     it.perceive()
     it.perceive()
     assert it.perceive().diagnostics == ()  # memory is there again
@@ -258,7 +258,7 @@ def test_no_memory_at_all_is_no_crash(monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(MapPredictor, "_predict", never)
+    monkeypatch.setattr(Predictor, "_predict", never)
     seen = it.perceive()
     assert any("even in a window" in d for d in seen.diagnostics)
     assert [o.id for o in seen.objects] == [o.id for o in before.objects]

@@ -121,8 +121,7 @@ def test_another_map_is_read(monkeypatch, tmp_path):
 
 def test_the_window_stays_while_the_camera_trembles():
     it = Perceptron(config(), inference=inference())
-    predictor = it._network.predictor
-    cell_m, regions = predictor._cell_m, []
+    cell_m, regions = it.inference._cell_m, []
     for i, x in enumerate((0.0, 0.45, 0.55, 0.45, 0.7, 0.8, 0.55, 0.3, 0.2)):  # in cells; a window has its middle at 0
         it.integrate(photograph(look_at(np.array([x * cell_m, 0.0, 1.2]), [x * cell_m, 1.5, 0.4]), 10**9 * (i + 1)))
         it.perceive()
@@ -133,12 +132,10 @@ def test_the_window_stays_while_the_camera_trembles():
 def test_a_prediction_that_is_asked_for_keeps_nothing(monkeypatch):
     it, runs = standing(monkeypatch, 1e9)
     it.integrate(noisy(10**10, np.random.default_rng(2)))
-    predictor, copy, direction = it._network.predictor, it.volume.copy(), it.map._cameras.view_direction
-    floor_z_m = it.prediction.floor_z_m
-    with predictor.keeping():
-        predictor.predict(copy, direction, floor_z_m)
+    arguments = it._window, it.volume.copy(), it.map._cameras.view_direction, it.prediction.floor_z_m
+    it.inference.predict(*arguments, keep=True)
     assert runs == [0]
-    predictor.predict(copy, direction, floor_z_m)
+    it.inference.predict(*arguments)
     assert runs == [1]
 
 

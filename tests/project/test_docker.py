@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,18 +65,6 @@ def test_the_composed_node_starts_alike_and_may_be_told_otherwise() -> None:
     assert device["driver"] == "nvidia"
 
 
-def test_the_node_warms_up_before_it_is_ready() -> None:
-    """The launch file configures the node, and configuring prepares it: network, kernels, map."""
-    node = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "embodied_perceptron_ros" / "node"
-    prepare = next(
-        f for f in ast.parse((node / "wiring.py").read_text(encoding="utf-8")).body
-        if isinstance(f, ast.FunctionDef) and f.name == "prepare"
-    )  # fmt: skip
-    called = [c.func.id for c in ast.walk(prepare) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)]
-    assert "warm_up" in called
-    assert "prepare(" in (node / "perception_node.py").read_text(encoding="utf-8")
-
-
 def test_images_are_of_the_distributions_that_are_named() -> None:
     assert f"ARG ROS_DISTRO={VERSIONS['default']}" in instructions("Dockerfile")
     jetson = " ".join(instructions("Dockerfile.jetson"))
@@ -108,23 +94,3 @@ def test_python_and_numpy_fit_a_distribution(name: str) -> None:
 
 def _python(version: str) -> dict[str, str]:
     return {"python_version": version, "python_full_version": f"{version}.0"}
-
-
-def test_the_page_has_the_table_of_distributions() -> None:
-    made = _module(ROOT / ".ci" / "distributions.py")
-    text = made.PAGE.read_text(encoding="utf-8")
-    assert made.page(text, VERSIONS) == text, "python .ci/distributions.py"
-    needed = re.search(r"\*Needs ROS 2 ([^.]*)\.\*", text)
-    assert needed is not None
-    assert re.split(r", | or ", needed[1].lower()) == list(VERSIONS["distributions"])
-    with pytest.raises(ValueError, match="no <!-- distributions: begin"):
-        made.page("nothing", VERSIONS)
-
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from embodied_perceptron.apps.cli import build_app
 
 # (option, command) -> why its default is another one than elsewhere
 OWN_DEFAULTS = {
-    ("--version", "generate"): "networks are trained on the later homes; what is shown is what the shipped ones know",
     ("--views", "evaluate robustness"): "each view is of one target, and rendered anew for every factor",
     **{("--frames", command): "frames to look through, not a drive" for command in ("label", "export-map")},
     ("--perceive-every", "evaluate calibrate-witnesses"): "looks that follow each other at once say the same",
@@ -29,10 +27,12 @@ OWN_DEFAULTS = {
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        if not hasattr(command, "commands") or command.invoke_without_command:
+            yield f"{path} {name}".strip(), command
         if hasattr(command, "commands"):
             yield from commands(command, f"{path} {name}".strip())
-        else:
-            yield f"{path} {name}".strip(), command
 
 
 def options() -> dict[str, list[tuple[str, Any]]]:
@@ -59,11 +59,6 @@ def kind(parameter: Any) -> str:
     """A switch, a number, or a text; of a list, that of its parts."""
     hint = str(parameter.type_descriptor.annotation)
     return "switch" if parameter.is_flag else "number" if re.search(r"\b(int|float)\b", hint) else "text"
-
-
-def test_there_is_something_to_compare() -> None:
-    assert len(SHARED) > 35
-    assert {"--weights", "--device", "--out", "--seed", "--namespace"} <= set(SHARED)
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -98,11 +93,11 @@ def test_names_of_before_go_on_working() -> None:
     names = {name for uses in OPTIONS.values() for _, parameter in uses for name in parameter.opts}
     assert {"--rate", "--preset", "--scenes", "--classes", "--precision", "--pictures", "--training"} <= names
     older = {
-        "render-recording": "--rate",
+        "generate": "--rate",
         "export-bag": "--rate",
         "perceive": "--preset",
         "ground": "--scenes",
-        "model": "--classes",
+        "dev model": "--classes",
         "evaluate calibrate": "--precision",
         "evaluate all": "--pictures",
         "evaluate pope": "--training",
@@ -112,40 +107,7 @@ def test_names_of_before_go_on_working() -> None:
             assert any(older[path] in parameter.opts for parameter in command.params), path
 
 
-def test_whoever_takes_a_network_takes_none_where_it_can_do_without() -> None:
-    """And says where it computes."""
-    without = {path for path, p in OPTIONS["--weights"] if "or none" in (p.help or "")}
-    assert without == {"replay", "perceive", "demo", "evaluate recording"}
-    assert {path for path, _ in OPTIONS["--device"]} >= {"replay", "perceive", "evaluate recording", "train"}
-
-
-def test_formats_are_told_where_a_file_is_asked_for() -> None:
-    """Of recordings, labels, answers and scenes: what lies there, not only that something does."""
-    for path, command in commands(typer.main.get_command(build_app())):
-        for parameter in command.params:
-            text = (parameter.help or "").lower()
-            if parameter.name in ("recording", "source") and "cache" not in text:
-                assert re.search(r"tum|bag|simulated", text), (path, parameter.help)
-            if parameter.name in ("labels", "scene_list", "references", "answers", "predictions", "ground_truth"):
-                assert re.search(r"json|npz", text), (path, parameter.help)
-
-
 def test_every_option_says_what_it_is() -> None:
     for name, uses in OPTIONS.items():
         for path, parameter in uses:
             assert parameter.help, f"{path} {name}"
-
-
-def test_the_pages_use_names_that_are_first() -> None:
-    """Older names go on working and are taught to nobody."""
-    root = Path(__file__).resolve().parents[2]
-    older = {
-        "render-recording": "--rate",
-        "export-bag": "--rate",
-        "ground": "--scenes",
-        "evaluate referring": "--scenes",
-    }
-    for page in (root / "README.md", *root.glob("docs/**/*.md")):
-        for line in page.read_text().splitlines():
-            for command, name in older.items():
-                assert not (f"embodied-perceptron {command} " in line and f" {name} " in line), (page.name, line)

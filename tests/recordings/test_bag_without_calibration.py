@@ -8,7 +8,7 @@ from support.small_recording import INTRINSICS, frames
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.apps.reading_options import parse_intrinsics, parse_static_tf, reading_options
 from embodied_perceptron.config import SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import invert_transform

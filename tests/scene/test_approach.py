@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import ndimage
 
 from embodied_perceptron.results import OccupancyGrid2d
 from embodied_perceptron.scene.approach import ApproachOptions, approach_pose, floor_distance, footprint
@@ -135,15 +134,6 @@ def test_what_hangs_above_the_floor_is_approached_too():
     grid = room()
     lamp = np.array([0.0, 0.0, 2.0, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0])
     check(approach_pose(lamp, grid, np.array([1.5, 1.0]), OPTIONS), lamp, grid)
-
-
-def test_the_room_around_cells_is_that_of_the_slow_way():
-    rng = np.random.default_rng(2)
-    free = rng.random((20, 25)) < 0.9
-    fast = ndimage.distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1]
-    blocked = np.argwhere(~np.pad(free, 1)) - 1
-    for row, column in np.argwhere(free)[::7]:
-        assert fast[row, column] == pytest.approx(np.linalg.norm(blocked - [row, column], axis=1).min())
 
 
 def test_bad_values_are_named():

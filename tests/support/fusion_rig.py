@@ -16,12 +16,11 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
-from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox, Received
-from embodied_perceptron_ros.node.fusion_worker import FusionWorker
-from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
+from embodied_perceptron_ros.node.inputs import CameraPoses, FrameInbox, Received
 from embodied_perceptron_ros.node.parameters import CameraParameters
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.node.watchdog import Watchdog
+from embodied_perceptron_ros.node.threads import Watchdog
+from embodied_perceptron_ros.node.workers import FusionWorker
 
 MS = 1_000_000
 
@@ -93,8 +92,6 @@ class Rig:
         self.worker = FusionWorker(
             self.perceptron,
             self.inbox,
-            self.health,
-            self.log,
             Watchdog(self.health, self.log),
             now_ns=now_ns,
             reset_on_time_jump=lambda: self.reset_on_jump,

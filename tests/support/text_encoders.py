@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE, TransformerTextEncoder, text_encoder
+from embodied_perceptron.nn.text_encoder import TransformerTextEncoder, text_encoder
 
 
 @pytest.fixture(scope="module")
 def minilm() -> TransformerTextEncoder:
-    if importlib.util.find_spec(MINILM_PACKAGE) is None:
-        pytest.skip("pip install embodied-perceptron[language]")
     return text_encoder("minilm", max_tokens=64)
 
 

@@ -17,7 +17,6 @@ from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import Tags, clip_to_near_plane, color_of_id, draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import RerunRecorder
-from embodied_perceptron.visualization.room_view import eye_dome, render_3d, splat
 from embodied_perceptron.visualization.top_view import render_top_view
 
 RED, GREEN, BLUE, GREY = (220, 30, 30), (30, 200, 40), (40, 60, 220), (120, 120, 120)
@@ -116,89 +115,6 @@ def test_top_view_of_nothing_and_of_one_voxel():
 def test_top_view_refuses_odd_paths(furnished):
     with pytest.raises(ValueError, match=r"trajectory must be .* got \(3, 2\)"):
         render_top_view(furnished, trajectory_m=np.zeros((3, 2)))
-
-
-# --------------------------------------------------------------------------------------------------------- room view
-
-
-@pytest.mark.parametrize("azimuth", [0.0, 90.0, 200.0, 315.0, None])
-def test_room_view_looks_over_the_near_walls(furnished, azimuth):
-    image = render_3d(furnished, size=(400, 260), azimuth_deg=azimuth)
-    assert image.shape == (260, 400, 3)
-    assert where(image, RED, 120)[2] > 150
-    assert where(image, GREEN, 120)[2] > 150
-
-
-def test_room_view_from_the_front_has_the_right_hand_at_the_right(furnished):
-    # seen from -y: x to the right, and the green crate further away, so higher in the picture
-    image = render_3d(furnished, size=(400, 260), azimuth_deg=270.0)
-    red_row, red_column, _ = where(image, RED, 120)
-    green_row, green_column, _ = where(image, GREEN, 120)
-    assert red_column > green_column + 40
-    assert green_row < red_row - 10
-
-
-def test_room_view_draws_boxes_and_path(furnished):
-    bare = render_3d(furnished, objects=[], size=(400, 260), azimuth_deg=270.0)
-    box = thing(3, [1.4, 0, 0.3, 0.6, 0.6, 0.6, 0, 0, 0])
-    boxed = render_3d(furnished, objects=[box], size=(400, 260), azimuth_deg=270.0)
-    outline_row, outline_column, drawn = where(boxed, color_of_id(3), 60)
-    red_row, red_column, _ = where(boxed, RED, 120)
-    assert drawn > 150
-    assert abs(outline_column - red_column) < 12
-    assert abs(outline_row - red_row) < 20
-    path = np.array([[-1.0, -1.0, 1.0], [1.0, -1.0, 1.0]])
-    walked = render_3d(furnished, objects=[], trajectory_m=path, size=(400, 260), azimuth_deg=270.0)
-    assert np.count_nonzero(np.abs(walked.astype(int) - bare).sum(axis=2) > 60) > 150
-
-
-def test_room_view_is_the_same_every_time(furnished):
-    a = render_3d(furnished, size=(300, 200))
-    assert np.array_equal(a, render_3d(furnished, size=(300, 200)))
-
-
-def test_room_view_of_nothing_and_of_one_voxel():
-    empty = render_3d(perception_of([]), size=(64, 48))
-    assert empty.shape == (48, 64, 3)
-    one = render_3d(perception_of([(np.array([[3.0, 4.0, 0.5]]), RED)]), size=(64, 48))
-    assert where(one, RED, 150)[2] > 0
-    with pytest.raises(ValueError, match="got 8 x 48"):
-        render_3d(perception_of([]), size=(8, 48))
-
-
-def test_splat_equals_a_slow_twin():
-    rng = np.random.default_rng(1)
-    points = rng.uniform([-0.5, -0.4, 0.02], [0.5, 0.4, 2.0], (60, 3))
-    colors = rng.integers(0, 255, (60, 3)).astype(np.uint8)
-    small = Intrinsics(40.0, 40.0, 19.5, 14.5, 40, 30)
-    image, depth, number = splat(points, colors, 0.04, np.eye(4), small)
-    expected = np.full((30, 40), np.inf)
-    owner = np.full((30, 40), -1)
-    for i, (x, y, z) in enumerate(points):
-        if z < 0.05:
-            continue
-        u, v, r = 40 * x / z + 19.5, 40 * y / z + 14.5, max(0.7, 40 * 0.04 / z)
-        for row in range(30):
-            for column in range(40):
-                d2 = ((column - u) ** 2 + (row - v) ** 2) / r**2
-                near = z - 0.5 * 0.04 * (1 - d2)
-                if d2 <= 1 and near < expected[row, column] - 1e-7:
-                    expected[row, column], owner[row, column] = near, i
-    assert np.array_equal(number, owner)
-    assert depth[owner >= 0] == pytest.approx(expected[owner >= 0], abs=1e-6)
-    assert np.isinf(depth[owner < 0]).all()
-    assert np.array_equal(image[owner >= 0], colors[owner[owner >= 0]])
-
-
-def test_eye_dome_darkens_behind_edges_only():
-    depth = np.full((20, 20), 2.0, np.float32)
-    depth[:, 10:] = 1.0
-    depth[:5] = np.inf
-    factor = eye_dome(depth, 1)
-    assert (factor[:5] == 1).all()
-    assert (factor[8:, 11:] == 1).all()  # the near side
-    assert (factor[8:, 9] < 0.8).all()  # the far side of the step
-    assert (factor[8:, 2:8] == 1).all()
 
 
 # ----------------------------------------------------------------------------------------------------------- overlay

@@ -1,11 +1,9 @@
-"""The ``embodied-perceptron`` program: an interrupt while its imports are still at work ends it in a word as well."""
+"""The ``embodied-perceptron`` program; an interrupt during its imports ends it without a traceback."""
 
 from __future__ import annotations
 
 import sys
 from typing import NoReturn
-
-from embodied_perceptron.apps.errors import EXIT_INTERRUPTED
 
 
 def main() -> NoReturn:
@@ -14,7 +12,7 @@ def main() -> NoReturn:
         from embodied_perceptron.apps.cli import main as run
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(130)  # as command_line.EXIT_INTERRUPTED, which may not be imported yet
     run()
 
 

@@ -35,8 +35,13 @@ from embodied_perceptron.apps import (
     recording_commands,
     view_command,
 )
-from embodied_perceptron.apps.errors import EXIT_BAD_INPUT, EXIT_BAD_RESULT, EXIT_INTERRUPTED, CommandError
-from embodied_perceptron.apps.progress import first_word
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_INPUT,
+    EXIT_BAD_RESULT,
+    EXIT_INTERRUPTED,
+    CommandError,
+    announce_slow_start,
+)
 
 __all__ = ["CommandError", "build_app", "main"]
 
@@ -152,7 +157,7 @@ def main() -> NoReturn:
     """Entry point of the console script."""
     name = next((word for word in sys.argv[1:] if not word.startswith("-")), "embodied-perceptron")
     try:
-        with first_word(f"starting {name} ..."):
+        with announce_slow_start(f"starting {name} ..."):
             build_app()()
     except KeyboardInterrupt:
         errors.print("interrupted")

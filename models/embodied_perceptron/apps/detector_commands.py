@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.detection2d.coco import COCO_CLASSES, OPEN_IMAGES_CLASSES, numbered_with_gaps
 
 _FETCH_S = 1800.0

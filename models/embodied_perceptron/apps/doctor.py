@@ -331,7 +331,6 @@ _OPTIONAL_PACKAGES = {
     "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
     "liblzfse": ("depth of Record3D's .r3d files", "pip install 'embodied-perceptron[record3d]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
-    "transformers": ("language grounding", "pip install 'embodied-perceptron[language]'"),
     "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),
 }
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress
 from embodied_perceptron.apps.reading_options import open_source
 from embodied_perceptron.apps.recording_commands import load_settings, with_detectors, with_network
 from embodied_perceptron.apps.view_command import MAP_NAME
@@ -42,7 +41,7 @@ def explain(
     with TaskProgress(f"reading {source}") as progress:
         import numpy as np
 
-        from embodied_perceptron.apps.explanation import PlaceRecorder, Spot, ToldPerceptron
+        from embodied_perceptron.apps.explanation import ObservedPerceptron, PlaceRecorder, Spot
         from embodied_perceptron.apps.explanation import explain as explain_spot
 
         settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, None)
@@ -55,7 +54,7 @@ def explain(
 
             result = replay(
                 open_source(source),
-                ToldPerceptron.telling(settings, recorder.listen),
+                ObservedPerceptron.observed_by(recorder.record, settings),
                 perceive_every_s=perceive_every,
                 on_progress=lambda p: progress.update(p.frames, p.total, f"fused {p.fused}"),
             )
@@ -86,7 +85,7 @@ def _look_at_map(path: Path, settings: PerceptronConfig, recorder: PlaceRecorder
     perceptron = Perceptron.from_config(replace(settings, volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
     perception = perceptron.perceive(window_m=float("inf"))
-    recorder.listen(perceptron, perception)
+    recorder.record(perceptron, perception)
     return perceptron, perception
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.detection2d.association import LiftedView, fully_visible
-from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Place, surface_in
+from embodied_perceptron.detection2d.fusion import MIN_SIZE_PX, Hypothesis, surface_in
 from embodied_perceptron.detection2d.lifting import lift_view
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -62,7 +62,7 @@ class Spot:
 
 @dataclass
 class PlaceRecorder:
-    """Keeps what every perception gave; ``listen`` is for :class:`ToldPerceptron`.
+    """Record of every perception; :meth:`record` is a callback for :class:`ObservedPerceptron`.
 
     Attributes:
         looks: of each perception (stamp, boxes by stage, objects of any state).
@@ -70,34 +70,32 @@ class PlaceRecorder:
 
     looks: list[tuple[int, dict[str, Detections], tuple[SceneObject, ...]]] = field(default_factory=list)
 
-    def listen(self, perceptron: Perceptron, perception: Perception) -> None:
-        """One perception more."""
+    def record(self, perceptron: Perceptron, perception: Perception) -> None:
+        """Add one perception."""
         objects = (*perception.objects, *perception.tentative, *perception.stale)
         self.looks.append((perception.stamp_ns, perceptron.trace, objects))
 
 
-class ToldPerceptron(Perceptron):
-    """Tells of every perception.
+class ObservedPerceptron(Perceptron):
+    """A perceptron that calls ``on_perception`` with itself and the result after every perception."""
 
-    Attributes:
-        listen: called with itself and the perception.
-    """
-
-    listen: Callable[[Perceptron, Perception], None]
+    on_perception: Callable[[Perceptron, Perception], None]
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
         """See :meth:`Perceptron.perceive`."""
-        seen = super().perceive(now_ns, window_m)
-        self.listen(self, seen)
-        return seen
+        perception = super().perceive(now_ns, window_m)
+        self.on_perception(self, perception)
+        return perception
 
     @staticmethod
-    def telling(config: PerceptronConfig, listen: Callable[[Perceptron, Perception], None]) -> Perceptron:
-        """With the network that the configuration names. Raises as :meth:`Perceptron.from_config`."""
-        told = ToldPerceptron.from_config(config)
-        assert isinstance(told, ToldPerceptron)
-        told.listen = listen
-        return told
+    def observed_by(
+        on_perception: Callable[[Perceptron, Perception], None], config: PerceptronConfig
+    ) -> ObservedPerceptron:
+        """Build one from a configuration. Raises as :meth:`Perceptron.from_config`."""
+        perceptron = ObservedPerceptron.from_config(config)
+        assert isinstance(perceptron, ObservedPerceptron)
+        perceptron.on_perception = on_perception
+        return perceptron
 
 
 def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecorder, spot: Spot) -> list[str]:
@@ -112,14 +110,14 @@ def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecor
     objects = (*perception.objects, *perception.tentative, *perception.stale)
     there = [objects[i] for i in spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))]
     lines = [_verdict(perceptron, perception, there, spot)]
-    lines += ["", "in each perception: what the network says -> what all witnesses say -> what the map has"]
+    lines += ["", "in each perception: what the network says -> with all detectors -> what the map has"]
     first_ns = recorder.looks[0][0] if recorder.looks else 0
     lines += [_look(look, spot, first_ns) for look in recorder.looks]
     if perceptron.lift is not None:
         lines += ["", "in each view of a 2-D detector"]
         lines += _views(perceptron.lift, perception, spot)
         lines += ["", "how it is weighed: log-likelihoods of each name"]
-        for place in perceptron.lift.places:
+        for place in perceptron.lift.hypotheses:
             if spot.rows(place.box[None]):
                 lines += _weighed(perceptron.lift, place)
     lines += ["", "in the object map"]
@@ -218,8 +216,8 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
     return lines
 
 
-def _weighed(lift: DetectionLift, place: Place) -> list[str]:
-    model = lift.witnesses
+def _weighed(lift: DetectionLift, place: Hypothesis) -> list[str]:
+    model = lift.detector_model
     prior = place.prior if lift.can_name else None
     states, table, offset = features(model, prior, place.evidence, place.plausibility)
     posterior = model.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,

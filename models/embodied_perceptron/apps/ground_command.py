@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress
 from embodied_perceptron.apps.view_command import map_file
-from embodied_perceptron.config import SentenceReading
+from embodied_perceptron.config import ConfigError, LanguageOptions
 
 
 def ground(
@@ -24,7 +23,7 @@ def ground(
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
-    reader: Annotated[SentenceReading, typer.Option(help="What reads the sentences.")] = "learned",
+    reader: Annotated[str, typer.Option(help="What reads the sentences: learned.", hidden=True)] = "learned",
 ) -> None:
     """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers.
 
@@ -34,12 +33,16 @@ def ground(
 
     Answers: {"answers": [{"scene": ..., "text": ..., "status": "FOUND", "boxes": [...], "ms": ...}]}.
     """
+    try:
+        LanguageOptions(reader)
+    except ConfigError as error:
+        raise CommandError(f"--{error}") from error
     with TaskProgress(f"answering {scenes}"):
         from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
         from embodied_perceptron.recordings.files import write_atomically
 
         try:
-            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")), reader=reader)
+            answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
         except ValueError as error:  # JSON's own errors are such too
             raise CommandError(f"{scenes}: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
-from embodied_perceptron.apps.plugins import load_plugin
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin
 
 if TYPE_CHECKING:
     from embodied_perceptron.agents.source import SceneSource

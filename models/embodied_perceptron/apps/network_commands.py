@@ -1,19 +1,28 @@
-"""``embodied-perceptron model``, ``weights`` and ``import-official``; registered by entry point.
+"""``embodied-perceptron weights`` and the library's part of ``dev``, registered by entry point.
 
-What loads torch is imported where it is used: help and completion stay fast.
+Heavy imports stand inside of the commands, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-_BAD_INPUT = 2  # exit code
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_INPUT,
+    CommandError,
+    TaskProgress,
+    add_dev_command,
+    add_former_name,
+)
 
 weights_app = typer.Typer(help="Shipped weights.", no_args_is_help=True)
 
@@ -46,8 +55,12 @@ class OfficialTask(str, Enum):
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(weights_app, name="weights")
-    app.command("model")(model)
-    app.command("import-official")(import_official)
+    add_dev_command(app, "model", model, former="model")
+    add_dev_command(app, "import-official", import_official, former="import-official")
+    add_dev_command(app, "compile", compile_command, former="compile")
+    add_dev_command(app, "bench", bench_command, former="bench")
+    add_dev_command(app, "add-weights", add_weights)
+    add_former_name(weights_app, "add", "dev add-weights", add_weights, path="weights ")
 
 
 def model(
@@ -93,7 +106,7 @@ def import_official(
         save_network(out, network, DETECTION_CLASSES, {"imported_from": file.name}, half=False)
     except (CheckpointError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(_BAD_INPUT) from error
+        raise typer.Exit(EXIT_BAD_INPUT) from error
     typer.echo(f"{out}: {len(imported.state)} parameters of a {task.value} network")
     typer.echo(f"{len(imported.unused)} keys of {file.name} were not used" + (":" if imported.unused else ""))
     for key in imported.unused:
@@ -126,8 +139,7 @@ def path_of_weights(name: Annotated[str, typer.Argument(help="Shipped name or pa
     typer.echo(str(weights_file(name)))
 
 
-@weights_app.command("add")
-def add(
+def add_weights(
     name: Annotated[str, typer.Argument(help="Name to ship it under, e.g. tiny.")],
     file: Annotated[Path, typer.Argument(help="Trained weights (.safetensors).")],
     card: Annotated[Path | None, typer.Option(help="Model card (.md) to go beside it.")] = None,
@@ -137,3 +149,64 @@ def add(
 
     entry = add_network(name, file, card)
     typer.echo(f"{name}: {entry.file}, {entry.bytes:,} bytes, preset {entry.preset}, SHA-256 {entry.sha256}")
+
+
+def compile_command() -> None:
+    """Compile the kernels once after an installation, so that the first start waits for nothing.
+
+    They are kept beside the package, or in the user's cache where that cannot be written (NUMBA_CACHE_DIR overrides).
+    """
+    import time
+
+    start = time.monotonic()
+    with TaskProgress("compiling kernels") as progress:
+        from embodied_perceptron.apps.warm_up import compile_kernels
+
+        compile_kernels(lambda step, steps: progress.update(step - 1, steps))
+    Console().print(f"kernels are compiled ({time.monotonic() - start:.0f} s)")
+
+
+def benchmarks_folder() -> Path | None:
+    """The source tree's ``benchmarks/``: of the working directory, or of the tree that this package lies in."""
+    for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
+        if (root / "benchmarks").is_dir() and (root / "pyproject.toml").is_file():
+            return root / "benchmarks"
+    return None
+
+
+def bench_command(
+    ctx: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Which ones; none = list them.")] = None,
+    run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With small inputs: whether they run, not how fast.")] = False,
+) -> None:
+    """Run benchmarks by name: tables on the screen, JSON in out/bench/. Those that fail are named at the end."""
+    folder = benchmarks_folder()
+    if folder is None:
+        raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
+    known = {path.stem: path for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")}
+    chosen = list(known) if run_all else list(names or ())
+    if not chosen:
+        for name, path in known.items():
+            Console().print(f"[bold]{name}[/]  {escape(_first_line(path))}", highlight=False)
+        return
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise CommandError(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known) or 'none'}")
+    failed = []
+    for name in chosen:
+        Console().rule(name)
+        command = [sys.executable, str(known[name]), *(["--quick"] if quick else [])]
+        code = subprocess.run(command, check=False).returncode
+        if code != 0:
+            failed.append(f"{name} (exit code {code})")
+    if failed:
+        raise CommandError(f"{len(failed)} of {len(chosen)} benchmarks failed: {', '.join(failed)}", 1)
+
+
+def _first_line(path: Path) -> str:
+    """First line of a script's docstring."""
+    import ast
+
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.splitlines()[0] if docstring else ""

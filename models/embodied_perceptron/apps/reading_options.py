@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 
 if TYPE_CHECKING:
     from embodied_perceptron.recordings.recording import Recording, TransformSample

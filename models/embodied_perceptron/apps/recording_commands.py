@@ -1,4 +1,4 @@
-"""The library's own sub-commands: ``replay``, ``doctor``, ``compile`` and ``bench``.
+"""The library's own sub-commands: ``replay`` and ``doctor``.
 
 Imports of the heavy parts stand inside of the commands, so that ``--help`` answers at once.
 """
@@ -6,8 +6,6 @@ Imports of the heavy parts stand inside of the commands, so that ``--help`` answ
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -16,9 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
-from embodied_perceptron.apps.plugins import load_plugin
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     Intrinsics,
@@ -67,8 +63,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("replay")(replay_command)
     app.command("doctor")(doctor_command)
-    app.command("compile")(compile_command)
-    app.command("bench")(bench_command)
 
 
 def load_settings(path: Path | None) -> PerceptronConfig:
@@ -430,72 +424,3 @@ def _print_findings(findings: list[Finding]) -> None:
     first = first_to_mend(findings)
     if first is not None:
         console.print(f"first: {escape(first.remedy)} ({first.check})", highlight=False, soft_wrap=True)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# compile
-
-
-def compile_command() -> None:
-    """Compile the kernels once after an installation, so that the first start waits for nothing.
-
-    They are kept beside the package, or in the user's cache where that cannot be written (NUMBA_CACHE_DIR overrides).
-    """
-    import time
-
-    start = time.monotonic()
-    with TaskProgress("compiling kernels") as progress:
-        from embodied_perceptron.apps.warm_up import compile_kernels
-
-        compile_kernels(lambda step, steps: progress.update(step - 1, steps))
-    console.print(f"kernels are compiled ({time.monotonic() - start:.0f} s)")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# bench
-
-
-def benchmarks_folder() -> Path | None:
-    """The source tree's ``benchmarks/``: of the working directory, or of the tree that this package lies in."""
-    for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
-        if (root / "benchmarks").is_dir() and (root / "pyproject.toml").is_file():
-            return root / "benchmarks"
-    return None
-
-
-def bench_command(
-    ctx: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(help="Which ones; none = list them.")] = None,
-    run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With small inputs: whether they run, not how fast.")] = False,
-) -> None:
-    """Run benchmarks by name: tables on the screen, JSON in out/bench/. Those that fail are named at the end."""
-    folder = benchmarks_folder()
-    if folder is None:
-        raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
-    known = {path.stem: path for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")}
-    chosen = list(known) if run_all else list(names or ())
-    if not chosen:
-        for name, path in known.items():
-            console.print(f"[bold]{name}[/]  {escape(_first_line(path))}", highlight=False)
-        return
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise CommandError(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known) or 'none'}")
-    failed = []
-    for name in chosen:
-        console.rule(name)
-        command = [sys.executable, str(known[name]), *(["--quick"] if quick else [])]
-        code = subprocess.run(command, check=False).returncode
-        if code != 0:
-            failed.append(f"{name} (exit code {code})")
-    if failed:
-        raise CommandError(f"{len(failed)} of {len(chosen)} benchmarks failed: {', '.join(failed)}", 1)
-
-
-def _first_line(path: Path) -> str:
-    """First line of a script's docstring."""
-    import ast
-
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.splitlines()[0] if docstring else ""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron.perceptron import Perceptron

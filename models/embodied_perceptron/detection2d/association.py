@@ -1,8 +1,8 @@
-"""What views agree on: which lifted detections are of one thing, and in which views it was silently passed over.
+"""Join lifted detections of the same object over views, and count the views that missed it.
 
-Everything is a pure function of the views and the map as they are now: views leave with their keyframes, and a
-corrected pose changes what was lifted, so nothing is carried along that could contradict them. A view is one picture of
-one detector. What a thing is called, and whether it exists, is judged in :mod:`~.inference.posterior`.
+The result is a pure function of the current views and map, because views leave with their keyframes and a corrected
+pose changes the lifted detections. A view is one keyframe with the detections of one detector. Existence and name of an
+object are inferred in :mod:`~.inference.posterior`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from embodied_perceptron.geometry.suppression import (
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
-from embodied_perceptron.inference.posterior import NO_SILENCE, Silence, size_in_picture
+from embodied_perceptron.inference.posterior import NO_MISSES, MissedViews, size_in_picture
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_VISIBLE_SHARE = 0.75  # of a surface: less is no full view
+_VISIBLE_SHARE = 0.75  # of a surface that is seen in a full view
 _KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
-_MIN_SIZE_PX = 12.0  # a thing that is smaller in a view was not missed there
-_ONE_LOOK_SCORE = 0.4
+_MIN_SIZE_PX = 12.0  # a smaller object does not count as missed
+_ONE_VIEW_SCORE = 0.4  # least score of a candidate of one view
 _PROBES = 48  # points by which a candidate's visibility is judged
-_OWN_M = 0.15  # a probe this much behind the measured surface, or by the thing's size, is hidden by the thing itself
-_SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # a probe lies on the measured surface: within this, and so much of the depth
+_OWN_M = 0.15  # a probe this far, or the object's size, behind the measured surface is occluded by the object itself
+_SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # tolerance of a probe on the measured surface: constant, and share of depth
 
 
 @dataclass(frozen=True, eq=False)
 class LiftedView:
-    """One keyframe, as one detector has seen it.
+    """A keyframe with the lifted detections of one detector.
 
     Attributes:
         source: the detector.
-        key: identity of the keyframe, in the order of time.
+        key: id of the keyframe; increases with time.
         frame: its images.
         T_world_camera: (4, 4).
-        lifted: what was lifted.
+        lifted: detections in 3-D.
     """
 
     source: str
@@ -58,34 +58,34 @@ class LiftedView:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A thing, as several views agree on it.
+    """Lifted detections of several views joined to one object.
 
     Attributes:
-        points_m: (K, 3) its surface over all views.
+        points_m: (K, 3) surface over all views.
         box: (9,) upright.
-        said: detector -> name -> (views in which it said so, best score).
-        silent: detector -> views in which all of it was in full view and nothing was said of it, by its size there
+        reported: detector -> name -> (number of views that report it, best score).
+        missed: detector -> number of views that show it fully and do not report it, by size in the image
             (:data:`~.inference.posterior.SIZES`).
-        whole: seen whole in a view at least.
+        whole: at least one view shows it whole.
         members: (view, detection) pairs.
     """
 
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
-    said: Mapping[str, Mapping[str, tuple[int, float]]]
-    silent: Mapping[str, Silence] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, tuple[int, float]]]
+    missed: Mapping[str, MissedViews] = field(default_factory=dict)
     whole: bool = False
     members: tuple[tuple[int, int], ...] = ()
 
     @property
     def views(self) -> int:
-        """In which something was said of it."""
+        """Return the number of views that report it."""
         return len({view for view, _ in self.members})
 
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """Detections of all views, flat."""
+    """Detections of all views as flat arrays."""
 
     of: list[tuple[int, int]]  # view, detection
     lifted: list[LiftedDetection]
@@ -95,7 +95,7 @@ class _Items:
 
 
 def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
-    """What still stands where it was seen: surfaces that left the map take their detections along."""
+    """Flatten the detections whose surface is still mapped."""
     of = [(v, i) for v, view in enumerate(views) for i in range(len(view.lifted))]
     lifted = [views[v].lifted[i] for v, i in of]
     if index is not None and lifted:
@@ -112,11 +112,10 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
 
 
 def affinities(items: _Items) -> NDArray[np.float64]:
-    """(N, N) in [0, 1]: how much two detections may be of one thing.
+    """Return (N, N) affinities in [0, 1] of pairs of detections.
 
-    Of large ones: the share of the smaller's cells that the other has too. Of small ones: a bell of their
-    middles' distance with half of their mean size as its width; of a small and a large one nothing, but where one is a
-    part that is a little too short to be large.
+    Large ones: share of the smaller's cells that the other has too. Small ones: a Gaussian of the distance of centres
+    with half of their mean size as width. A small and a large one: 0, unless their sizes are within a factor of two.
     """
     if len(items.lifted) == 0:
         return np.zeros((0, 0))
@@ -143,8 +142,8 @@ def _affinities(
     first: NDArray[np.int64],
     size: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """(N, N) as :func:`affinities`; of each detection the middle, the longest side, the number of its name, and its
-    ascending cells: ``size`` many from ``first``."""
+    """Compute :func:`affinities` from centres, longest sides, numbers of names, and cells in ascending order: ``size``
+    many from ``first`` for each detection."""
     count = len(size)
     result = np.zeros((count, count))
     for i in range(count):
@@ -174,7 +173,7 @@ def _affinities(
 
 @njit(cache=True, nogil=True)
 def _shared(cells: NDArray[np.int64], a: int, a_count: int, b: int, b_count: int) -> int:
-    """How many cells two ascending lists have in common."""
+    """Count the common cells of two ascending lists."""
     a_end, b_end = a + a_count, b + b_count
     if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
         return 0
@@ -192,9 +191,9 @@ def _shared(cells: NDArray[np.int64], a: int, a_count: int, b: int, b_count: int
 
 
 def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Rows of each group: best scores first, each joins the group with the highest mean affinity, or begins one.
+    """Group detections greedily by descending score: each joins the group of the highest mean affinity or starts one.
 
-    The order of the rows does not matter where scores differ.
+    Returns the rows of each group; independent of the order of rows where scores differ.
     """
     group_of = _group_numbers(affinity, np.argsort(-scores, kind="stable"))
     order = np.argsort(group_of, kind="stable")
@@ -204,7 +203,7 @@ def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64])
 
 @njit(cache=True, nogil=True)
 def _group_numbers(affinity: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) number of the group of each row; groups are numbered in the order in which they begin."""
+    """Return (N,) group numbers of the rows, in order of creation."""
     count = len(order)
     group_of = np.full(count, -1, np.int64)
     total = np.zeros((count, count))  # (groups, N) sum of the affinities with each group's members
@@ -231,44 +230,44 @@ def find_candidates(
     yaw_rad: float = 0.0,
     cache: FitCache | None = None,
 ) -> list[Candidate]:
-    """Things that the views agree on, those of which most was said first.
+    """Join the detections of all views to candidates, by descending sum of scores.
 
     Args:
-        views: keyframes that a detector has looked at.
-        index: of the map as it is now; detections whose surface is gone do not count. None = all count.
+        views: keyframes with lifted detections.
+        index: of the current map; detections whose surface is gone do not count. None = all count.
         yaw_rad: direction of the walls.
-        cache: of the last call; most groups are as they were, and so is where they can be seen.
+        cache: of the last call, for unchanged groups and views.
     """
     cache = FitCache() if cache is None else cache
     cache.begin()
     items = _items(views, index)
     scores = np.array([d.score for d in items.lifted])
     groups = group_detections(affinities(items), scores)
-    # one look alone at something that is hardly seen is not followed up
-    groups = [rows for rows in groups if len(rows) > 1 or scores[rows[0]] >= _ONE_LOOK_SCORE]
+    # a single detection of low score is no candidate
+    groups = [rows for rows in groups if len(rows) > 1 or scores[rows[0]] >= _ONE_VIEW_SCORE]
     groups.sort(key=lambda rows: -float(scores[rows].sum()))
     candidates = [_candidate(items, rows, views, yaw_rad, cache) for rows in groups]
     in_view = cache.visible([c.points_m for c in candidates], views)
-    return [replace(c, silent=silent_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
+    return [replace(c, missed=missed_views(row, c.members, views)) for c, row in zip(candidates, in_view, strict=True)]
 
 
-def silent_views(
+def missed_views(
     in_view: NDArray[np.uint8], members: Sequence[tuple[int, int]], views: Sequence[LiftedView]
-) -> dict[str, Silence]:
-    """Detector -> how many of its views have a place in full view, by its size there, and say nothing of it.
+) -> dict[str, MissedViews]:
+    """Return detector -> number of its views that show an object fully and do not report it, by size in the image.
 
-    ``in_view``: (V,) as of :func:`fully_visible`.
+    ``in_view``: (V,) a row of :func:`fully_visible`; ``members``: (view, detection) pairs that report it.
     """
-    said = {view for view, _ in members}
+    reporting = {view for view, _ in members}
     counts: dict[str, list[int]] = {}
     for v in np.flatnonzero(in_view).tolist():
-        if v not in said:
-            counts.setdefault(views[v].source, [0] * len(NO_SILENCE))[int(in_view[v]) - 1] += 1
+        if v not in reporting:
+            counts.setdefault(views[v].source, [0] * len(NO_MISSES))[int(in_view[v]) - 1] += 1
     return {source: (small, medium, large) for source, (small, medium, large) in counts.items()}
 
 
 class FitCache:
-    """What the last call found out: agreed points and boxes of groups of detections, and which views show them."""
+    """Points and boxes of groups of detections and their visibility, from the last call."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], _Fit] = {}
@@ -278,18 +277,18 @@ class FitCache:
         self._visible = np.zeros((0, 0), dtype=np.uint8)
 
     def begin(self) -> None:
-        """Forget what the call before did not use."""
+        """Drop entries that the previous call did not use."""
         self._last, self._now = self._now, {}
 
     def fit(self, members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
-        """Of these very detections and their views; they are kept, so that their identities stay theirs."""
+        """Fit a group; the key is the identity of its detections, which the entry keeps alive."""
         key = (round(yaw_rad * 1e3), *map(id, members))
         known = self._last.get(key)
         self._now[key] = _fit(members, of, small, yaw_rad) if known is None else known
         return self._now[key]
 
     def visible(self, surfaces_m: list[NDArray[np.float64]], views: Sequence[LiftedView]) -> NDArray[np.uint8]:
-        """As :func:`fully_visible`; asked are surfaces and views that the last call did not have."""
+        """Compute :func:`fully_visible` for the surfaces and views that the last call did not have."""
         known_row = {id(surface): row for row, surface in enumerate(self._surfaces)}
         known_column = {(id(frame), id(pose)): column for column, (frame, pose) in enumerate(self._shown)}
         row = np.array([known_row.get(id(surface), -1) for surface in surfaces_m], dtype=np.int64)
@@ -311,39 +310,39 @@ class _Fit:
     members: list[LiftedDetection]
     points_m: NDArray[np.float64]
     box: NDArray[np.float64]
-    said: Mapping[str, Mapping[str, tuple[int, float]]]
+    reported: Mapping[str, Mapping[str, tuple[int, float]]]
     whole: bool
 
 
 def _fit(members: list[LiftedDetection], of: Sequence[LiftedView], small: bool, yaw_rad: float) -> _Fit:
-    """``of``: the view of each."""
+    """Join detections; ``of`` is the view of each."""
     points = agreed_points(members, small)
     best: dict[tuple[str, str, int], float] = {}  # (detector, name, view) -> score
     for view, detection in zip(of, members, strict=True):
         key = view.source, detection.label, view.key
         best[key] = max(best.get(key, 0.0), detection.score)
-    said: dict[str, dict[str, tuple[int, float]]] = {}
+    reported: dict[str, dict[str, tuple[int, float]]] = {}
     for (source, name, _), score in best.items():
-        count, highest = said.setdefault(source, {}).get(name, (0, 0.0))
-        said[source][name] = count + 1, max(highest, score)
-    return _Fit(members, points, box_around(points, yaw_rad), said, any(not d.cut for d in members))
+        count, highest = reported.setdefault(source, {}).get(name, (0, 0.0))
+        reported[source][name] = count + 1, max(highest, score)
+    return _Fit(members, points, box_around(points, yaw_rad), reported, any(not d.cut for d in members))
 
 
 def _candidate(
     items: _Items, rows: NDArray[np.int64], views: Sequence[LiftedView], yaw_rad: float, cache: FitCache
 ) -> Candidate:
-    """A group as one thing."""
+    """Make a candidate of a group."""
     numbers = rows.tolist()
     members, of = [items.lifted[r] for r in numbers], tuple(items.of[r] for r in numbers)
     small = median(items.size[rows]) < _SMALL_M
     fit = cache.fit(members, [views[view] for view, _ in of], small, yaw_rad)
-    return Candidate(fit.points_m, fit.box, fit.said, whole=fit.whole, members=of)
+    return Candidate(fit.points_m, fit.box, fit.reported, whole=fit.whole, members=of)
 
 
 def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
-    """(K, 3) points in the cells that at least a quarter (and two, of four or more) of the detections have.
+    """Return (K, 3) points in cells that a quarter of the detections share, two at least of four or more.
 
-    What single views took along by mistake falls out. Where views share too little, all points count.
+    This removes background of single views. Returns all points where fewer than 10 are shared.
     """
     cells = np.concatenate([d.cells_small if small else d.cells_large for d in members])
     distinct = [d.distinct_cells_small if small else d.distinct_cells_large for d in members]
@@ -357,10 +356,9 @@ def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float 
 def fully_visible(
     surfaces_m: Sequence[NDArray[np.float64]], views: Sequence[LiftedView], min_size_px: float
 ) -> NDArray[np.uint8]:
-    """(places, views) whether all but a little of a place's surface is in the picture, not hidden, and large enough
-    there: 0 = it is not, otherwise 1 and the number of its size (:func:`~.inference.posterior.size_in_picture`).
+    """Return (surfaces, views): 0 where a surface is cut, occluded or too small, else 1 + its size class.
 
-    ``surfaces_m``: (K, 3) points of each place, K > 0.
+    The size class is :func:`~.inference.posterior.size_in_picture`; ``surfaces_m``: (K, 3) points each, K > 0.
     """
     result = np.zeros((len(surfaces_m), len(views)), dtype=np.uint8)
     if not len(surfaces_m):
@@ -370,7 +368,7 @@ def fully_visible(
     count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
     own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
-    seen_of: dict[int, NDArray[np.uint8]] = {}  # picture -> places; all detectors look at the same ones
+    seen_of: dict[int, NDArray[np.uint8]] = {}  # image -> surfaces; detectors share images
     for v, view in enumerate(views):
         if id(view.frame) in seen_of:
             result[:, v] = seen_of[id(view.frame)]

@@ -14,7 +14,7 @@ from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
-from embodied_perceptron.inference.posterior import WitnessModel, read_witnesses, shipped_witnesses
+from embodied_perceptron.inference.posterior import DetectorModel, read_detector_model, shipped_detector_model
 from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ DEFAULT_WORDS = (
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
     """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector or its
-    witnesses cannot be used, ``FileNotFoundError`` without their file: at the start, by name.
+    detector model cannot be used, ``FileNotFoundError`` without their file: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
     """
@@ -70,7 +70,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
         schedule=SchedulerRules(max_rate_hz=options.max_rate_hz, limit_s=options.limit_s),
-        witnesses=_witnesses(options.witnesses, options.pictures == "photographs"),
+        detector_model=_detector_model(options.witnesses, options.pictures == "photographs"),
     )
 
     limits = limits_from_options(options)
@@ -109,10 +109,10 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
     return DetectionLift(makers or None, settings, encoder=encoder, names=words, persons=persons)
 
 
-def _witnesses(file: str, on_photographs: bool) -> WitnessModel:
+def _detector_model(file: str, on_photographs: bool) -> DetectorModel:
     """Of a file, or the shipped ones."""
     try:
-        model = read_witnesses(Path(file).read_text(encoding="utf-8")) if file else shipped_witnesses()
+        model = read_detector_model(Path(file).read_text(encoding="utf-8")) if file else shipped_detector_model()
         return model.on_photographs() if on_photographs else model
     except ValueError as error:  # of text that is none, too
         raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error

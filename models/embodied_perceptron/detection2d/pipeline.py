@@ -25,12 +25,12 @@ from embodied_perceptron.detection2d.completion import complete_box
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
 from embodied_perceptron.detection2d.fusion import (
-    Judgement,
-    LiftedThing,
-    Place,
-    Surroundings,
+    DetectorBelief,
+    FusionContext,
+    Hypothesis,
+    LiftedObject,
     evidence_of,
-    find_places,
+    find_hypotheses,
     fuse,
     plausibilities,
 )
@@ -49,10 +49,10 @@ from embodied_perceptron.detection2d.scheduler import (
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
-from embodied_perceptron.inference.posterior import ANY_DETECTOR, WitnessModel, shipped_witnesses
+from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.map_copy import MapCopy
+from embodied_perceptron.scene.live_map import MapCopy
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 _LOG = logging.getLogger(__name__)
@@ -71,21 +71,6 @@ _FLOOR_MOVED_M = 0.03
 _SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # keyframes, or share of the voxels, after which shapes are cut anew
 _SAME_VOXELS = 0.02
 _FITTING = -1.0  # log-plausibility of a box that has all of a thing
-
-
-@dataclass(frozen=True, eq=False)
-class LiftedObject(LiftedThing):
-    """A thing that detectors saw, and what they alone say of it.
-
-    Attributes:
-        probability: that it exists and is called so.
-        by_shape: a shape of the map lent the box.
-        embedding: (D,) mean of its views' region embeddings, or None.
-    """
-
-    probability: float = 0.0
-    by_shape: bool = False
-    embedding: NDArray[np.float32] | None = None
 
 
 @dataclass
@@ -126,14 +111,14 @@ class LiftSettings:
         stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
             within this.
         rules, schedule: of the parts.
-        witnesses: what detectors are worth; None = on photographs, as measured (``witnesses.json``).
+        detector_model: likelihoods of detections; None = the shipped model on photographs.
     """
 
     min_probability: float = 0.4
     stamp_tolerance_s: float = 0.005
     rules: LiftRules = field(default_factory=LiftRules)
     schedule: SchedulerRules = field(default_factory=SchedulerRules)
-    witnesses: WitnessModel | None = None
+    detector_model: DetectorModel | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_probability <= 1:
@@ -146,7 +131,7 @@ class DetectorSlot:
     """One detector: built, built again after a failure, and what it has looked at. Belongs to the detecting thread.
 
     Args:
-        source: its name among the witnesses.
+        source: name of the detector.
         make: builds it.
         rules: of its schedule.
 
@@ -195,8 +180,8 @@ class DetectionLift:
     """See the module docstring. ``detect`` and ``with_evidence`` belong to one thread; ``add`` may be called from any.
 
     Args:
-        make_detector: builds the 2-D detector, and builds it again after a failure; or several, by their names among
-            the witnesses, which share the rate; None = other programs detect.
+        make_detector: builds the 2-D detector, and builds it again after a failure; or several by name,
+            which share the rate; None = other programs detect.
         settings: of all parts.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
@@ -205,10 +190,10 @@ class DetectionLift:
 
     Attributes:
         priors: of names.
-        witnesses: what detectors are worth.
+        detector_model: likelihoods of detections.
         views: pictures that detectors have seen, as they were lifted last.
-        things: what the views agree on; ``objects``: of these what the detectors alone say is there.
-        places: what all witnesses said at the last :meth:`with_evidence`; ``can_name``: whether the network had names.
+        lifted_objects: objects that the views agree on; ``objects``: those that are probable from detectors alone.
+        hypotheses: of the last :meth:`with_evidence`; ``can_name``: whether the network had names then.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
@@ -238,8 +223,8 @@ class DetectionLift:
         self._turn = 0
         self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._names = frozenset(names)  # of other programs
-        given = self.settings.witnesses
-        self.witnesses = shipped_witnesses().on_photographs() if given is None else given
+        given = self.settings.detector_model
+        self.detector_model = shipped_detector_model().on_photographs() if given is None else given
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
@@ -261,8 +246,8 @@ class DetectionLift:
         self._fits = FitCache()
         self._completed: dict[_Known, LiftedObject] = {}  # of the last call
         self._completed_with: Mapping[str, frozenset[str]] = {}
-        self.things: tuple[LiftedObject, ...] = ()
-        self.places: list[Place] = []
+        self.lifted_objects: tuple[LiftedObject, ...] = ()
+        self.hypotheses: list[Hypothesis] = []
         self.can_name = True
         self.objects: tuple[LiftedObject, ...] = ()
         self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
@@ -356,16 +341,16 @@ class DetectionLift:
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
         self._completed = {}
-        self.views, self.things, self.objects, self.places = (), (), (), []
+        self.views, self.lifted_objects, self.objects, self.hypotheses = (), (), (), []
 
     @property
     def floor_z_m(self) -> float:
         """Height of the floor that was lifted by; 0 before anything was."""
         return 0.0 if self._floor_z_m is None else self._floor_z_m
 
-    def surroundings(self, snapshot: VoxelSnapshot, floor_z_m: float) -> Surroundings:
-        """What places are judged in."""
-        return Surroundings(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
+    def fusion_context(self, snapshot: VoxelSnapshot, floor_z_m: float) -> FusionContext:
+        """Return the context in which hypotheses are fused."""
+        return FusionContext(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
 
     def found_in(self, view: LiftedView) -> Detections2d:
         """The 2-D detections of one of :attr:`views`."""
@@ -415,9 +400,11 @@ class DetectionLift:
         """
         self._lift_all(scene)
         began = time.perf_counter()
-        around = self.surroundings(scene.voxels, scene.floor_z_m)
-        self.places, self.can_name = find_places(network, self.things, around), can_name
-        fused = fuse(network, self.things, self.places, self.witnesses, self.settings.min_probability, can_name)
+        around = self.fusion_context(scene.voxels, scene.floor_z_m)
+        self.hypotheses, self.can_name = find_hypotheses(network, self.lifted_objects, around), can_name
+        fused = fuse(
+            network, self.lifted_objects, self.hypotheses, self.detector_model, self.settings.min_probability, can_name
+        )
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -425,7 +412,7 @@ class DetectionLift:
     # -------------------------------------------------------------------------------------------------------- private
 
     def _lift_all(self, scene: MapCopy) -> None:
-        """Bring :attr:`views`, things and :attr:`objects` to the map as it is now."""
+        """Bring :attr:`views`, and the objects to the map as it is now."""
         keyframes, snapshot, floor_z_m = scene.volume.keyframes, scene.voxels, scene.floor_z_m
         self._match_waiting(keyframes)
         with self._lock:
@@ -463,8 +450,8 @@ class DetectionLift:
             self._shapes, self._shapes_cut = scene.shapes.boxes, True
             self._completed = {}
         found, vocabularies = [found for *_, found in known], self._vocabularies()
-        self.things = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
-        self.objects = _joined(self.things, self.settings.min_probability)
+        self.lifted_objects = self._complete_all(candidates, self._floor_z_m, found, vocabularies)
+        self.objects = _joined(self.lifted_objects, self.settings.min_probability)
         with self._lock:
             whole_ms = (time.perf_counter() - began) * 1e3
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
@@ -668,22 +655,22 @@ class DetectionLift:
     ) -> LiftedObject:
         said = evidence_of([candidate], vocabularies)
 
-        def judged(box: NDArray[np.float64]) -> Judgement:
+        def judged(box: NDArray[np.float64]) -> DetectorBelief:
             plausibility = plausibilities(said, box, floor_z_m, self.priors)
-            return Judgement(said, plausibility, self.witnesses.posterior(None, said, plausibility))
+            return DetectorBelief(said, plausibility, self.detector_model.posterior(None, said, plausibility))
 
-        judgement = judged(candidate.box)
-        label, _ = _likeliest(judgement.posterior)
+        belief = judged(candidate.box)
+        label, _ = _likeliest(belief.posterior)
         done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
         fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
         trusted = fits and (done.by_shape or (small and candidate.whole))
         if done.box is not candidate.box:
-            judgement = judged(done.box)
-        _, probability = _likeliest(judgement.posterior)
+            belief = judged(done.box)
+        _, probability = _likeliest(belief.posterior)
         embedding = self._embedding(candidate, found)
-        return LiftedObject(candidate, done.box, trusted, label, judgement, probability, done.by_shape, embedding)
+        return LiftedObject(candidate, done.box, trusted, label, belief, probability, done.by_shape, embedding)
 
     def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
         """Mean over a candidate's views, weighted by the scores."""
@@ -708,8 +695,8 @@ _Known = tuple[object, ...]
 def _known(candidate: Candidate, floor_z_m: float) -> _Known:
     """What completing a candidate depends on, beside shapes and vocabularies. Its arrays are told by identity: what is
     kept holds them."""
-    said = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.said.items()))
-    silent = tuple(sorted(candidate.silent.items()))
+    said = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
+    silent = tuple(sorted(candidate.missed.items()))
     return id(candidate.points_m), id(candidate.box), said, silent, candidate.whole, floor_z_m
 
 

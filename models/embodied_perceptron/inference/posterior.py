@@ -1,33 +1,29 @@
-"""One posterior over a thing's existence and name, from everything that speaks of it.
+"""Posterior probability of an object's existence and name from the network and 2-D detectors.
 
-The states of a place are the names that somebody says of it, :data:`UNNAMED` (something else stands there), and
-:data:`NOTHING`. What the network says, with size, height and company in it, is the prior
-(:mod:`~.confidence_calibration` makes probabilities of its boxes, :mod:`~.naming` joins those of one thing). Each 2-D
-detector adds log-likelihoods to it:
+The states of a hypothesis are the names reported for it, :data:`UNNAMED` (an object of another name) and
+:data:`NOTHING`. The prior is the network's calibrated probabilities (:mod:`~.confidence_calibration`, :mod:`~.naming`).
+Each 2-D detector adds log-likelihoods:
 
     log p(state) = log prior(state) + sum over features f of weight[f] * value[f, state] + constant
 
-Confusions alone move probability between names, and none to or from nothing (:func:`log_weights`).
+Confusions move probability between names only, never to or from nothing (:func:`log_weights`).
 
-    thing       a detector speaks: something is there
-    views       logarithm of the number of views in which it does; views of one background are not independent
-    score       log-odds of its best score
-    confusion   how often it says what it says of things of that name, against of things that are what it says; times
-                its best score and the logarithm of its views, so that a name said again and surely weighs more
-    silence     views in which all of the place was in full view and it said nothing, times how much seldomer that is
-                with such a thing of that size in the picture than without; 0 for names that it does not know, and at
-                most :data:`_MAX_SILENT` views
-    plausible   how well size and height fit a name that the network did not say
-    unsaid      a name that a network which speaks of the place did not say
-    alone       the network has nothing there at all
+    thing       the detector reports an object
+    views       logarithm of the number of views that report it; views of one background are not independent
+    score       log-odds of the best score
+    confusion   log-rate of the reported name for objects of the state's name, relative to objects of the reported
+                name; times the best score and the logarithm of the number of views
+    silence     missed detections: views that show the location fully and report nothing, at most :data:`_MAX_MISSED`,
+                times the log-likelihood of a miss for an object of that name and size in the image; 0 for names outside
+                of the detector's vocabulary
+    plausible   log-plausibility of size and height for a name that the network did not report
+    unsaid      1 for a name that the network did not report, where it has boxes
+    alone       1 where the network has no box
 
-Weights and confusions were measured in rendered pictures. Detectors learned from photographs, and of these their scores
-promise what they say: :meth:`WitnessModel.on_photographs` reads them so (score and confusion count once). A name is
-then right with its own score, and of the others each is as likely as it was measured to be among the wrong ones.
-
-So nothing but silence in full view, or another name, speaks against what one witness has found, and no more than was
-measured. Weights and confusions are fitted to simulated homes with the disturbances of photographs
-(``evaluate calibrate-witnesses``) and stand in ``witnesses.json``.
+Weights and confusions are fitted to simulated homes with the disturbances of photographs (``evaluate
+calibrate-witnesses``) and stored in ``witnesses.json``. Detectors were trained on photographs, where their scores are
+calibrated: :meth:`DetectorModel.on_photographs` takes a score as the probability that the reported name is right, and
+the measured confusions as the distribution over wrong names.
 """
 
 from __future__ import annotations
@@ -48,175 +44,175 @@ from embodied_perceptron.results import UNNAMED
 NOTHING = ""
 FEATURES = ("thing", "views", "score", "confusion", "silence", "plausible", "unsaid", "alone")
 ANY_DETECTOR = "any"
-_MAX_SILENT = 6
-_NAMELESS = 0.02  # of a thing's probability, at least, that it is none of the names that the network says
+_MAX_MISSED = 6
+_NAMELESS = 0.02  # least share of an object's probability for names that the network did not report
 _LEAST = 1e-3
 _MOST_SCORE = 0.99
-# weights that differ on photographs: scores count as they are; of views nothing is measured there, and they
-# count as they do before a fit sees anything
+# weights on photographs: scores count as they are; views were not measured there and keep the weight before the fit
 _ON_PHOTOGRAPHS = {"score": 1.0, "confusion": 1.0, "views": 0.5}
-_PRIOR_COUNT = 4.0  # things, or views, that the mean over all names weighs in a measured rate
+_PRIOR_COUNT = 4.0  # pseudo-counts of the mean over all names in a measured rate
 
 F64 = NDArray[np.float64]
-Silence = tuple[int, int, int]  # views, by size in the picture
-NO_SILENCE: Silence = (0, 0, 0)
-SIZES = (0.1, 0.3)  # of a thing against the longer side of a picture: small, medium and large begin and end here
+MissedViews = tuple[int, int, int]  # number of views by size in the image
+NO_MISSES: MissedViews = (0, 0, 0)
+SIZES = (0.1, 0.3)  # bounds of small, medium and large, as shares of the longer side of the image
 
 
 def size_in_picture(share: F64) -> NDArray[np.int64]:
-    """(N,) longer side of things over that of the picture -> number of the size, 0 = small."""
+    """(N,) longer sides of objects as shares of the image's longer side -> (N,) size class, 0 = small."""
     return np.searchsorted(np.array(SIZES), share, side="right")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one detector says of a place over its views.
+    """Observations of one hypothesis by one detector over all views.
 
     Attributes:
-        source: the detector.
-        said: name -> (views in which it said so, best score).
-        silent: views in which all of the place was in full view and it said nothing of it, by its size there.
-        vocabulary: every name that it might have said.
+        source: name of the detector.
+        reported: name -> (number of views that report it, best score).
+        missed: number of views that show the location fully and report nothing, by size in the image.
+        vocabulary: names that the detector can report.
     """
 
     source: str
-    said: Mapping[str, tuple[int, float]]
-    silent: Silence = NO_SILENCE
+    reported: Mapping[str, tuple[int, float]]
+    missed: MissedViews = NO_MISSES
     vocabulary: frozenset[str] = frozenset()
 
-    def bears_on(self, prior: Mapping[str, float] | None) -> bool:
-        """Whether it says anything of a place: silence says nothing of names that the detector does not know."""
-        return bool(self.said) or (any(self.silent) and prior is not None and not self.vocabulary.isdisjoint(prior))
+    def is_informative(self, prior: Mapping[str, float] | None) -> bool:
+        """Return True when it changes the prior: a miss does so only for names in the detector's vocabulary."""
+        return bool(self.reported) or (any(self.missed) and prior is not None and not self.vocabulary.isdisjoint(prior))
 
 
 @dataclass(frozen=True)
 class DetectorConfusions:
-    """What one detector was measured to say.
+    """Measured detection rates and confusions of one detector.
 
     Attributes:
-        things: name -> how many things of it stood in full view.
-        said: name that it says -> true name -> of how many things it did; :data:`NOTHING` = of places without any.
-        views: name -> by size in the picture (views with such a thing in full view, of these with it said).
-        false_rate: share of the views of a place without such a thing in which it is said there.
+        things: name -> number of objects that were fully visible.
+        reported: reported name -> true name -> number of objects; :data:`NOTHING` = no object there.
+        views: name -> by size in the image (views that show such an object fully, those that report its name).
+        false_rate: share of the views without such an object that report it.
     """
 
     things: Mapping[str, int] = field(default_factory=dict)
-    said: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     views: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     false_rate: float = 0.01
 
-    def log_confusion(self, said: str, true: str) -> float:
-        """Log of how often it says ``said`` of things called ``true``, against of those that are; at most 0."""
-        key = said, true
+    def log_confusion(self, reported: str, true: str) -> float:
+        """Return the log of P(reported | true) / P(reported | reported), at most 0."""
+        key = reported, true
         if key not in self._confusions:
-            self._confusions[key] = self._log_confusion(said, true)
+            self._confusions[key] = self._log_confusion(reported, true)
         return self._confusions[key]
 
-    def log_silence(self, name: str, silent: Silence) -> float:
-        """Log-likelihood, at most 0, of views in which a thing of that name was in full view and not said; of no more
-        than :data:`_MAX_SILENT`."""
-        if not any(silent):
+    def log_missed(self, name: str, missed: MissedViews) -> float:
+        """Return the log-likelihood, at most 0, of views that miss a fully visible object of that name.
+
+        More than :data:`_MAX_MISSED` views count as that many.
+        """
+        if not any(missed):
             return 0.0
-        if name not in self._silences:
+        if name not in self._log_misses:
             least = 1.0 - self.false_rate
-            self._silences[name] = [min(0.0, math.log(max(1.0 - r, _LEAST) / least)) for r in self._recalls(name)]
-        views = sum(silent)
-        counted = sum(n * log for n, log in zip(silent, self._silences[name], strict=True))
-        return counted * min(views, _MAX_SILENT) / views
+            self._log_misses[name] = [min(0.0, math.log(max(1.0 - r, _LEAST) / least)) for r in self._recalls(name)]
+        views = sum(missed)
+        counted = sum(n * log for n, log in zip(missed, self._log_misses[name], strict=True))
+        return counted * min(views, _MAX_MISSED) / views
 
     def _recalls(self, name: str) -> list[float]:
-        """By size: near to what is usual for the size, times how well things of that name are said."""
-        of_name = self.views.get(name, ((0, 0),) * len(NO_SILENCE))
-        seen, said = (sum(view[k] for view in of_name) for k in (0, 1))
+        """Return the recall by size: the mean over names for the size, scaled by the name's recall."""
+        of_name = self.views.get(name, ((0, 0),) * len(NO_MISSES))
+        seen, detected = (sum(view[k] for view in of_name) for k in (0, 1))
         usual, usual_of_size = self._usual_recall
-        better = _share(said, seen, usual) / usual
+        better = _share(detected, seen, usual) / usual
         return [
             _share(right, views, min(better * of_size, 1.0))
             for (views, right), of_size in zip(of_name, usual_of_size, strict=True)
         ]
 
-    def log_doubt(self, said: str, true: str, score: float) -> tuple[float, float]:
-        """Logs, at most 0, of how much likelier it is that what it says with a ``score`` is wrong and the thing called
-        ``true``, than that it is right: of the first view, and of one more that says it again.
+    def log_doubt(self, reported: str, true: str, score: float) -> tuple[float, float]:
+        """Return two log-odds, at most 0, that the object is called ``true`` and not ``reported``.
 
-        Of what is said with a score, ``1 - score`` is wrong. At first a thing is as likely of a name as that is common
-        among the wrong ones; that the same is said again is chance, the less the rarer things of that name are.
-        :data:`UNNAMED` are all names that nobody says.
+        The first is of one view, the second of each further view with the same report. A report is wrong with
+        probability ``1 - score``. Wrong reports of a first view are distributed as measured; a repeated one is a
+        coincidence, less likely for rare names. :data:`UNNAMED` stands for all names without a report.
         """
-        if said == true:
+        if reported == true:
             return 0.0, 0.0
-        key = said, true
+        key = reported, true
         if key not in self._doubts:
-            self._doubts[key] = self._doubt(said, true)
+            self._doubts[key] = self._doubt(reported, true)
         share, rarity = self._doubts[key]
         first = min(1.0, (1.0 - score) / score) * share
         return math.log(first), math.log(min(1.0, first * rarity))
 
-    def _doubt(self, said: str, true: str) -> tuple[float, float]:
-        """Share of a name among what is wrongly called ``said``, and how many things that is against the other."""
+    def _doubt(self, reported: str, true: str) -> tuple[float, float]:
+        """Return the share of ``true`` among wrong reports, and the frequency of ``reported`` over that of ``true``."""
         total, usual = sum(self.things.values()), 1.0 / (len(self.things) + 1.0)
-        own = _share(self.things.get(said, 0), total, usual)
+        own = _share(self.things.get(reported, 0), total, usual)
         if true == UNNAMED:
             return 1.0, own / (1.0 - own)
-        wrong = {name: n for name, n in self.said.get(said, {}).items() if name not in (said, NOTHING)}
+        wrong = {name: n for name, n in self.reported.get(reported, {}).items() if name not in (reported, NOTHING)}
         share = _share(wrong.get(true, 0), sum(wrong.values()), usual)
         return share, own / _share(self.things.get(true, 0), total, usual)
 
-    def _log_confusion(self, said: str, true: str) -> float:
-        if said == true:
+    def _log_confusion(self, reported: str, true: str) -> float:
+        if reported == true:
             return 0.0
-        counts = self.said.get(said, {})
-        wrong = sum(n for name, n in counts.items() if name not in (said, NOTHING))
-        usual = (wrong + 1.0) / (sum(self.things.values()) + 50.0)  # of things of any other name
-        own = _share(counts.get(said, 0), self.things.get(said, 0), self._usual_own)
+        counts = self.reported.get(reported, {})
+        wrong = sum(n for name, n in counts.items() if name not in (reported, NOTHING))
+        usual = (wrong + 1.0) / (sum(self.things.values()) + 50.0)  # for objects of any other name
+        own = _share(counts.get(reported, 0), self.things.get(reported, 0), self._usual_own)
         other = usual if true == UNNAMED else _share(counts.get(true, 0), self.things.get(true, 0), usual)
         return min(0.0, math.log(other / own))
 
     @cached_property
     def _confusions(self) -> dict[tuple[str, str], float]:
-        """Those that were asked for."""
+        """Cache of :meth:`log_confusion`."""
         return {}
 
     @cached_property
     def _doubts(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """As :attr:`_confusions`."""
+        """Cache of :meth:`log_doubt`."""
         return {}
 
     @cached_property
-    def _silences(self) -> dict[str, list[float]]:
-        """As :attr:`_confusions`."""
+    def _log_misses(self) -> dict[str, list[float]]:
+        """Cache of :meth:`log_missed`: by size."""
         return {}
 
     @cached_property
     def _usual_recall(self) -> tuple[float, list[float]]:
-        """Of all names: at all, and by size."""
-        by_size = [[sum(view[n][k] for view in self.views.values()) for k in (0, 1)] for n in range(len(NO_SILENCE))]
-        seen, said = (sum(size[k] for size in by_size) for k in (0, 1))
-        usual = (said + 1.0) / (seen + 5.0)
+        """Return the recall over all names: of any size, and by size."""
+        by_size = [[sum(view[n][k] for view in self.views.values()) for k in (0, 1)] for n in range(len(NO_MISSES))]
+        seen, detected = (sum(size[k] for size in by_size) for k in (0, 1))
+        usual = (detected + 1.0) / (seen + 5.0)
         return usual, [_share(right, views, usual) for views, right in by_size]
 
     @cached_property
     def _usual_own(self) -> float:
-        right = sum(counts.get(name, 0) for name, counts in self.said.items())
-        return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.said) + 3.0)
+        right = sum(counts.get(name, 0) for name, counts in self.reported.items())
+        return (right + 1.0) / (sum(self.things.get(name, 0) for name in self.reported) + 3.0)
 
 
 def _share(count: int, total: int, usual: float) -> float:
-    """A measured rate, near to the usual one where little was counted."""
+    """Return a rate smoothed towards the usual one."""
     return (count + _PRIOR_COUNT * usual) / (total + _PRIOR_COUNT)
 
 
 @dataclass(frozen=True)
-class WitnessModel:
-    """Weights of :data:`FEATURES`, and what each detector was measured to say.
+class DetectorModel:
+    """Likelihood model of 2-D detectors: weights of :data:`FEATURES` and each detector's confusions.
 
     Attributes:
         weights: by feature.
-        detectors: by name; :data:`ANY_DETECTOR` stands for those that were not measured.
-        repeated: names are confused as their own scores say, and each doubling of the views that say so counts so much;
-            None = as measured.
+        detectors: by name; :data:`ANY_DETECTOR` stands for detectors that were not measured.
+        repeated: None = confusions as measured; otherwise they follow the scores, and this is the weight of each
+            doubling of the number of views with the same report.
 
-    Raises ``ValueError`` naming what is no such model.
+    Raises ``ValueError`` for missing or non-finite weights and without :data:`ANY_DETECTOR`.
     """
 
     weights: Mapping[str, float]
@@ -225,30 +221,30 @@ class WitnessModel:
 
     def __post_init__(self) -> None:
         if set(self.weights) != set(FEATURES) or not all(math.isfinite(w) for w in self.weights.values()):
-            raise ValueError(f"a model of witnesses has finite weights of {', '.join(FEATURES)}, got {self.weights}")
+            raise ValueError(f"a detector model has finite weights of {', '.join(FEATURES)}, got {self.weights}")
         if ANY_DETECTOR not in self.detectors:
-            raise ValueError(f"a model of witnesses knows a detector called {ANY_DETECTOR!r}")
+            raise ValueError(f"a detector model has a detector called {ANY_DETECTOR!r}")
 
     def confusions(self, source: str) -> DetectorConfusions:
-        """Of a detector, or of any where it was not measured."""
+        """Return the confusions of a detector; those of any detector where it was not measured."""
         return self.detectors.get(source, self.detectors[ANY_DETECTOR])
 
-    def on_photographs(self) -> WitnessModel:
-        """The same for detectors that look at photographs, as they have learned to."""
+    def on_photographs(self) -> DetectorModel:
+        """Return the model for photographs, on which the detectors' scores are calibrated."""
         weights = {**self.weights, **_ON_PHOTOGRAPHS}
-        return WitnessModel(weights, self.detectors, self.weights["confusion"])
+        return DetectorModel(weights, self.detectors, self.weights["confusion"])
 
     def log_confused(self, one: Evidence, state: str) -> float:
-        """Log, at most 0, of how well all that a detector says of a place goes with a thing called ``state``."""
+        """Return the log-likelihood, at most 0, of a detector's reports for an object called ``state``."""
         confusions = self.confusions(one.source)
-        scores = {name: _within(score) for name, (_, score) in one.said.items()}
-        weight = {name: views * scores[name] for name, (views, _) in one.said.items()}
-        views, total = sum(views for views, _ in one.said.values()), sum(weight.values())
+        scores = {name: _within(score) for name, (_, score) in one.reported.items()}
+        weight = {name: views * scores[name] for name, (views, _) in one.reported.items()}
+        views, total = sum(views for views, _ in one.reported.values()), sum(weight.values())
         if self.repeated is None:
             confused = sum(w * math.exp(confusions.log_confusion(name, state)) for name, w in weight.items())
             return max(scores.values()) * math.log1p(views) * math.log(confused / total)
         confused = 0.0
-        for name, (count, _) in one.said.items():
+        for name, (count, _) in one.reported.items():
             first, further = confusions.log_doubt(name, state, scores[name])
             confused += weight[name] * math.exp(first + self.repeated * math.log2((1.0 + count) / 2.0) * further)
         return math.log(confused / total)
@@ -260,15 +256,15 @@ class WitnessModel:
         plausibility: Mapping[str, float],
         can_name: bool = True,
     ) -> dict[str, float]:
-        """Name -> probability that something is there and is called so; of :data:`UNNAMED`, that it is none of these.
+        """Return name -> probability that an object exists and has that name; :data:`UNNAMED` = any other name.
 
         Args:
-            prior: the same of the network; None = it has nothing there.
+            prior: the same from the network; None = it has no box there.
             evidence: of the detectors.
-            plausibility: name -> log-plausibility of the place's size and height, of the names that detectors say.
-            can_name: the prior's source knows names at all. Shapes do not: the detectors alone name what stands there.
+            plausibility: reported name -> log-plausibility of the box's size and height.
+            can_name: False when the prior comes from shapes, which have no names: the detectors alone name the object.
         """
-        if prior is not None and not any(one.bears_on(prior) for one in evidence):
+        if prior is not None and not any(one.is_informative(prior) for one in evidence):
             return dict(prior)
         if prior is not None and not can_name:
             names = self.posterior(None, evidence, plausibility)
@@ -282,10 +278,10 @@ class WitnessModel:
 
 
 def log_weights(table: F64, offset: F64, weights: F64) -> F64:
-    """(..., S) unnormalised log-posteriors of (..., S, F) values of :data:`FEATURES` and (..., S) log-priors.
+    """Return (..., S) unnormalised log-posteriors of (..., S, F) values of :data:`FEATURES` and (..., S) log-priors.
 
-    The first state is :data:`NOTHING`. Confusions move probability between names and leave what is there at all to the
-    other features: a wrong name is no evidence of absence. States of log-prior minus infinity do not exist.
+    The first state is :data:`NOTHING`. Confusions leave the probability of existence to the other features, because a
+    wrong name is no evidence of absence. A log-prior of minus infinity marks a state that does not exist.
     """
     column = FEATURES.index("confusion")
     confused = table[..., 1:, column] * weights[column]
@@ -298,7 +294,7 @@ def log_weights(table: F64, offset: F64, weights: F64) -> F64:
 
 
 def _log_sum_exp(values: F64) -> F64:
-    """Over the last axis, which stays; this is called for each thing, and scipy's looks after much more."""
+    """Log-sum-exp over the last axis, kept; called for each object, faster than scipy's."""
     highest = values.max(axis=-1, keepdims=True)
     highest = np.where(np.isfinite(highest), highest, 0.0)
     with np.errstate(divide="ignore"):
@@ -307,18 +303,18 @@ def _log_sum_exp(values: F64) -> F64:
 
 
 def features(
-    model: WitnessModel,
+    model: DetectorModel,
     prior: Mapping[str, float] | None,
     evidence: Sequence[Evidence],
     plausibility: Mapping[str, float],
 ) -> tuple[list[str], F64, F64]:
-    """States, :data:`NOTHING` first, (S, F) values of :data:`FEATURES` of each, and (S,) log-priors.
+    """Return the states, :data:`NOTHING` first, their (S, F) values of :data:`FEATURES` and (S,) log-priors.
 
-    Arguments as of :meth:`WitnessModel.posterior`.
+    Arguments as of :meth:`DetectorModel.posterior`.
     """
     known = {} if prior is None else {name: p for name, p in prior.items() if name != UNNAMED}
-    said = {name for one in evidence for name in one.said}
-    states = [NOTHING, *sorted({*known, *said}), UNNAMED]
+    reported = {name for one in evidence for name in one.reported}
+    states = [NOTHING, *sorted({*known, *reported}), UNNAMED]
     offset = _log_prior(states, prior, known)
     table = np.zeros((len(states), len(FEATURES)))
     column = {name: k for k, name in enumerate(FEATURES)}
@@ -331,10 +327,13 @@ def features(
         confusions = model.confusions(one.source)
         for row, state in enumerate(states[1:], 1):
             if state in one.vocabulary:
-                table[row, column["silence"]] += confusions.log_silence(state, one.silent)
-        if not one.said:
+                table[row, column["silence"]] += confusions.log_missed(state, one.missed)
+        if not one.reported:
             continue
-        views, best = sum(v for v, _ in one.said.values()), _within(max(score for _, score in one.said.values()))
+        views, best = (
+            sum(v for v, _ in one.reported.values()),
+            _within(max(score for _, score in one.reported.values())),
+        )
         for row, state in enumerate(states[1:], 1):
             table[row, column["thing"]] += 1.0
             table[row, column["views"]] += math.log(views)
@@ -344,7 +343,7 @@ def features(
 
 
 def _within(score: float) -> float:
-    """A score of which there are log-odds."""
+    """Clamp a score to have finite log-odds."""
     return min(max(score, _LEAST), _MOST_SCORE)
 
 
@@ -358,13 +357,13 @@ def _log_prior(states: Sequence[str], prior: Mapping[str, float] | None, known: 
 
 
 @lru_cache(maxsize=1)
-def shipped_witnesses() -> WitnessModel:
-    """The model of this package."""
-    return read_witnesses(Path(__file__).with_name("witnesses.json").read_text(encoding="utf-8"))
+def shipped_detector_model() -> DetectorModel:
+    """Return the model that this package ships."""
+    return read_detector_model(Path(__file__).with_name("witnesses.json").read_text(encoding="utf-8"))
 
 
-def read_witnesses(text: str) -> WitnessModel:
-    """Inverse of :func:`witnesses_json`. Raises ``ValueError`` for what is no such model."""
+def read_detector_model(text: str) -> DetectorModel:
+    """Parse :func:`detector_model_json`. Raises ``ValueError`` for any other text."""
     try:
         data = json.loads(text)
         detectors = {
@@ -376,24 +375,24 @@ def read_witnesses(text: str) -> WitnessModel:
             )
             for name, entry in data["detectors"].items()
         }
-        return WitnessModel({str(k): float(w) for k, w in data["weights"].items()}, detectors)
+        return DetectorModel({str(k): float(w) for k, w in data["weights"].items()}, detectors)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"no model of witnesses: {error!r}") from error
+        raise ValueError(f"not a detector model: {error!r}") from error
 
 
 def _views_by_size(sizes: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    views = tuple((int(seen), int(said)) for seen, said in sizes)
-    if len(views) != len(NO_SILENCE):
-        raise TypeError(f"views are counted by {len(NO_SILENCE)} sizes, got {len(views)}")
+    views = tuple((int(seen), int(detected)) for seen, detected in sizes)
+    if len(views) != len(NO_MISSES):
+        raise TypeError(f"views are counted by {len(NO_MISSES)} sizes, got {len(views)}")
     return views
 
 
-def witnesses_json(model: WitnessModel, source: str, measured: Mapping[str, Any]) -> str:
-    """A model as JSON text; ``source``: the command that makes it, ``measured``: what it was worth."""
+def detector_model_json(model: DetectorModel, source: str, measured: Mapping[str, Any]) -> str:
+    """Return a model as JSON text with the command that made it and its measured quality."""
     detectors = {
         name: {
             "things": dict(sorted(c.things.items())),
-            "said": {said: dict(sorted(row.items())) for said, row in sorted(c.said.items())},
+            "said": {name: dict(sorted(row.items())) for name, row in sorted(c.reported.items())},
             "views": {k: [list(size) for size in v] for k, v in sorted(c.views.items())},
             "false_rate": round(c.false_rate, 5),
         }

@@ -1,36 +1,70 @@
-"""From a map to named results: one trained network with its vocabulary. No ROS, no training code.
+"""One trained network with its vocabulary: predictions for sampled scenes and for a growing map. No training code.
 
     predictor = Predictor(network, classes, text_encoder=...)
+
+Of sampled inputs, as training and evaluation have them:
+
     scene = predictor.encode(sites, [predictor.view(frame) for frame in frames])
-    predictor.detections(scene)                   boxes with names, all nine degrees
+    predictor.detections(scene)                   boxes with names, nine degrees of freedom
     predictor.occupancy(scene, anchor_m)          labelled cells
-    predictor.ground(scene, sentence, phrases)    candidates per phrase
+    predictor.ground_many(scene, sentences)       candidates per phrase
+
+Of a map:
+
+    volume = FeatureVolume(features=predictor.image_features())
+    window = predictor.open_window(volume, options)
+    prediction = predictor.predict(window, volume.copy(), view_direction, floor_z_m)
+    prediction.detections, prediction.semantic
 
 All arithmetic is the network's (:class:`~embodied_perceptron.nn.network.PerceptionNetwork`); names, numpy and the
-wall-aligned frame are added here. Everything runs without gradients; one instance serves one thread.
+wall-aligned frame are added here. Nothing here needs gradients. One instance serves one thread at a time.
+
+A prediction depends on the voxels, the keyframes and the window alone: image features of the volume and the kept last
+pass save work and change nothing. The window moves in steps of the network's coarsest stride, so that every site stays
+on one lattice, which is turned with the walls. With ``keep`` a prediction also depends on those before it: window and
+result stay while new ones would hardly differ.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import math
+import os
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
+from embodied_perceptron.config import EVERY_SCORE, NetworkOptions, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes
-from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
+from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.naming import USUAL, Naming
+from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault
+from embodied_perceptron.mapping.export import VolumeCopy, Window
+from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
+from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.nn.grounding import DetectedObjects, GroundingOutput
-from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
+from embodied_perceptron.nn.input_features import (
+    SITE_FEATURES,
+    SiteFeature,
+    cover_windows,
+    input_from_points,
+    occupancy_origin,
+    rgb_grid,
+    thin,
+)
 from embodied_perceptron.nn.network import (
     ImageLookup,
     ObjectGroundingBranch,
@@ -44,10 +78,20 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.results import UNNAMED, Detections, SemanticVoxels
+from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
+from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 UNSEEN_COLOR = 128  # of cells that the network fills in where nothing was seen
+_RETRY_AFTER = 100  # predictions in a smaller window before a larger one is tried again
+_SMALLEST_CELLS = 2  # edge of the smallest window, in coarsest strides
+# How far a window's middle may lie beyond half a step from the wanted centre before the window moves, in coarsest
+# strides: heading and place of a standing camera jitter.
+_KEPT_CELLS = 0.25
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +99,116 @@ class SceneFeatures(SharedFeatures):
     """What the heads share about one scene.
 
     Attributes:
-        manhattan: the wall-aligned frame that the sites stand on; results are in the world again.
+        manhattan: the wall-aligned frame of the sites; results are in the world again.
     """
 
     manhattan: ManhattanFrame = WORLD
+
+
+@dataclass(frozen=True, eq=False)
+class ScenePart:
+    """Features of one window, and the core of the window in which its results count."""
+
+    scene: SceneFeatures
+    core: Region
+
+
+@dataclass(frozen=True, eq=False)
+class ScenePrediction:
+    """Results of the network over one window or over the whole map.
+
+    Attributes:
+        detections: every box of the network with any score, best first, as :meth:`Predictor.boxes` gives; None when
+            nothing could be computed.
+        semantic: occupied cells, named by the decoder and the boxes around them (:mod:`.cell_names`); None for a
+            network without occupancy.
+        region: the window.
+        answered: where ``semantic`` has a result; cells that are not in it are empty there.
+        scene: features for sentences; None after several windows.
+        floor_z_m: height of the floor that was assumed.
+        diagnostics: messages for the user.
+        parts: features of each window; their cores partition the ground.
+    """
+
+    detections: Detections | None
+    semantic: SemanticVoxels | None
+    region: Region
+    answered: Region
+    scene: SceneFeatures | None = None
+    floor_z_m: float = 0.0
+    diagnostics: tuple[str, ...] = ()
+    parts: tuple[ScenePart, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """The last pass of the network: its input (sites and views) and its result."""
+
+    sites: SparseTensor
+    views: tuple[View, ...]
+    prediction: ScenePrediction
+
+    def holds_for(
+        self, sites: SparseTensor, views: tuple[View, ...], region: Region, answered: Region, limit: tuple[float, int]
+    ) -> bool:
+        """Whether the result holds for another input: the same views and regions, and sites that changed by no more
+        than the tolerance in any cell; ``limit``: both for
+        :func:`~embodied_perceptron.sparse.incremental.largest_change`."""
+        last, (tolerance, cell) = self.prediction, limit
+        return (
+            last.region.same_as(region)
+            and last.answered.same_as(answered)
+            and self.views == views  # compared by identity: views have no other equality
+            and largest_change(self.sites, sites, cell) <= tolerance
+        )
+
+
+@dataclass(eq=False)
+class MapWindow:
+    """The window that a predictor lays over one map, and the state of its last prediction.
+
+    Attributes:
+        features: image features of the map's volume; None for a network without images.
+        site_voxels: map voxels along the edge of an input site.
+        options: edge of the window, how far ahead it lies, and when the last result is kept.
+        scores: boxes below its ``decode`` are left out.
+        memory: outputs of the network's layers in the last pass.
+        last: the last pass.
+        position: of the window at the last prediction with ``keep``.
+    """
+
+    features: ImageFeatures | None
+    site_voxels: int
+    options: NetworkOptions
+    scores: ScorePolicy
+    memory: LayerMemory = field(default_factory=LayerMemory)
+    last: _Pass | None = None
+    position: Window | None = None
+
+    def forget(self) -> None:
+        """Forget the last pass and the position: the map was replaced by another."""
+        self.forget_pass()
+        self.position = None
+
+    def forget_pass(self) -> None:
+        """Forget the last pass."""
+        self.last = None
+        self.memory.forget()
+
+    def usual_m(self) -> float:
+        """Window size of one pass when the whole map is asked for, metres."""
+        return self.options.window_m if math.isfinite(self.options.window_m) else WINDOW_M
+
+    def keep_position(self, wanted: Window, center_m: NDArray[np.float64], cell_m: float) -> Window:
+        """The last position while its middle is hardly further from the centre than that of the wanted one."""
+        last = self.position
+        if last is not None and np.array_equal(last.size_m, wanted.size_m):
+            lower, upper = (end[:2] / wanted.snap for end in last.limits(cell_m / wanted.snap))
+            away = np.abs(center_m[:2] / cell_m - 0.5 * (lower + upper))  # in cells
+            if away.max() <= 0.5 + _KEPT_CELLS:
+                return last
+        self.position = wanted
+        return wanted
 
 
 class Predictor:
@@ -69,12 +219,15 @@ class Predictor:
         classes: names of the detection classes, in the order of the logits.
         occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
         text_encoder: needed for grounding.
-        image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
+        image_encoder: runs in place of the network's own (ONNX Runtime); the network still projects its maps.
         feature_dtype: of the image features that :meth:`view` gives.
-        calibration: what the weights file says about its scores.
-        scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
-        naming: which things go without a name, for a network that knows presence; None keeps the boxes of both kinds.
-        spare: the same network on the CPU, for the day on which its device is lost with all that it holds.
+        calibration: the calibration section of the weights file.
+        scores: thresholds of scores for users of an object map; :meth:`detections` gives all boxes.
+        naming: when a box is published without a name, for a network that knows presence; None keeps all boxes.
+        spare: the same network on the CPU, in case its device fails with all that it holds.
+
+    Attributes:
+        fault: the error of the network's device; "" = none. After a fault the CPU predicts.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -111,27 +264,40 @@ class Predictor:
         self.calibration = dict(calibration or {})
         self.scores = scores
         self.naming = naming
+        self.fault = ""
         self._spare = spare
         self._image_encoder = image_encoder
+        self._coarsest = config.backbone.strides[-1]
+        self._cell_m = config.voxel_size_m * self._coarsest
+        self._device = self.device
+        self._released = False
+        self._limit_m = math.inf  # of windows, after the device ran out of memory
+        self._good_predictions = 0  # since then
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """Device of the network's parameters."""
         return next(self.network.parameters()).device
 
-    def use_cpu(self) -> None:
-        """Go on on the CPU: the device has failed."""
-        self.network = self.network.cpu() if self._spare is None else self._spare.eval()
-        use_cpu = getattr(self.text_encoder, "use_cpu", None)
-        if use_cpu is not None:
-            use_cpu()
+    @property
+    def no_cells(self) -> SemanticVoxels:
+        """Labelled cells before any are predicted."""
+        occupancy = self.network.config.occupancy
+        return SemanticVoxels(
+            occupancy.cell_size_m if occupancy is not None else 1.0,
+            np.zeros((0, 3), np.float32),
+            np.zeros((0, 3), np.uint8),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+            self.occupancy_classes,
+        )
 
     # --------------------------------------------------------------------------------------------------------- inputs
 
     def site_voxels(self, voxel_size_m: float) -> int:
-        """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
+        """Number of map voxels along the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
 
-        Raises ``ValueError`` when that is no whole number, or the network does not read maps (``paper``: sampled
+        Raises ``ValueError`` when it is not a whole number, or the network does not read maps (``paper``: sampled
         points, see :func:`~embodied_perceptron.nn.input_features.input_from_points`).
         """
         config = self.network.config
@@ -152,14 +318,14 @@ class Predictor:
 
     @torch.inference_mode()
     def view(self, posed: PosedFrame, dtype: torch.dtype | None = None) -> View:
-        """The image features of one frame, to be kept as long as the frame counts; ``dtype``: default the instance's.
+        """Encode the image of one frame; ``dtype``: of the features, default the instance's.
 
         Features and depth are on the network's device. Raises ``ValueError`` for a network that sees no images.
         """
         dtype = self.feature_dtype if dtype is None else dtype
         size, frame = self.network.config.image.size, posed.frame
         colors = torch.from_numpy(np.ascontiguousarray(frame.color))[None]
-        half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than will be kept
+        half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than is kept
         maps = self.network.encode_images(colors, size, self._image_encoder, half)
         return View(
             projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
@@ -182,12 +348,10 @@ class Predictor:
 
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
-            views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.mapping.image_features.StreamingLookup`). Projections are of the
-                ``manhattan``
-                frame.
+            views: image features, projected from the ``manhattan`` frame; without any, features are zero. Or a lookup
+                over a live map (:class:`~embodied_perceptron.mapping.image_features.StreamingLookup`).
             manhattan: the wall-aligned frame of the sites.
-            on_levels: called as soon as all is there that :meth:`occupancy` reads, before the neck.
+            on_levels: called with the input of :meth:`occupancy`, before the neck.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -206,21 +370,20 @@ class Predictor:
 
     @torch.inference_mode()
     def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
-        """Boxes that score more than ``min_score``, best first, with their names; of a network that knows presence also
-        things without one, by the name :data:`~embodied_perceptron.results.UNNAMED`.
+        """Named boxes that score more than ``min_score``, best first. A network that knows presence also gives objects
+        without a class name, named :data:`~embodied_perceptron.results.UNNAMED`.
 
         Raises ``ValueError`` for a network without detection.
         """
         return self.select(self.boxes(scene, min_score))
 
     def select(self, found: Detections) -> Detections:
-        """Of :meth:`boxes`, those that :meth:`detections` gives."""
+        """Select from :meth:`boxes` those that :meth:`detections` gives."""
         return found if self.naming is None else self.naming.select(found)
 
     @torch.inference_mode()
     def boxes(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
-        """As :meth:`detections`, before it is told which things go without a name: a box of every name that a thing may
-        have, and one of the thing as such."""
+        """Boxes before naming: for each object a box of every possible name, and one without a name."""
         (found,) = self.network.boxes(scene, min_score)
         names = (*self.classes, UNNAMED)
         return Detections(
@@ -231,8 +394,8 @@ class Predictor:
 
     @torch.inference_mode()
     def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:
-        """Cells that are not empty, with label and confidence; ``anchor_m`` in the wall-aligned frame: see
-        :func:`occupancy_origin`. A cell of the world has the label of the wall-aligned cell at its centre.
+        """Occupied cells with label and confidence. A cell of the world has the label of the wall-aligned cell at its
+        centre; ``anchor_m``: in the wall-aligned frame, see :func:`occupancy_origin`.
 
         Raises ``ValueError`` for a network without occupancy.
         """
@@ -271,34 +434,6 @@ class Predictor:
         return colors.masked_fill_(total[..., 3:] == 0, UNSEEN_COLOR)
 
     @torch.inference_mode()
-    def ground(
-        self,
-        scene: SceneFeatures,
-        text: str,
-        phrases: Sequence[tuple[int, int] | None] = (None,),
-        viewpoint: Viewpoint | None = None,
-        limit: int = 10,
-        iou_threshold: float = PHRASE_NMS_IOU,
-    ) -> list[PhraseCandidates]:
-        """Candidates for each phrase of a sentence.
-
-        Args:
-            scene: of :meth:`encode`.
-            text: the sentence.
-            phrases: [start, end) characters of an object phrase each; a query scores by the mean probability of the
-                phrase's tokens. None = the sentence as a whole, by the best of all tokens.
-            viewpoint: who speaks, in the world (:func:`viewpoint_of`); unless the preset reads world coordinates.
-            limit: candidates per phrase.
-            iou_threshold: of two candidates that overlap more, the better stays.
-
-        A scene without any voxel has no candidates. Raises ``ValueError`` for a phrase outside of the text or without
-        any token (blank, or behind the end of what the encoder reads), for a blank text, and when the network has no
-        grounding or no text encoder is given.
-        """
-        (found,) = self.ground_many(scene, [(text, phrases)], viewpoint, limit, iou_threshold)
-        return found
-
-    @torch.inference_mode()
     def ground_many(
         self,
         scene: SceneFeatures,
@@ -307,27 +442,39 @@ class Predictor:
         limit: int = 10,
         iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
-        """:meth:`ground` for many sentences of one speaker in one pass: (text, phrases) -> candidates per phrase."""
+        """Candidates for each phrase of each sentence of one speaker, in one pass. A scene without voxels has none.
+
+        Args:
+            scene: of :meth:`encode`.
+            sentences: (text, phrases); a phrase is [start, end) characters, scored by the mean probability of its
+                tokens, or None for the whole sentence, scored by its best token.
+            viewpoint: of the speaker, in the world (:func:`viewpoint_of`); unless the preset reads world coordinates.
+            limit: candidates per phrase.
+            iou_threshold: of two candidates that overlap more, the better stays.
+
+        Raises ``ValueError`` for a phrase outside of the text or without a token (blank, or behind the end of what the
+        encoder reads), for a blank text, and without a grounding head or text encoder.
+        """
         if not sentences:
             return []
-        features, named = self._read(sentences)
+        features, tokens = self._read(sentences)
         if sum(len(level) for level in scene.levels) == 0:
-            return no_candidates(sentences)
+            return _no_candidates(sentences)
         device = scene.sites.device
         if viewpoint is not None:
             viewpoint = _from_world(viewpoint, scene.manhattan)
         candidates = self.network.candidates(scene.levels, scene.detection)
         out = self.network.ground(candidates, features.tokens.to(device), features.pad.to(device), viewpoint)
-        return ranked(out, sentences, named, limit, iou_threshold, scene.manhattan)
+        return _ranked(out, sentences, tokens, limit, iou_threshold, scene.manhattan)
 
     @property
     def grounds_objects(self) -> bool:
-        """Whether sentences choose among detected objects: then those of several windows can be joined."""
+        """Whether sentences choose among detected objects; those of several windows can then be joined."""
         return isinstance(self.network.grounding, ObjectGroundingBranch)
 
     @torch.inference_mode()
     def objects(self, scene: SceneFeatures, within: Region | None = None) -> DetectedObjects:
-        """Objects that sentences choose among, in the world; only those centred ``within`` a region are valid.
+        """Objects that sentences choose among, in the world; only those centered ``within`` a region are valid.
 
         Raises ``ValueError`` unless :attr:`grounds_objects`.
         """
@@ -349,25 +496,368 @@ class Predictor:
         limit: int = 10,
         iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
-        """:meth:`ground_many` among objects of :meth:`objects`, of one scene. Raises alike."""
+        """:meth:`ground_many` among the :meth:`objects` of one scene. Raises as it does."""
         if not self.grounds_objects:
             raise ValueError("this network grounds sentences among voxels")
         if not sentences:
             return []
-        features, named = self._read(sentences)
+        features, words = self._read(sentences)
         if not bool(objects.valid.any()):
-            return no_candidates(sentences)
+            return _no_candidates(sentences)
         device = objects.boxes.device
         speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
         out = self.network.ground(objects, features.tokens.to(device), features.pad.to(device), speaker)
-        return ranked(out, sentences, named, limit, iou_threshold, WORLD)
+        return _ranked(out, sentences, words, limit, iou_threshold, WORLD)
 
     def _read(self, sentences: Sentences) -> tuple[TextFeatures, list[list[Tensor]]]:
-        """Tokens of each sentence, and which of them name each of its phrases."""
+        """Token features of each sentence, and a (T,) mask of tokens for each of its phrases."""
         if self.network.grounding is None or self.text_encoder is None:
             raise ValueError("grounding needs a grounding head and a text encoder")
         features = self.text_encoder.encode([text for text, _ in sentences])
-        return features, phrase_tokens(features.spans, sentences)
+        masks = [
+            [_tokens(spans, phrase, text) for phrase in phrases]
+            for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
+        ]
+        return features, masks
+
+    # ----------------------------------------------------------------------------------------------- windows of a map
+
+    def image_features(self) -> ImageFeatures | None:
+        """Empty image features for the volume of a map; None for a network that sees no images."""
+        network = self.network
+        if not network.config.uses_images:
+            return None
+        size_m = network.config.voxel_size_m
+        return ImageFeatures(self.view, network.image_channels, size_m, network.view_sampling, self.device)
+
+    def open_window(self, volume: FeatureVolume, options: NetworkOptions) -> MapWindow:
+        """A window over one map, for :meth:`predict`.
+
+        Raises ``ValueError`` when the network's sites are no multiple of the map's voxels, or the volume has no image
+        features for a network that sees images.
+        """
+        config = self.network.config
+        if config.uses_images and volume.features is None:
+            raise ValueError(f"a {config.modality} network needs a volume with image features")
+        site_voxels = self.site_voxels(volume.config.voxel_size_m) if config.reads_map else 1
+        features = volume.features if config.uses_images else None
+        return MapWindow(features, site_voxels, options, replace(self.scores, all_boxes=options.all_boxes))
+
+    def predict(
+        self,
+        window: MapWindow,
+        copy: VolumeCopy,
+        view_direction: ViewDirection | None,
+        floor_z_m: float,
+        window_m: float | None = None,
+        manhattan: ManhattanFrame | None = None,
+        keep: bool = False,
+    ) -> ScenePrediction:
+        """Boxes and occupancy before the cameras, or of the whole map.
+
+        A map larger than an infinite window's working size is predicted in overlapping windows of the size that the
+        network was trained with; of each, the middle counts. When the accelerator runs out of memory the window is
+        halved and stays smaller for a while, which the diagnostics say. When that does not help, or the accelerator
+        fails otherwise, the CPU predicts from then on (:attr:`fault`).
+
+        Args:
+            window: of this map.
+            copy: the map.
+            view_direction: of the cameras; None = of the newest keyframe, without keyframes the middle of the map.
+            floor_z_m: height of the floor.
+            window_m: edge of the window in place of the usual one; infinite = the whole map.
+            manhattan: frame along the walls of the map; None = it is computed
+                (:class:`~embodied_perceptron.mapping.wall_columns.WallFrame` holds it from prediction to prediction).
+            keep: keep the last window while a new one would hardly differ (the pose of a standing robot jitters), and
+                the last result while the map changed by no more than ``options.reuse_tolerance``.
+        """
+        if self._released:
+            self.network.to(self._device)
+            self._released = False
+            if window.features is not None:
+                window.features.resume()
+        if not self.network.config.reads_map:
+            manhattan = WORLD
+        elif manhattan is None:
+            manhattan = wall_aligned_frame(copy.rows.cpu().coords.numpy(), copy.voxel_size_m, floor_z_m)
+        wanted = window.options.window_m if window_m is None else window_m
+        if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
+            self._limit_m, self._good_predictions = self._limit_m * 2, 0
+            if self._limit_m >= wanted:
+                self._limit_m = math.inf
+        reasons: list[str] = []
+        while True:
+            size_m = min(wanted, self._limit_m)
+            try:
+                prediction = self._predict(window, copy, view_direction, floor_z_m, size_m, manhattan, keep)
+            except RuntimeError as error:
+                if not is_device_fault(error):
+                    raise
+                finite_m = window.usual_m() if math.isinf(size_m) else size_m
+                smallest = finite_m <= _SMALLEST_CELLS * self._cell_m
+                if self._device.type != "cpu" and (smallest or not isinstance(error, torch.OutOfMemoryError)):
+                    self._leave_device(window, error)
+                    copy = replace(copy, rows=copy.rows.cpu())
+                    continue
+                if window.features is not None:
+                    window.features.clear()
+                window.forget_pass()
+                forget_memory()
+                self._limit_m, self._good_predictions = finite_m / 2, 0
+                if smallest:
+                    reason = f"out of memory even in a window of {finite_m:.2f} m: {first_line(error)}"
+                    self._limit_m = finite_m
+                    nowhere = Region.nowhere()
+                    return ScenePrediction(None, None, nowhere, nowhere, diagnostics=self._diagnostics(reason))
+                reasons = [f"out of memory in a window of {finite_m:.2f} m ({first_line(error)})"]
+                continue
+            self._good_predictions += 1
+            if self._limit_m < wanted:
+                reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
+            semantic = prediction.semantic
+            if semantic is not None and prediction.detections is not None:
+                least = max(MIN_SCORE, window.scores.keep)  # boxes that may count for an object name cells
+                semantic = names_from_boxes(semantic, prediction.detections, least)
+            return replace(prediction, semantic=semantic, diagnostics=self._diagnostics(*reasons))
+
+    def release(self, window: MapWindow) -> None:
+        """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
+        self._released = True
+        if window.features is not None:
+            window.features.release()
+        release_text = getattr(self.text_encoder, "release", None)
+        if release_text is not None:
+            release_text()
+        self.network.cpu()
+        window.forget_pass()
+        forget_memory()
+
+    def _diagnostics(self, *reasons: str) -> tuple[str, ...]:
+        return (self.fault, *reasons) if self.fault else reasons
+
+    def _leave_device(self, window: MapWindow, error: RuntimeError) -> None:
+        """Start anew on the CPU: the device failed, and memory on it may be lost."""
+        self.fault = f"the network has moved to the CPU, {self._device} failed: {first_line(error)}"
+        self.network = self.network.cpu() if self._spare is None else self._spare.eval()
+        use_cpu = getattr(self.text_encoder, "use_cpu", None)
+        if use_cpu is not None:
+            use_cpu()
+        self._device = torch.device("cpu")
+        self._limit_m = math.inf
+        if window.features is not None:
+            window.features.use_cpu()
+        window.forget_pass()
+        forget_memory()
+
+    def _predict(
+        self,
+        window: MapWindow,
+        copy: VolumeCopy,
+        view_direction: ViewDirection | None,
+        floor_z_m: float,
+        size_m: float,
+        manhattan: ManhattanFrame,
+        keep: bool,
+    ) -> ScenePrediction:
+        """One attempt with a window of ``size_m``."""
+        features = window.features
+        if math.isinf(size_m):
+            views = [] if features is None else features.views(copy.keyframes, manhattan)
+            if manhattan.yaw_rad:
+                copy = copy.turned(manhattan, np.zeros(3), math.inf)
+            return replace(self._whole_map(window, copy, views, floor_z_m), region=Region.everywhere())
+        lookup: StreamingLookup | Sequence[View] = ()
+        if features is not None:
+            lookup = features.lookup(copy.keyframes, manhattan)
+        if view_direction is None and copy.keyframes:  # of a map from a file
+            view_direction = ViewDirection.of(copy.keyframes[-1].T_world_camera)
+        ahead_m = window.options.window_ahead * size_m
+        center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(ahead_m)
+        if manhattan.yaw_rad:
+            # no more than may lie in the window, which is widened to whole cells, and a voxel's points off its center
+            edge_m = size_m + (2 + 2 * _KEPT_CELLS) * self._cell_m
+            copy = copy.turned(manhattan, center, math.sqrt(0.5) * edge_m + 2.0 * copy.voxel_size_m)
+        center = manhattan.from_world(center)
+        where = self._window(center, size_m)
+        if not keep:
+            return self._pass(window, copy, lookup, where, floor_z_m, 0.0)
+        where = window.keep_position(where, center, self._cell_m)
+        return self._pass(window, copy, lookup, where, floor_z_m, window.options.reuse_tolerance)
+
+    def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
+        center = np.array([center_m[0], center_m[1], 0.0])
+        return Window(center, np.array([size_m, size_m, np.inf]), self._coarsest)
+
+    def _pass(
+        self,
+        window: MapWindow,
+        copy: VolumeCopy,
+        views: Sequence[View] | StreamingLookup,
+        where: Window,
+        floor_z_m: float,
+        tolerance: float | None = None,
+    ) -> ScenePrediction:
+        """The network at one place; ``tolerance``: the last result holds while no cell changed by more, None = one of
+        many windows, of which no result is kept."""
+        config = self.network.config
+        lower, upper = where.limits(config.voxel_size_m)
+        lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
+        anchor = np.array([*(0.5 * (lower_m[:2] + upper_m[:2])), floor_z_m])
+        region = Region(lower_m, upper_m, copy.manhattan)
+        sites = self._sites(window, copy, where, region, anchor)
+        found = Detections(np.zeros((0, 9)), np.zeros(0), ())
+        if len(sites) == 0:
+            if tolerance is not None:
+                window.forget()
+            return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
+        answered = Region.nowhere()
+        if config.occupancy is not None:
+            low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
+            size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
+            answered = Region(low_m, low_m + size_m, copy.manhattan)
+        seen = tuple(views.views if isinstance(views, StreamingLookup) else views)
+        if tolerance is not None and window.last is not None:
+            limit = tolerance, self._coarsest // 2
+            if window.last.holds_for(sites, seen, region, answered, limit):
+                return window.last.prediction
+        on_cpu = sites.sites.compiled
+        cells: list[Callable[[], SemanticVoxels]] = []
+
+        def fill(levels: SceneFeatures) -> None:
+            cells.append(parallel(lambda: self.occupancy(levels, anchor.tolist()), on_cpu))
+
+        kept = tolerance is not None and on_cpu
+        try:
+            with window.memory.over(sites) if kept else nullcontext(sites) as sites:
+                scene = self.encode(sites, views, copy.manhattan, None if config.occupancy is None else fill)
+            if config.detection is not None:
+                found = self.boxes(scene, window.scores.decode)
+        finally:
+            semantic = cells[0]() if cells else None
+        parts = (ScenePart(scene, Region.everywhere()),)
+        prediction = ScenePrediction(found, semantic, region, answered, scene, floor_z_m, parts=parts)
+        if tolerance is not None:
+            window.last = _Pass(sites, seen, prediction)
+        return prediction
+
+    def _sites(
+        self, window: MapWindow, copy: VolumeCopy, where: Window, region: Region, anchor: NDArray[np.float64]
+    ) -> SparseTensor:
+        """Input of the network, on its device."""
+        config = self.network.config
+        if config.modality == "rgb":
+            sites = rgb_grid(config, anchor.tolist())
+        elif config.reads_map:
+            sites = copy.as_sparse_tensor(
+                window.site_voxels, window=where, features=self.site_features, floor_z_m=float(anchor[2])
+            )
+        else:  # raw coordinates of points
+            points = copy.snapshot().mean_point_m.astype(np.float64)
+            inside = ((points >= region.lower_m) & (points < region.upper_m)).all(axis=1)
+            sites = input_from_points(points[inside], None, config.voxel_size_m, config.inputs)
+        if sites.device == self._device:
+            return sites
+        keys = sites.keys.to(self._device)
+        return SparseTensor(Sites(keys, 1, 1, get_engine("auto", self._device.type)), sites.feats.to(self._device))
+
+    def _whole_map(
+        self, window: MapWindow, copy: VolumeCopy, views: Sequence[View], floor_z_m: float
+    ) -> ScenePrediction:
+        """Overlapping windows that cover the map; where two overlap, the one that sees more around a point counts."""
+        center, extent_m = _middle(copy)
+        config = self.network.config
+        window_m = window.usual_m()
+        if not (config.reads_map or config.modality == "rgb" or config.occupancy is not None):
+            window_m = max(window_m, float(extent_m.max()) + 2 * self._cell_m)  # ``paper`` is trained on whole scenes
+        window_m = min(window_m, self._limit_m)
+        low_m, high_m = center[:2] - 0.5 * extent_m, center[:2] + 0.5 * extent_m
+        parts: list[tuple[ScenePrediction, Region]] = []
+        for middle, low, high in cover_windows(low_m.tolist(), high_m.tolist(), window_m, self._cell_m):
+            where = self._window(np.array([*middle, 0.0]), window_m)
+            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), copy.manhattan)
+            parts.append((self._pass(window, copy, views, where, floor_z_m), core))
+        return parts[0][0] if len(parts) == 1 else self._joined(parts, floor_z_m)
+
+    def _joined(self, parts: list[tuple[ScenePrediction, Region]], floor_z_m: float) -> ScenePrediction:
+        """Of each window what lies in its core; boxes that still overlap are suppressed per class."""
+        boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], list[str]()
+        cells: list[SemanticVoxels] = []
+        for prediction, core in parts:
+            assert prediction.detections is not None
+            found = prediction.detections
+            rows = np.flatnonzero(core.contains(found.boxes[:, :3]))
+            boxes.append(found.boxes[rows])
+            scores.append(found.scores[rows])
+            labels += [found.labels[i] for i in rows]
+            if prediction.semantic is not None:
+                cells.append(prediction.semantic.take(core.contains(prediction.semantic.centers_m)))
+        box, score = np.concatenate(boxes), np.concatenate(scores)
+        names = {name: i for i, name in enumerate(sorted(set(labels)))}
+        config = self.network.config.detection
+        kept = np.zeros(0, np.int64)
+        if len(box) and config is not None:
+            ids = torch.tensor([names[label] for label in labels])
+            kept = nms(torch.from_numpy(box), torch.from_numpy(score), ids, config.iou_threshold).numpy()
+        found = Detections(box[kept], score[kept], tuple(labels[i] for i in kept))
+        answered = [s.answered for s, _ in parts if s.semantic is not None]
+        everything = Region.nowhere()
+        if answered:
+            low_m, high_m = np.min([r.lower_m for r in answered], axis=0), np.max([r.upper_m for r in answered], axis=0)
+            everything = Region(low_m, high_m, answered[0].manhattan)
+        return ScenePrediction(
+            found,
+            cells[0].joined_with(*cells[1:]) if cells else None,
+            Region.everywhere(),
+            everything,
+            None,
+            floor_z_m,
+            parts=tuple(ScenePart(s.scene, core) for s, core in parts if s.scene is not None),
+        )
+
+
+def _middle(copy: VolumeCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Center (3,) of the map and its extent (2,) on the ground, metres."""
+    if len(copy) == 0:
+        return np.zeros(3), np.zeros(2)
+    coords = copy.rows.cpu().coords
+    low, high = coords.amin(0).numpy(), coords.amax(0).numpy() + 1
+    return 0.5 * (low + high) * copy.voxel_size_m, (high - low)[:2] * copy.voxel_size_m
+
+
+def cores() -> int:
+    """Number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def parallel(function: Callable[[], ResultT], on_cpu: bool = True) -> Callable[[], ResultT]:
+    """Start ``function`` in its own thread, with the caller's priority and context.
+
+    The returned function must be called: it waits for the result and returns it, or raises what ``function`` raised.
+    It calls ``function`` itself where this process has one core, and for work on a device, where the caller orders the
+    launches. Each call starts a thread: a pool would not survive a fork of the process.
+    """
+    if not on_cpu or cores() == 1:
+        return function
+    results: list[ResultT] = []
+    errors: list[BaseException] = []
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            results.append(context.run(function))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="parallel", daemon=True)
+    thread.start()
+
+    def result() -> ResultT:
+        thread.join()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    return result
 
 
 def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
@@ -377,10 +867,9 @@ def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:
-    """The gravity-aligned frame of who looks through a camera (optical frame: z forward, y down).
+    """Gravity-aligned frame of a camera (optical frame: z forward, y down), on the floor below it, x along its heading.
 
-    On the floor below the camera, x along the heading. When the camera looks straight down, the heading is where the
-    upper edge of its image points to; straight up, the lower edge.
+    When the camera looks straight down, the upper edge of its image points along the heading; straight up, the lower.
     """
     T = check_transform(T_world_camera, "T_world_camera")
     forward, up = T[:3, 2], -T[:3, 1]
@@ -400,7 +889,7 @@ def check_classes(config: NetworkConfig, classes: tuple[str, ...]) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Phrases of sentences: the tokens that name them, and their candidates from the grounding decoder's output.
+# Phrases of sentences: their tokens, and their candidates from the grounding decoder's output.
 
 Phrase: TypeAlias = "tuple[int, int] | None"  # [start, end) characters; None = the sentence as a whole
 Sentences: TypeAlias = Sequence[tuple[str, Sequence[Phrase]]]  # each with its phrases
@@ -408,7 +897,7 @@ Sentences: TypeAlias = Sequence[tuple[str, Sequence[Phrase]]]  # each with its p
 
 @dataclass(frozen=True, eq=False)
 class PhraseCandidates:
-    """Where one phrase of a sentence may be, best first.
+    """Boxes that one phrase of a sentence may mean, best first.
 
     Attributes:
         phrase: of the sentence.
@@ -424,17 +913,6 @@ class PhraseCandidates:
         object.__setattr__(self, "boxes", canonical_boxes(self.boxes))
 
 
-def phrase_tokens(spans: Sequence[Tensor] | Tensor, sentences: Sentences) -> list[list[Tensor]]:
-    """(T,) bool for each phrase of each sentence: the tokens that name it; ``spans`` (S, T, 2) characters of tokens.
-
-    Raises ``ValueError`` for a phrase outside of its text or without any token.
-    """
-    return [
-        [_tokens(own, phrase, text) for phrase in phrases]
-        for own, (text, phrases) in zip(spans, sentences, strict=True)
-    ]
-
-
 def _tokens(spans: Tensor, phrase: Phrase, text: str) -> Tensor:
     """(T,) bool tokens of a phrase; ``spans`` (T, 2)."""
     start, end = (0, len(text)) if phrase is None else phrase
@@ -447,37 +925,33 @@ def _tokens(spans: Tensor, phrase: Phrase, text: str) -> Tensor:
     return tokens
 
 
-def no_candidates(sentences: Sentences) -> list[list[PhraseCandidates]]:
-    """For a scene that holds nothing."""
+def _no_candidates(sentences: Sentences) -> list[list[PhraseCandidates]]:
     return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
 
 
-def ranked(
+def _ranked(
     out: GroundingOutput,
     sentences: Sentences,
-    named: Sequence[Sequence[Tensor]],
+    tokens: Sequence[Sequence[Tensor]],
     limit: int,
     iou_threshold: float,
     manhattan: ManhattanFrame,
 ) -> list[list[PhraseCandidates]]:
-    """The decoder's output as candidates for each phrase of each sentence, best first; boxes from ``manhattan`` to the
-    world.
+    """Candidates for each phrase of each sentence, best first, in the world.
 
     Args:
-        out: of the decoder, one row per sentence.
-        sentences, named: with their phrases, and the tokens of each (:func:`phrase_tokens`).
-        limit: candidates per phrase.
-        iou_threshold: of two candidates that overlap more, the better stays.
-        manhattan: wall-aligned frame of the decoder's boxes.
+        out: of the decoder, one row per sentence; its boxes are in the ``manhattan`` frame.
+        sentences, tokens: with their phrases, and the token mask of each.
+        limit, iou_threshold: as of :meth:`Predictor.ground_many`.
     """
     results = []
-    for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
+    for row, ((_, phrases), masks) in enumerate(zip(sentences, tokens, strict=True)):
         valid = out.query_valid[row]
         boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
         results.append(
             [
-                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, manhattan)
-                for phrase, words in zip(phrases, tokens, strict=True)
+                _candidates(phrase, boxes, probability[:, mask.to(boxes.device)], limit, iou_threshold, manhattan)
+                for phrase, mask in zip(phrases, masks, strict=True)
             ]
         )
     return results
@@ -486,7 +960,7 @@ def ranked(
 def _candidates(
     phrase: Phrase, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, manhattan: ManhattanFrame
 ) -> PhraseCandidates:
-    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
+    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> candidates after suppression, best first."""
     scores = words.amax(1) if phrase is None else words.mean(1)
     keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
     there = manhattan.boxes_to_world(boxes[keep].double().cpu().numpy())

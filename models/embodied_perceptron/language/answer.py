@@ -9,30 +9,68 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
-from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
-from embodied_perceptron.language.colors import color_names
-from embodied_perceptron.language.facing import FrontSource, front_probabilities, front_sources
-from embodied_perceptron.language.lexicon import lexicon, split_words, word_set
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy, TrackingConfig
+from embodied_perceptron.detection2d.pipeline import DetectionLift
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import (
+    INSIDE_SHARE,
+    ONE_PLACE_IOU,
+    ONE_THING_IOU,
+    PHRASE_NMS_IOU,
+    PROPOSED_IOU,
+    nms,
+)
+from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, ScenePrediction, viewpoint_of
+from embodied_perceptron.language.class_list import ClassList
+from embodied_perceptron.language.colors import color_names, mean_colors
+from embodied_perceptron.language.lexicon import lexicon, likelihood_of_label, pluralize, split_words, word_set
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase
-from embodied_perceptron.language.plurals import pluralize
-from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
-from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
+from embodied_perceptron.language.object_states import with_conditions
+from embodied_perceptron.language.query import (
+    DEFAULT_TOP_K,
+    Query,
+    asks,
+    query_problem,
+    speaks_of_states,
+    with_user_names,
+)
+from embodied_perceptron.language.relations import (
+    PAIR_RELATIONS,
+    FrontSource,
+    SceneGeometry,
+    front_probabilities,
+    front_sources,
+    viewer_of,
+)
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
-from embodied_perceptron.language.state_words import asks
-from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.nn.grounding import joined_objects
+from embodied_perceptron.results import (
+    UNNAMED,
+    Detections,
+    GroundedPhrase,
+    Grounding,
+    GroundingStatus,
+    ObjectState,
+    SceneObject,
+    VoxelSnapshot,
+)
+from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.tracks import published_score
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]
@@ -763,3 +801,351 @@ def probability_right(traits: Traits) -> float:
     """Probability that the best candidate is the object meant, in (0, 1)."""
     z = sum(w * x for w, x in zip(_weights(), traits.features(), strict=True))
     return 1.0 / (1.0 + math.exp(-max(min(z, 30.0), -30.0)))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Candidates of low confidence: tentative objects, and boxes of the last prediction that score too low for objects.
+#
+# A sentence that says "the toaster" where no object is a toaster is better answered from a box that may be one than not
+# at all, as long as the answer says how sure it is. Of hundreds of such boxes only those count that answer to a noun of
+# the sentence, a few per noun.
+#
+# A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes,
+# the log odds that a box is right rise alike with its score and with its share of the scores at its place: so both
+# multiply, for low-confidence candidates and for objects of the map.
+
+
+UNTRACKED = 0  # the id of what is no object of the map (yet)
+_PER_NOUN = 12
+_KIND = 0.35  # least similarity of a label to a noun
+
+
+class LowConfidenceCandidates:
+    """Low-confidence candidates beside the objects, and the certainty of the objects' names; made once per prediction.
+
+    Args:
+        objects: confirmed objects of the map, candidates of every query.
+        tentative: objects of the map, candidates with their ids.
+        seen: boxes of the last prediction, of any score; None = none.
+        scores: thresholds for ``seen``.
+        first_score: score of a box -> score of an object of the map that was found once, with this score.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[SceneObject],
+        tentative: Sequence[SceneObject] = (),
+        seen: Detections | None = None,
+        scores: ScorePolicy = EVERY_SCORE,
+        first_score: Callable[[float], float] = float,
+    ) -> None:
+        found = _none() if seen is None else seen.above(max(scores.candidate, 1e-6))
+        tracked = [*objects, *tentative]
+        labels = [*(o.label for o in tracked), *found.labels]
+        boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
+        bounds = Bounds.of(boxes)
+        overlap = bounds.iou(bounds)
+        share = name_shares(labels, overlap, np.concatenate([np.zeros(len(tracked)), found.scores]))
+        everything = [
+            *tracked,
+            *(
+                SceneObject(UNTRACKED, name, first_score(float(score)), box, ObjectState.TENTATIVE)
+                for name, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
+            ),
+        ]
+        self.min_answer = first_score(scores.answer)
+        self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
+        self._confirmed = len(objects)
+        self._same = overlap > ONE_THING_IOU
+        self._rows: dict[str, list[int]] = {}
+        self._by_label: dict[str, list[int]] = {}
+        for row, label in enumerate(labels):
+            self._by_label.setdefault(label, []).append(row)
+
+    @property
+    def objects(self) -> tuple[SceneObject, ...]:
+        """The objects of the map, their scores times the share of their name at their place."""
+        return tuple(self._all[: self._confirmed])
+
+    def about(self, meaning: Meaning) -> tuple[SceneObject, ...]:
+        """Other candidates that answer to a noun of the sentence, in the order in which they were given."""
+        rows = {row for noun in all_nouns(meaning) for row in self._for_noun(noun)}
+        return tuple(self._all[row] for row in sorted(rows))
+
+    def _for_noun(self, noun: str) -> list[int]:
+        """The best few for one noun, where no object stands that answers to it."""
+        if noun not in self._rows:
+            kind = {label: lexicon().similarity(noun, label) for label in self._by_label}
+            rows = [row for label, found in self._by_label.items() if kind[label] >= _KIND for row in found]
+            kept = [row for row in rows if row < self._confirmed]
+            objects = len(kept)
+            others = [row for row in rows if row >= self._confirmed]
+            for row in sorted(others, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
+                if len(kept) - objects == _PER_NOUN:
+                    break
+                if not self._same[row, kept].any():
+                    kept.append(row)
+            self._rows[noun] = kept[objects:]
+        return self._rows[noun]
+
+
+def _none() -> Detections:
+    return Detections(np.zeros((0, 9)), np.zeros(0), ())
+
+
+def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
+    """Nouns of the anchors of a sentence, and of the anchors' own anchors."""
+    anchors = [anchor for constraint in meaning.constraints for anchor in constraint.anchors]
+    within = [a for anchor in anchors for constraint in anchor.constraints for a in constraint.anchors]
+    return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
+
+
+def all_nouns(meaning: Meaning) -> tuple[str, ...]:
+    """All nouns of a sentence, the target's first."""
+    others = [] if meaning.speaker is None else [meaning.speaker.anchor]
+    target = [] if meaning.target is None else [meaning.target.noun]
+    return tuple(dict.fromkeys([*target, *anchor_nouns(meaning), *(p.noun for p in (*meaning.mentioned, *others))]))
+
+
+def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
+    """(N,) best score of its own name at the place of each box, as a share of that and the best of another name.
+
+    1 where the last prediction has no box of the name there: that is no evidence against it.
+    """
+    if not labels:
+        return np.zeros(0)
+    codes = np.unique(np.array(labels), return_inverse=True)[1]
+    same = codes[:, None] == codes[None]
+    here = np.where(overlap > ONE_PLACE_IOU, scores[None], 0.0)
+    own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
+    return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Candidates of the network's own grounding for sentences about a prediction of one or many windows.
+
+_LOG = logging.getLogger(__name__)
+Phrase = tuple[int, int] | None
+_BATCH = 20  # sentences in one pass
+_MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
+
+
+def propose(
+    inference: Predictor,
+    prediction: ScenePrediction,
+    sentences: Sequence[tuple[str, Phrase]],
+    T_world_camera: NDArray[np.float64],
+    limit: int = 10,
+) -> list[PhraseCandidates]:
+    """Candidates for one phrase of each sentence, best first; of each window those that it sees best.
+
+    A decoder over objects chooses among those of all windows at once: what a sentence compares may stand in several,
+    and scores of different windows do not compare.
+
+    Args:
+        inference: the network that looked.
+        prediction: its look.
+        sentences: (text, [start, end) of the phrase that names the target; None = the whole text).
+        T_world_camera: (4, 4) pose of who speaks.
+        limit: candidates per sentence.
+
+    Raises as :meth:`Predictor.ground_many`.
+    """
+    viewpoint = viewpoint_of(T_world_camera, prediction.floor_z_m)
+    if inference.grounds_objects and prediction.parts:
+        objects = joined_objects([inference.objects(p.scene, p.core) for p in prediction.parts], _MAX_OBJECTS)
+        return [
+            candidates
+            for start in range(0, len(sentences), _BATCH)
+            for (candidates,) in inference.ground_among(
+                objects, [(text, (p,)) for text, p in sentences[start : start + _BATCH]], viewpoint, limit
+            )
+        ]
+    found: list[list[PhraseCandidates]] = [[] for _ in sentences]
+    for start in range(0, len(sentences), _BATCH):
+        batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
+        for part in prediction.parts:
+            for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
+                mine = part.core.contains(candidates.boxes[:, :3])
+                own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
+                found[start + k].append(own)
+    return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]
+
+
+def propose_targets(
+    inference: Predictor, prediction: ScenePrediction, queries: Sequence[Query]
+) -> list[PhraseCandidates | None]:
+    """Candidates for the target of each parsed query; None where there are none: the speaker's viewpoint has to be
+    known, and a sentence may be longer than the text encoder reads. Queries of one viewpoint make one batch.
+    """
+    proposed: list[PhraseCandidates | None] = [None] * len(queries)
+    if not prediction.parts or inference.network.grounding is None or inference.text_encoder is None:
+        return proposed
+    by_viewpoint: dict[bytes, list[tuple[int, Query, Phrase]]] = {}
+    for row, query in enumerate(queries):
+        if query.viewpoint is not None and query.meaning is not None and query.meaning.target is not None:
+            key = np.asarray(query.viewpoint, np.float64).tobytes()
+            by_viewpoint.setdefault(key, []).append((row, query, query.meaning.target.span))
+    for group in by_viewpoint.values():
+        viewpoint = group[0][1].viewpoint
+        assert viewpoint is not None
+        try:
+            found = propose(inference, prediction, [(query.text, span) for _, query, span in group], viewpoint)
+        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
+            _LOG.warning("answers without the network's own grounding: %s", error)
+            continue
+        for (row, _, _), candidates in zip(group, found, strict=True):
+            proposed[row] = candidates
+    return proposed
+
+
+def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:
+    boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
+    scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
+    same = torch.zeros(len(boxes), dtype=torch.int64)
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PHRASE_NMS_IOU)[:limit].numpy()
+    return PhraseCandidates(phrase, boxes[kept], scores[kept])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# GROUNDER
+
+
+@dataclass(frozen=True, eq=False)
+class QueryContext:
+    """The objects of one published scene as sentences speak of them.
+
+    Attributes:
+        published: confirmed objects under the names that are published.
+        objects: the same in the same order, under the names by which sentences know them; others with a class list.
+        tentative, seen, scores, first_score: of :class:`LowConfidenceCandidates`.
+    """
+
+    published: tuple[SceneObject, ...]
+    objects: tuple[SceneObject, ...]
+    tentative: tuple[SceneObject, ...]
+    seen: Detections | None
+    scores: ScorePolicy
+    first_score: Callable[[float], float]
+
+    @cached_property
+    def low_confidence(self) -> LowConfidenceCandidates:
+        """Candidates beside the objects."""
+        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.first_score)
+
+
+@dataclass(eq=False)
+class Grounder:
+    """Answers sentences; each of one published scene, whatever is published meanwhile. From any thread.
+
+    Attributes:
+        inference: its grounding proposes boxes; None = categories, colours and relations of objects alone decide.
+        lift: a detector that is told in words looks for what is asked for, and an encoder of looks names objects.
+        classes: names that are published.
+        scores: which scores of boxes count for what.
+        tracking: how scores of boxes become scores of objects.
+        named: whether something gives objects names at all, besides users and files.
+    """
+
+    inference: Predictor | None = None
+    lift: DetectionLift | None = None
+    classes: ClassList | None = None
+    scores: ScorePolicy = EVERY_SCORE
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    named: bool = False
+    _contexts: WeakKeyDictionary[PublishedScene, dict[bool, QueryContext]] = field(
+        init=False, repr=False, default_factory=WeakKeyDictionary
+    )
+
+    def answer(
+        self, scene: PublishedScene, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
+    ) -> list[Grounding]:
+        """One answer for each query; the network reads those of one speaker together. Never raises for any text.
+
+        ``viewpoint``: (4, 4) pose of who speaks, for queries that carry none.
+        """
+        context = self._context(scene, any(speaks_of_states(str(getattr(q, "text", q))) for q in queries))
+        asked = [Query.of(query, viewpoint) for query in queries]
+        called = [with_user_names(query, context.objects) for query in asked]
+        labels = {o.label for o in (*context.objects, *context.published)}
+        parsed = [query.parsed(labels) for query in asked]
+        if self.lift is not None:
+            self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
+        proposed: list[PhraseCandidates | None] = [None] * len(parsed)
+        if self.inference is not None and scene.prediction is not None:
+            proposed = propose_targets(self.inference, scene.prediction, parsed)
+        colors = partial(_colors, scene.voxels)
+        answers = [
+            self._answer(query, context, colors, candidates)
+            if by_name is None
+            else by_name.restored(
+                ground_objects(by_name.query.parsed({o.label for o in by_name.objects}), by_name.objects, colors=colors)
+            )
+            for query, candidates, by_name in zip(parsed, proposed, called, strict=True)
+        ]
+        classes = self.classes
+        return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
+
+    def prepare(self) -> None:
+        """Read what reads sentences now, so that the first one does not wait for it: tables of words, the reader's
+        network, and the text encoder.
+
+        The text encoder only where the map's network reads sentences, and nothing where no network gives things names.
+        Raises what reading it raises (a package that is not installed, for example); the first sentence then tries
+        again.
+        """
+        Query("the chiar by the red tabel").parsed(())  # what is no word is looked up in every table
+        likelihood_of_label("chair", "stool")
+        inference = self.inference
+        if inference is None:
+            return
+        if inference.network.grounding is not None and inference.text_encoder is not None:
+            inference.text_encoder.encode(["a chair"])
+
+    def _answer(
+        self,
+        query: Query,
+        context: QueryContext,
+        colors: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        candidates: PhraseCandidates | None,
+    ) -> Grounding:
+        objects = self._named_by_looks(self._named_by_list(context, query), query)
+        if not self.named and {o.label for o in objects} <= {UNNAMED} and not query_problem(query.text):
+            reason = "no language model loaded: objects have no names"
+            return query.answer(GroundingStatus.INVALID, reason=reason)
+        low_confidence = context.low_confidence if objects is context.objects else None
+        return ground_objects(query, objects, colors=colors, candidates=candidates, low_confidence=low_confidence)
+
+    def _context(self, scene: PublishedScene, states: bool) -> QueryContext:
+        """Made once for a scene, and kept as long as it is; ``states``: with the states of objects."""
+        known = self._contexts.setdefault(scene, {})
+        context = known.get(states)
+        if context is None:
+            published = with_conditions(scene.objects, scene.voxels) if states else scene.objects
+            objects, tentative = published, scene.tentative
+            if self.classes is not None:  # sentences may use all words
+                objects, tentative = self.classes.in_own_words(objects), self.classes.in_own_words(tentative)
+            first_score = partial(published_score, looks=1, scores=self.scores, config=self.tracking)
+            context = QueryContext(published, objects, tentative, scene.seen, self.scores, first_score)
+            known[states] = context
+        return context
+
+    def _named_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:
+        """The objects, under names of the class list that the query uses and that no lexicon has."""
+        if self.classes is None or query.meaning is None or query.meaning.problem:
+            return context.objects
+        named = self.classes.in_own_words(context.published, all_nouns(query.meaning))
+        changed = any(a.label != b.label for a, b in zip(named, context.objects, strict=True))
+        return named if changed else context.objects
+
+    def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
+        """The objects, under names that no label has where they look so; themselves where labels answer."""
+        if self.lift is None or self.lift.looks is None or query.meaning is None or query.meaning.problem:
+            return objects
+        named = self.lift.looks.renamed(objects, all_nouns(query.meaning), lexicon().similarity)
+        return objects if named == objects else named
+
+
+def _colors(voxels: VoxelSnapshot | None, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 3) mean sRGB in 0..255 of what the map shows in (N, 9) boxes; NaN where it was not measured."""
+    return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)

@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.kernels import njit
+from embodied_perceptron.language.relations import sigmoid
 from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
+_COLOUR_SAID = 0.2  # probability of a colour's name above which a thing may be called so,
+_COLOUR_BESIDE = 0.4  # and as a share of the likeliest name's: what is plainly green is not called yellow
 _LEAST_VOXELS = 5  # of a box whose colour is known
 DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
 _BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
@@ -157,6 +160,13 @@ def name_probabilities(rgb: NDArray[np.generic], name: str) -> tuple[F64, F64]:
         raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
     of_all = _name_probabilities(rgb)
     return of_all, np.asarray(of_all[:, names.index(name)])
+
+
+def color_likelihood(colors: F64, name: str) -> F64:
+    """(N, 3) mean sRGB in 0..255 of all objects -> (N,) whether people may call each ``name``; NaN stays NaN."""
+    of_all, said = name_probabilities(colors, name)
+    beside = said / np.maximum(of_all.max(axis=1, initial=0.0), 1e-9)
+    return sigmoid((said - _COLOUR_SAID) / 0.04) * sigmoid((beside - _COLOUR_BESIDE) / 0.05)
 
 
 def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> F64:

@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.suppression import HELD_SHARE
-from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.likelihood import NEAR_M, above, inside, on
-from embodied_perceptron.language.plurals import pluralize
-from embodied_perceptron.language.relations import Pairs, SceneGeometry
+from embodied_perceptron.language.lexicon import lexicon, pluralize
+from embodied_perceptron.language.relations import NEAR_M, Pairs, SceneGeometry, is_above, is_inside, is_on
 from embodied_perceptron.results import UNNAMED, SceneObject
 
 F64 = NDArray[np.float64]
@@ -96,8 +94,8 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
     low, high = geometry.low[:, 2], geometry.high[:, 2]
     open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[by]
     smaller = geometry.volume[thing] < 0.7 * geometry.volume[by]
-    held = ~open_below * inside(pairs) * (pairs.share_within >= HELD_SHARE) * smaller
-    over = above(pairs.swapped) * (low[by] - low[thing] > _RESTS_M)
+    held = ~open_below * is_inside(pairs) * (pairs.share_within >= HELD_SHARE) * smaller
+    over = is_above(pairs.swapped) * (low[by] - low[thing] > _RESTS_M)
     reaches = high[thing] <= high[by]
     tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[thing] < low[by] + 0.1)
     carries = _rests(pairs.swapped) >= _HOLDS
@@ -117,7 +115,7 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
 def _rests(pairs: Pairs) -> F64:
     """Whether the target's bottom rests on the anchor."""
     rises = pairs.g.low[pairs.target, 2] - pairs.g.high[pairs.anchor, 2]
-    return np.asarray(on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3))
+    return np.asarray(is_on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3))
 
 
 def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:

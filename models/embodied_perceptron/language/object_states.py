@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language.facing import front_probabilities
-from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.language.relations import SceneGeometry, front_probabilities
 from embodied_perceptron.results import SceneObject, VoxelSnapshot
 
 _CARRIED = {"ontop": "on", "inside": "in"}  # name of the labels -> of the language

@@ -18,16 +18,20 @@ depend on the yaw and origin of the world, and axis-aligned bounds are tight for
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations
 from embodied_perceptron.geometry.suppression import RELATED_IOU
+from embodied_perceptron.language.lexicon import word_set
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -584,3 +588,279 @@ def between(first: Pairs, second: Pairs) -> F64:
     near = np.exp(-(first.gap + second.gap) / 2.5)
     score = inside * np.exp(-np.maximum(across - width, 0.0) / 0.4) * (0.5 + 0.5 * near)
     return np.asarray(score * first.different * second.different)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# LIKELIHOODS
+
+
+NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
+_BESIDE_M = 2.0  # the same for left, right, in front, behind
+_SLACK_M = 0.3  # by which heights of boxes may be wrong
+_APART_M = 1.5  # between outlines: nothing is carried by, or hangs over, what is so far off
+_UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
+
+
+def is_near(p: Pairs) -> F64:
+    """Outlines within about :data:`NEAR_M`."""
+    return sigmoid((NEAR_M - p.gap) / 0.12)
+
+
+def is_touching(p: Pairs) -> F64:
+    """So close that nobody would say "not near": outlines within about 0.3 m."""
+    return sigmoid((0.3 - p.gap) / 0.08)
+
+
+def is_on(p: Pairs) -> F64:
+    """Carried: over its footprint or touching its side, neither far above its top nor at its foot."""
+    low, high, extent = p.g.low[:, 2], p.g.high[:, 2], p.g.extent[:, 2]
+    bottom, middle = low[p.target], p.g.center[:, 2][p.target]
+    top, foot, height = high[p.anchor], low[p.anchor], extent[p.anchor]
+    over = np.maximum(p.footprint_share, 0.5 * np.exp(-p.gap_xy / 0.1))
+    lifted = sigmoid((bottom - foot - np.minimum(0.12, 0.5 * height)) / 0.03 + 1.0)
+    reached_top = sigmoid((top + _SLACK_M - bottom) / 0.05)
+    return np.asarray(sigmoid((over - 0.15) / 0.04) * reached_top * lifted * (middle > foot) * (p.gap_xy < _APART_M))
+
+
+def is_inside(p: Pairs) -> F64:
+    """A good part of the target lies within the anchor; or it lies in it as in a bowl."""
+    smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
+    return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * is_on(p)))
+
+
+def is_above(p: Pairs) -> F64:
+    """Its bottom is not below the anchor's top, and it is over it or just beside that."""
+    z = p.g.center[:, 2]
+    rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
+    over = np.maximum(sigmoid((p.footprint_share - 0.1) / 0.03), sigmoid((0.4 - p.gap_xy) / 0.08))
+    return np.asarray(sigmoid((rise + _SLACK_M) / 0.05) * over * (z[p.target] > z[p.anchor]) * (p.gap_xy < _APART_M))
+
+
+def is_below(p: Pairs) -> F64:
+    """Under the anchor, or within its lower half (a box under a bed, whose box reaches the floor)."""
+    z, volume = p.g.center[:, 2], p.g.volume
+    lower = (z[p.target] < z[p.anchor]) & (p.g.low[:, 2][p.target] < p.g.high[:, 2][p.anchor] - 0.1)
+    smaller = volume[p.target] < volume[p.anchor]
+    return np.asarray(np.maximum(is_above(p.swapped), sigmoid((p.footprint_share - 0.3) / 0.05) * lower * smaller))
+
+
+def is_beside(name: str) -> Relation:
+    """Left, right, in front of or behind the anchor, for the viewer or by its own front."""
+
+    def holds(p: Pairs) -> F64:
+        g = p.g
+        reach = sigmoid((_BESIDE_M - p.gap) / 0.2)
+        distance = np.maximum(p.distance_xy, 1e-6)
+        turns = {"front": 0, "left": 1, "behind": 2, "right": 3}[name]
+        oriented = np.clip(g.fronts.sum(1), 0.0, 1.0)
+        own = np.zeros(p.shape)
+        for k in range(4):
+            share = g.fronts[:, k][p.anchor]
+            if share.any():
+                own += share * sigmoid((p.along(g.sides[:, (k + turns) % 4]) / distance - 0.35) / 0.08)
+        seen = np.full(p.shape, _UNKNOWN_SIDE)
+        if g.viewer is not None:
+            towards = g.center[:, :2] - g.viewer.position
+            along = towards / np.maximum(np.linalg.norm(towards, axis=1, keepdims=True), 1e-6)
+            ahead = p.along(along)
+            left = p.along(np.stack([-along[:, 1], along[:, 0]], axis=1))
+            measure = {"front": -ahead, "behind": ahead, "left": left, "right": -left}[name]
+            seen = sigmoid((measure / distance - 0.25) / 0.08)
+        return np.asarray(reach * np.maximum(own, np.where(oriented > 0.9, 0.8, 1.0)[p.anchor] * seen))
+
+    return holds
+
+
+def _is_in_reach(p: Pairs) -> F64:
+    return sigmoid((3.5 - p.gap) / 0.3)
+
+
+LIKELIHOODS: dict[str, Relation] = {
+    "near": is_near,
+    "end": is_near,
+    "on": is_on,
+    "supporting": lambda p: is_on(p.swapped),
+    "with": lambda p: np.maximum.reduce(
+        [is_on(p.swapped), is_inside(p.swapped), is_near(p)]
+    ),  # carried, contained or beside
+    "in": is_inside,
+    "above": lambda p: np.maximum(is_above(p), 0.5 * is_on(p)),
+    "below": is_below,
+    "front": is_beside("front"),
+    "behind": is_beside("behind"),
+    "left": is_beside("left"),
+    "right": is_beside("right"),
+    "viewer-left": _is_in_reach,
+    "viewer-right": _is_in_reach,
+}
+# metres between bounds along x or y, from which none of these holds
+LIKELIHOOD_REACH_M = {
+    "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
+    "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
+}  # fmt: skip
+
+
+def is_between(score: F64) -> F64:
+    """Whether something lies between two others, by its score of :func:`~.relations.between`."""
+    return sigmoid((score - 0.12) / 0.03)
+
+
+def is_within(distance_m: F64, amount_m: float) -> F64:
+    """Whether a distance is at most ``amount_m``, give or take a per cent."""
+    return sigmoid((1.02 * amount_m + 0.02 - distance_m) / (0.02 + 0.02 * amount_m))
+
+
+def is_more_than(measure_m: F64, amount_m: float) -> F64:
+    """Whether a measure is more than ``amount_m``, give or take a per cent."""
+    return sigmoid((measure_m - amount_m - 0.005) / (0.003 + 0.005 * amount_m))
+
+
+def is_about(measures_m: F64, amount_m: float) -> F64:
+    """(K, N) measures of which one is told to be ``amount_m`` -> (N,) whether it is about so much."""
+    apart = np.maximum(np.abs(measures_m - amount_m).min(axis=0) - 0.03, 0.0) / (0.12 * amount_m + 1e-9)
+    return np.asarray(np.exp(-0.5 * np.minimum(apart, 30.0) ** 2))
+
+
+def from_viewer(g: SceneGeometry, name: str) -> F64:
+    """(N,) whether each box is "behind-me", "ahead-of-me", "left-of-me", "right-of-me"; NaN without a viewer."""
+    if g.viewer is None:
+        return np.full(g.n, np.nan)
+    d = g.center[:, :2] - g.viewer.position
+    ahead = d @ g.viewer.heading
+    left = d @ np.array([-g.viewer.heading[1], g.viewer.heading[0]])
+    r = np.maximum(np.linalg.norm(d, axis=1), 1e-6)
+    cosine = {"ahead-of-me": ahead / r, "behind-me": -ahead / r, "left-of-me": left / r, "right-of-me": -left / r}[name]
+    least = {"ahead-of-me": 0.6, "behind-me": 0.2}.get(name, 0.25)
+    return sigmoid((cosine - least) / 0.06)
+
+
+def viewer_distance(g: SceneGeometry) -> F64:
+    """(N,) metres from the viewer to the outline of each box in the plane; NaN without a viewer."""
+    if g.viewer is None:
+        return np.full(g.n, np.nan)
+    p = g.viewer.position
+    apart = np.maximum(np.maximum(g.low[:, :2] - p, p - g.high[:, :2]), 0.0)
+    return np.asarray(np.linalg.norm(apart, axis=1))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# FRONTS
+
+FrontSource = Literal["boxes", "estimated", "none"]
+
+FRONT_WEIGHTS = Path(__file__).parent / "lexicon" / "fronts.json"
+# kinds of things that look the same from all sides, so that nobody speaks of their front
+WITHOUT_FRONT = word_set("without_front")
+_ON_WALLS = word_set("on_walls")
+_TABLES = word_set("tables")
+_CEILING = frozenset(("light", "chandelier", "ceiling"))
+
+FRONT_FEATURES = (
+    "company",
+    "open_m",
+    "open_behind_m",
+    "depth_over_width",
+    "table",
+    "flush_behind",
+    "flush",
+    "shut",
+    "shut_behind",
+)
+_NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
+_FAR_OFF_M = 6.0  # what is further off says nothing of a front
+
+
+def front_sources(sources: FrontSource | Sequence[FrontSource], count: int) -> tuple[FrontSource, ...]:
+    """One source for each of ``count`` boxes. Raises ``ValueError`` for anything else, and for another number."""
+    each = (sources,) * count if isinstance(sources, str) else tuple(sources)
+    for source in (sources,) if isinstance(sources, str) else each:
+        if source not in ("boxes", "estimated", "none"):
+            raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+    if len(each) != count:
+        raise ValueError(f"fronts must be one source or one for each of {count} objects, got {len(each)}")
+    return each
+
+
+def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontSource | Sequence[FrontSource]) -> F64:
+    """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
+
+    ``sources`` is one for all boxes or one for each. Estimated fronts are given for what may be an anchor of ``g``
+    alone.
+    Raises ``ValueError`` for an unknown source.
+    """
+    source = np.array(front_sources(sources, g.n), dtype=object)
+    known = np.zeros((g.n, 4))
+    if g.n == 0:
+        return known
+    has_front = np.array([label not in WITHOUT_FRONT for label in labels])
+    known[has_front & (source == "boxes"), 0] = 1.0
+    estimated = has_front & (source == "estimated")
+    rows = g.anchors[estimated[g.anchors]]
+    if len(rows) == 0:
+        return known
+    shared, by_label = _front_weights()
+    weights = np.stack([by_label.get(labels[row], shared) for row in rows])  # (K, F)
+    logits = np.einsum("nkf,nf->nk", side_features(g, labels, rows), weights)
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    known[rows] = share / share.sum(axis=1, keepdims=True)
+    return known
+
+
+@lru_cache(maxsize=1)
+def _front_weights() -> tuple[F64, dict[str, F64]]:
+    """(F,) for any label, and by label."""
+    data = json.loads(FRONT_WEIGHTS.read_text(encoding="utf-8"))
+    if tuple(data["features"]) != FRONT_FEATURES:
+        raise ValueError(f"{FRONT_WEIGHTS.name} has weights of {data['features']}, wanted are {list(FRONT_FEATURES)}")
+    return np.array(data["shared"]), {label: np.array(row) for label, row in data["by_label"].items()}
+
+
+def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp] | None = None) -> F64:
+    """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FRONT_FEATURES`; of the
+    boxes ``rows``, default all."""
+    rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
+    everything = np.arange(g.n, dtype=np.intp)
+    pairs = g.near(rows, everything, _FAR_OFF_M)  # of each of them with each object around, itself too
+    pairs = pairs.where(np.ones(pairs.shape, dtype=bool))  # P of them, ordered by rows
+    if len(rows) == 0:
+        return np.zeros((0, 4, len(FRONT_FEATURES)))
+    place = np.full(g.n, -1, dtype=np.intp)
+    place[rows] = np.arange(len(rows))
+    one = place[pairs.target]  # (P,)
+    begin = np.searchsorted(one, np.arange(len(rows)))
+    sides = g.sides[rows]
+    towards = -pairs.offset  # (P, 2)
+    distance = np.where(pairs.target == pairs.anchor, 1e9, np.maximum(pairs.distance_xy, 1e-6))
+    ahead = np.einsum("pd,pkd->pk", towards, sides[one])  # (P, 4)
+    cosine = ahead / distance[:, None]
+    aside = np.sqrt(np.maximum(distance[:, None] ** 2 - ahead**2, 0.0))
+    size = g.size[rows]
+    half = 0.5 * np.stack([size[:, 1], size[:, 0], size[:, 1], size[:, 0]], axis=1)  # (K, 4) depth
+    width = np.roll(half, 1, axis=1)
+    closeness = np.exp(-distance / 1.5) * (distance < _FAR_OFF_M)
+    company = np.add.reduceat(closeness[:, None] * np.maximum(cosine, 0.0), begin)
+    company /= company.sum(1, keepdims=True) + 1e-6
+    # how far the room reaches beyond this side, by what stands there
+    standing = np.array([label not in _CEILING for label in labels])[pairs.anchor]
+    near = ((distance < _NEIGHBOURS_M) & standing)[:, None] & (aside < _BAND_M)
+    depth = 0.5 * np.einsum("pkd,pd->pk", np.abs(sides)[one], g.extent[pairs.anchor, :2])
+    reached = np.maximum.reduceat(np.where(near, ahead + depth, 0.0), begin)
+    open_m = np.clip(reached - half, -0.5, _FAR_M)
+    behind_m = np.roll(open_m, 2, axis=1)
+    # chairs
+    is_table = np.array([label in _TABLES for label in labels])
+    table = np.zeros((len(rows), 4))
+    if is_table.any():
+        at_table = np.exp(-pairs.gap_xy / 0.4)[:, None] * cosine
+        table = np.maximum.reduceat(np.where(is_table[pairs.anchor, None], at_table, -1.0), begin)
+        around = np.add.reduceat(is_table[pairs.anchor].astype(np.intp), begin)
+        table = np.where((around < int(is_table.sum()))[:, None], np.maximum(table, 0.0), table)  # the same
+    # things that hang on a wall in the plane of this side
+    hangs = np.array([label in _ON_WALLS for label in labels])[pairs.anchor] & (distance < _FAR_OFF_M)
+    flush = np.exp(-np.abs(ahead - half[one] - 0.03) / 0.08) * (hangs[:, None] & (aside < 4.0))
+    flush = np.minimum(np.add.reduceat(flush, begin), 3.0)
+    columns = [
+        company, open_m, behind_m, np.log((half + 0.03) / (width + 0.03)), table, np.roll(flush, 2, axis=1), flush,
+        (open_m < 0.15).astype(np.float64), (behind_m < 0.15).astype(np.float64),
+    ]  # fmt: skip
+    return np.stack(columns, axis=-1)

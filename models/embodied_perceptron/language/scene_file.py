@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language.answer import VOCABULARY, ground_objects
-from embodied_perceptron.language.facing import FrontSource
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.results import Grounding, SceneObject
 
 _LEAST_SIZE_M = 0.01  # flat boxes are made so thick
@@ -42,21 +41,21 @@ class DetectedScene:
     viewpoint: NDArray[np.float64] | None
     fronts: tuple[FrontSource, ...]
 
-    def ground(self, text: str, reader: SentenceReading = "learned") -> Grounding:
+    def ground(self, text: str) -> Grounding:
         """The answer to one sentence, that of a running perceptron about the same objects.
 
         Where all names are its own, they mean what they mean there; names of another detector are read more freely.
         """
         own = all(o.label in VOCABULARY for o in self.objects)
         vocabulary = VOCABULARY if own else None
-        query = Query(text).parsed({o.label for o in self.objects}, reader)
+        query = Query(text).parsed({o.label for o in self.objects})
         return ground_objects(
             query, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
-    def answer(self, scene: str, text: str, reader: SentenceReading = "learned") -> dict[str, Any]:
+    def answer(self, scene: str, text: str) -> dict[str, Any]:
         """One entry of the answers file; what is NOT_FOUND gives the boxes that come nearest to it."""
-        grounding = self.ground(text, reader)
+        grounding = self.ground(text)
         boxes = []
         for candidate in grounding.choice:
             found = self.detections[candidate.id - 1]
@@ -125,9 +124,8 @@ def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:
 def answer_file(
     data: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda done, total: None,
-    reader: SentenceReading = "learned",
 ) -> dict[str, Any]:
-    """The answers to all queries of a scenes file, in their order; ``reader`` reads them.
+    """The answers to all queries of a scenes file, in their order.
 
     Raises ``ValueError`` naming what is wrong with the file.
     """
@@ -139,6 +137,6 @@ def answer_file(
     for i, query in enumerate(queries):
         if not isinstance(query, dict) or query.get("scene") not in known:
             raise ValueError(f"query {i} names no scene of the file")
-        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", ""), reader))
+        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", "")))
         progress(i + 1, len(queries))
     return {"answers": answers}

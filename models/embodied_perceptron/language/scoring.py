@@ -13,19 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.suppression import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
-from embodied_perceptron.language import likelihood
-from embodied_perceptron.language.colors import color_scores, same_color
+from embodied_perceptron.language.colors import color_likelihood, color_scores, same_color
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import (
+    LIKELIHOOD_REACH_M,
+    LIKELIHOODS,
     PAIR_RELATIONS,
     REACH_M,
     Pairs,
     SceneGeometry,
     Viewer,
     between,
+    from_viewer,
+    is_about,
+    is_between,
+    is_more_than,
+    is_touching,
+    is_within,
     near_beyond,
     sigmoid,
+    viewer_distance,
 )
 
 F64 = NDArray[np.float64]
@@ -278,26 +286,26 @@ class Scorer:
         elif c.relation == "colour":
             if self.colors is None:
                 return undecided
-            holds = likelihood.called(self.colors, c.value)
+            holds = color_likelihood(self.colors, c.value)
         elif c.relation == "state":
             holds = term.holds
         elif c.relation == "between":
             if c not in self._ends:
                 return undecided
             pairs, lies, weight = self._ends[c]
-            holds = self._doubted(pairs.best(likelihood.lies_between(lies) * weight), c)
-        elif c.relation in likelihood.HOLDS:
+            holds = self._doubted(pairs.best(is_between(lies) * weight), c)
+        elif c.relation in LIKELIHOODS:
             weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
-            pairs = self.g.near(self.rows, np.flatnonzero(chosen), likelihood.REACH_M[c.relation])
+            pairs = self.g.near(self.rows, np.flatnonzero(chosen), LIKELIHOOD_REACH_M[c.relation])
             if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
-                likely = likelihood.HOLDS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
+                likely = LIKELIHOODS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
             else:
-                likely = likelihood.HOLDS[c.relation](pairs)
+                likely = LIKELIHOODS[c.relation](pairs)
             if _has_boards(c):
-                likely = np.maximum(likely, likelihood.HOLDS["in"](pairs))
+                likely = np.maximum(likely, LIKELIHOODS["in"](pairs))
             if c.negated and c.relation == "near":
-                likely = likelihood.touching(pairs)  # "not near" fails only where it is close by
+                likely = is_touching(pairs)  # "not near" fails only where it is close by
             holds = pairs.best(likely * pairs.different)
             itself = pairs.where(~pairs.different).target
             others = int(chosen.sum()) - np.bincount(itself, minlength=self.g.n)
@@ -351,7 +359,7 @@ class Scorer:
         if c.relation == "state":
             return ConstraintScore(c, self._in_state(c.value))
         if c.relation in _FROM_VIEWER:
-            return ConstraintScore(c, likelihood.from_viewer(self.g, c.relation))
+            return ConstraintScore(c, from_viewer(self.g, c.relation))
         if c.relation in _MEASURES and not c.anchors:
             return ConstraintScore(c, self._measured(c))
         weights = [self.anchor_weights(anchor) for anchor in c.anchors]
@@ -368,9 +376,7 @@ class Scorer:
             chosen = weight >= 0.5 * float(weight.max())
             pairs = self.g.near(self.rows, np.flatnonzero(chosen), 2.0 * c.amount_m + 1.0)
             far = -pairs.best(-np.where(pairs.different, pairs.gap, np.inf), none=-1e3)
-            return ConstraintScore(
-                c, (likelihood.within if c.relation == "within" else likelihood.reached)(far, c.amount_m)
-            )
+            return ConstraintScore(c, (is_within if c.relation == "within" else is_more_than)(far, c.amount_m))
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
         if pairs.different.size and not pairs.different.any():  # "the desk on the desk", where there is one
@@ -396,12 +402,10 @@ class Scorer:
         """(N,) sizes, and distances from the viewer."""
         g = self.g
         if c.relation in ("within", "beyond"):
-            return (likelihood.within if c.relation == "within" else likelihood.reached)(
-                likelihood.viewer_distance(g), c.amount_m
-            )
+            return (is_within if c.relation == "within" else is_more_than)(viewer_distance(g), c.amount_m)
         if c.relation == "measured":
-            return likelihood.measured(self._size(c.value), c.amount_m)
-        holds = likelihood.reached(self._size(c.value or "length")[0], c.amount_m)
+            return is_about(self._size(c.value), c.amount_m)
+        holds = is_more_than(self._size(c.value or "length")[0], c.amount_m)
         return holds if c.relation == "larger" else 1.0 - holds
 
     def _size(self, axis: str) -> F64:
@@ -549,7 +553,7 @@ class Scorer:
         if name in ("nearest-me", "farthest-me"):
             if self.g.viewer is None:
                 return np.zeros(self.g.n), ()
-            distance = likelihood.viewer_distance(self.g)
+            distance = viewer_distance(self.g)
             return sign * log_share(-distance / 0.3 if name == "nearest-me" else distance / 0.5, group), ()
         if name == "middle-of-kind":
             return sign * self._among_its_kind(group), ()

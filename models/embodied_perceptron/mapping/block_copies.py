@@ -6,8 +6,8 @@ that no view uses; unchanged blocks stay where they are. A view is therefore fro
 same arena: rows are used again only after the last view that shows them is gone. Whoever keeps something of a view
 keeps the view.
 
-What is computed of a map block by block is carried from one view to the next by :func:`carried_blocks`, and computed
-anew for the others.
+Values that follow from the voxels block by block stand in a :class:`BlockCache`, which computes them again for the
+blocks that changed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -268,14 +269,6 @@ def _block_order(coords: NDArray[np.int32]) -> tuple[Index, Index, Index]:
 _BLOCKS: weakref.WeakKeyDictionary[VoxelSnapshot, BlockView] = weakref.WeakKeyDictionary()
 
 
-def carried_blocks(old: BlockView | None, new: BlockView) -> Index:
-    """(B,) for each block of ``new`` where it is in ``old``; -1 if it was not there, or not as it is now."""
-    rows = np.full(len(new.keys), -1, np.int64)
-    if old is not None:
-        match_blocks(old.keys, old.versions, new.keys, new.versions, rows)
-    return rows
-
-
 class Rooms:
     """Which rows of an arena are given away: room for a block is a multiple of 16 rows, given again when it is freed.
 
@@ -306,6 +299,70 @@ class Rooms:
     def free(self, starts: Index, sizes: Index) -> None:
         """Rooms that nobody reads any more."""
         free_room(starts, sizes, self._free, self._next_free)
+
+
+class BlockCache:
+    """Rows of values for each block of a view, computed again only for the blocks that changed since the last view.
+
+    Not thread-safe: hold ``lock`` while updating and reading.
+
+    Attributes:
+        starts, counts: (B,) int64 first row of each block of the last view, and its number of rows.
+        columns: arrays (R, ...) of rows.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.starts = self.counts = np.zeros(0, np.int64)
+        self.columns: tuple[Array, ...] = ()
+        self._rooms = Rooms()
+        self._view: BlockView | None = None
+        self._parameters: object = None
+        self._marks = np.zeros(0, np.uint64)
+
+    def update(
+        self,
+        view: BlockView,
+        parameters: object,
+        compute: Callable[[Index], tuple[Index, tuple[Array, ...]]],
+        marks: NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Bring the rows to ``view``.
+
+        Args:
+            view: the map now.
+            parameters: inputs of the computation for all blocks; other ones invalidate every block.
+            compute: (M,) positions of changed blocks -> (M,) numbers of rows, and the rows, block after block.
+            marks: (B,) inputs of each block beside its voxels; None = there are none.
+        """
+        marks = np.zeros(len(view.keys), np.uint64) if marks is None else marks
+        carried = np.full(len(view.keys), -1, np.int64)  # position of each block in the last view
+        if self._view is not None and parameters == self._parameters:
+            match_blocks(self._view.keys, self._view.versions, view.keys, view.versions, carried)
+        kept = np.flatnonzero(carried >= 0)
+        carried[kept[self._marks[carried[kept]] != marks[kept]]] = -1
+        kept, changed = np.flatnonzero(carried >= 0), np.flatnonzero(carried < 0)
+        starts, counts = np.zeros(len(carried), np.int64), np.zeros(len(carried), np.int64)
+        counts[changed], rows = compute(changed)
+        starts[kept], counts[kept] = self.starts[carried[kept]], self.counts[carried[kept]]
+        gone = self.counts > 0
+        gone[carried[kept]] = False
+        self._rooms.free(self.starts[gone], Rooms.sizes(self.counts[gone]))
+        sizes = Rooms.sizes(counts)
+        if not self.columns or not self._rooms.fits(sizes[changed]):
+            old, columns = row_ranges(starts[kept], counts[kept]), self.columns
+            self._rooms = Rooms(int(_ROOM * sizes.sum()))
+            self.columns = tuple(np.empty((self._rooms.rows, *values.shape[1:]), values.dtype) for values in rows)
+            starts[kept] = self._rooms.take(sizes[kept])
+            moved = row_ranges(starts[kept], counts[kept])
+            for column, before in zip(self.columns, columns, strict=False):
+                column[moved] = before[old]
+        starts[changed] = self._rooms.take(sizes[changed])
+        places = row_ranges(starts[changed], counts[changed])
+        for column, values in zip(self.columns, rows, strict=True):
+            column[places] = values
+        self._view, self._parameters, self._marks = view, parameters, marks
+        self.starts, self.counts = starts, counts
 
 
 class BlockCopier:
@@ -515,7 +572,7 @@ def order_rows(starts: Array, counts: Array, coords: Array, rows: Array, order: 
 
 @njit(cache=True, nogil=True)
 def match_blocks(old_keys: Array, old_versions: Array, keys: Array, versions: Array, rows: Array) -> None:
-    """See :func:`carried_blocks`."""
+    """Position of each block in the old ones, into ``rows``, where its version is the same; keys are ascending."""
     i = 0
     for j in range(keys.shape[0]):
         while i < old_keys.shape[0] and old_keys[i] < keys[j]:

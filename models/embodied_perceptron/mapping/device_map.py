@@ -10,7 +10,7 @@ on from where the frame was (:class:`~.voxels.FusionProgress`).
 How many voxels a block holds the host learns when the device has come so far (:class:`_Ledger`), and gives the slots of
 emptied blocks back then. Only where the budget of blocks may be used up does it wait for that.
 
-Everything summed is an integer, and where a point lies is the float64 expression of ``numba_voxels.py``, in the same
+Everything summed is an integer, and where a point lies is the float64 expression of ``host_map.py``, in the same
 order: points make the same map bit for bit. What is seen through follows the same rule by matrix products, whose last
 bits may differ: that decides nothing unless a comparison is as close as 1e-12, or a voxel within 1e-6 m of the maximum
 range. Of an image in several bands a voxel counts as touched once, whatever else was seen at the frame's stamp.
@@ -40,7 +40,7 @@ from embodied_perceptron.mapping.blocks import (
     split_coords,
 )
 from embodied_perceptron.mapping.devices import is_device_fault
-from embodied_perceptron.mapping.numba_voxels import local_centers, window_evidence
+from embodied_perceptron.mapping.host_map import evidence_steps, local_centers, window_evidence
 from embodied_perceptron.mapping.voxels import (
     BAND_PIXELS,
     COLOR,
@@ -59,7 +59,6 @@ from embodied_perceptron.mapping.voxels import (
     MapSize,
     StageTimer,
     VoxelRows,
-    evidence_step,
 )
 
 _COLUMNS = RECORD + 2  # of a stored voxel: its record, and its stamp as two int32
@@ -446,12 +445,6 @@ def settle_points(
     return kept, touched
 
 
-@lru_cache(4)
-def _evidence_steps(pixels: int) -> NDArray[np.int32]:
-    """(pixels + 1,) loss of evidence by how many pixels are unknown."""
-    return np.array([evidence_step(unknown, pixels) for unknown in range(pixels + 1)], np.int32)
-
-
 class _Sight:
     """What a frame sees through, as arrays for the device.
 
@@ -499,7 +492,7 @@ class _Sight:
         loss = pixels.view(np.int32)
         loss[..., 2] = 0
         furthest = np.nextafter(furthest, np.float32(0))
-        sight_pixels(view.depth_m, near, unknown, _evidence_steps(size * size), r, furthest, far, pixels, loss)
+        sight_pixels(view.depth_m, near, unknown, evidence_steps(size * size), r, furthest, far, pixels, loss)
         return far, pixels.reshape(-1, 3)
 
     def corners(self, coords: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -526,7 +519,7 @@ def sight_pixels(
     """What :class:`_Sight` says of pixels.
 
     Args:
-        near, unknown: of ``numba_voxels.window_evidence``.
+        near, unknown: of ``host_map.window_evidence``.
         steps: loss of evidence by how many pixels are unknown.
         furthest: no own depth exceeds it: what lies beyond the range is seen through by none.
         far: (H + 2, W + 2) infinite; out: where depth is known.
@@ -813,7 +806,7 @@ class DeviceMap:
     ) -> torch.Tensor:
         """(H' W', 4) float64 of the window around each pixel: its plane's inverse depth, linear in (column, row, 1),
         and what the share of the plane's depth must stay below, so that a voxel lies clear of it (see
-        ``numba_voxels.before_plane``); no number or negative where there is no plane."""
+        ``host_map.before_plane``); no number or negative where there is no plane."""
         r = rule.window_px(intrinsics)
         w = _Windows.of(intrinsics, r, self.device)
         size = 2 * r + 1

@@ -22,9 +22,9 @@ from embodied_perceptron.geometry.transforms import (
     site_keys_of,
     unpack_keys,
 )
-from embodied_perceptron.mapping.block_copies import BlockRows, voxel_means
+from embodied_perceptron.mapping.block_copies import BlockCache, BlockRows, voxel_means
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.mapping.site_sums import Lattice, SiteSums
+from embodied_perceptron.mapping.site_sums import Lattice, sum_sites
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -183,14 +183,14 @@ class VolumeCopy:
         voxel_size_m: edge length.
         keyframes: oldest first; shared with the volume, never changed.
         manhattan: frame that the voxels stand on.
-        site_sums: adds voxels up to sites, where it did so for a copy before this one; None = from nothing.
+        site_cache: site sums of earlier copies; None = no earlier ones.
     """
 
     rows: VoxelRows
     voxel_size_m: float
     keyframes: tuple[Keyframe, ...] = ()
     manhattan: ManhattanFrame = WORLD
-    site_sums: SiteSums | None = None
+    site_cache: BlockCache | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -232,7 +232,7 @@ class VolumeCopy:
             features=features,
             floor_z_m=floor_z_m,
             engine=engine,
-            site_sums=self.site_sums,
+            site_cache=self.site_cache,
         )
 
 
@@ -337,9 +337,9 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32
 
 
 def merge_sites(
-    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32], site_sums: SiteSums | None = None
+    rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32], site_cache: BlockCache | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same as :func:`merge_by_sorting`; of voxels that are known by their blocks, by :class:`~.site_sums.SiteSums`.
+    """:func:`merge_by_sorting`; block by block (:func:`~.site_sums.sum_sites`) where the voxels have blocks.
 
     ``limits`` are multiples of ``site_voxels``, or far from all voxels.
     """
@@ -349,8 +349,8 @@ def merge_sites(
     elif isinstance(rows, TurnedRows) and rows.covers(limits):
         blocks, lattice = rows.of.blocks, Lattice(site_voxels, rows.manhattan)
     if lattice is not None:
-        sums = SiteSums() if site_sums is None else site_sums
-        found = sums.of(blocks, lattice, limits.astype(np.int64) // site_voxels)
+        cache = BlockCache() if site_cache is None else site_cache
+        found = sum_sites(blocks, lattice, limits.astype(np.int64) // site_voxels, cache)
         if found is not None:
             return found
     return merge_by_sorting(rows, site_voxels, limits)
@@ -365,13 +365,13 @@ def to_sparse_tensor(
     features: tuple[SiteFeature, ...],
     floor_z_m: float,
     engine: Engine | None,
-    site_sums: SiteSums | None = None,
+    site_cache: BlockCache | None = None,
 ) -> SparseTensor:
     """Voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    sites, sums = merge_sites(rows, site_voxels, limits, site_sums)
+    sites, sums = merge_sites(rows, site_voxels, limits, site_cache)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"

@@ -1,8 +1,7 @@
-"""Sites of a network: the voxels of a view added up, block by block, and of blocks that have not changed only once."""
+"""Sites of a network: sums of the voxels of a view, computed once for each content of a block."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,112 +12,69 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.bits import lowest_bit
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
-from embodied_perceptron.mapping.block_copies import BlockView, Index, Rooms, carried_blocks
+from embodied_perceptron.mapping.block_copies import BlockCache, BlockView, Index
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD
 
 Array = NDArray[Any]
 
 _SUMS = RECORD - 1
-_ROOM = 2.0  # of a new arena, by what it must hold
 _MAX_MARKS = 1 << 28  # sites of a box that are marked in bits
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """On which voxels are added up.
+    """Where sites lie.
 
     Attributes:
         site_voxels: edge of a site, in voxels.
-        manhattan: frame along which sites lie, to which each voxel goes as a whole, to where its mean point lies; None
-            = they lie along the voxels.
+        manhattan: frame of the sites; a voxel belongs to the site at its mean point. None = the frame of the voxels.
     """
 
     site_voxels: int
     manhattan: ManhattanFrame | None = None
 
 
-class SiteSums:
-    """See the module docstring. Remembers the last view that it was asked for; for any thread."""
+def sum_sites(
+    view: BlockView, lattice: Lattice, limits: NDArray[np.int64], cache: BlockCache
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Sites of a view within ``limits`` (2, 3): lowest site, and the one past the highest.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._forget()
+    ``cache``: of earlier sums of the same map.
 
-    def _forget(self, rows: int = 0) -> None:
-        self._lattice: Lattice | None = None
-        self._view: BlockView | None = None
-        self._starts = self._sizes = self._counts = np.zeros(0, np.int64)
-        self._give_rows(rows)
+    Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
+    1/1024 voxel, colours; None for sites too far apart for this method.
+    """
 
-    def _give_rows(self, rows: int) -> None:
-        self._rooms = Rooms(rows)
-        self._sites = np.empty((self._rooms.rows, 3), np.int32)
-        self._sums = np.empty((self._rooms.rows, _SUMS), np.int64)
-
-    def of(
-        self, view: BlockView, lattice: Lattice, limits: NDArray[np.int64]
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Sites of a view within ``limits`` (2, 3): the lowest site, and the one behind the highest, that count.
-
-        Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower
-        corner in 1/1024 voxel, colours; None for sites that lie too far apart for this.
-        """
-        with self._lock:
-            self._follow(view, lattice)
-            low, high = np.empty(3, np.int64), np.empty(3, np.int64)
-            rows = np.stack([self._starts, self._starts + self._counts], axis=1)
-            if not bounds_of_sites(rows, self._sites, limits, low, high):
-                return torch.zeros((0, 3), dtype=torch.int64), torch.zeros((0, _SUMS), dtype=torch.int64)
-            extent = high - low + 1
-            if float(np.prod(extent.astype(np.float64))) > _MAX_MARKS:
-                return None
-            marks = np.zeros((int(np.prod(extent)) >> 6) + 1, np.uint64)
-            before = np.empty(len(marks), np.int32)
-            count = mark_sites(rows, self._sites, limits, low, extent, marks, before)
-            sites, sums = np.empty((count, 3), np.int64), np.zeros((count, _SUMS), np.int64)
-            add_parts(rows, self._sites, self._sums, limits, low, extent, marks, before, sites, sums)
-        return torch.from_numpy(sites), torch.from_numpy(sums)
-
-    def _follow(self, view: BlockView, lattice: Lattice) -> None:
-        """Parts of the blocks of ``view``: those of unchanged ones stay."""
-        if view is self._view and lattice == self._lattice:
-            return
-        if lattice != self._lattice:
-            self._forget(self._rooms.rows)
-        carried = carried_blocks(self._view, view)
-        kept, changed = np.flatnonzero(carried >= 0), np.flatnonzero(carried < 0)
-        gone = np.ones(len(self._starts), bool)
-        gone[carried[kept]] = False
-        self._rooms.free(self._starts[gone], self._sizes[gone])
-        starts, sizes, counts = (np.zeros(len(carried), np.int64) for _ in range(3))
-        for new, old in ((starts, self._starts), (sizes, self._sizes), (counts, self._counts)):
-            new[kept] = old[carried[kept]]
-
+    def parts(changed: Index) -> tuple[Index, tuple[Array, ...]]:
         ranges = view.ranges[changed]
         most = int((ranges[:, 1] - ranges[:, 0]).sum())
-        sites, sums, n = (
-            np.empty((most, 3), np.int32),
-            np.empty((most, _SUMS), np.int64),
-            np.empty(len(changed), np.int64),
-        )
+        sites, sums = np.empty((most, 3), np.int32), np.empty((most, _SUMS), np.int64)
+        counts = np.empty(len(changed), np.int64)
         R = np.eye(2) if lattice.manhattan is None else lattice.manhattan.T_world_manhattan[:2, :2].copy()
         a, is_turned = view.arena, lattice.manhattan is not None
-        sum_parts(view.coords[changed], ranges, a.coords, a.records, is_turned, R, lattice.site_voxels, sites, sums, n)
-        counts[changed], sizes[changed] = n, Rooms.sizes(n)
-        if not self._rooms.fits(sizes[changed]):
-            self._move(kept, starts, sizes, counts, int(sizes[changed].sum()))
-        starts[changed] = self._rooms.take(sizes[changed])
-        move_parts(np.cumsum(n) - n, starts[changed], n, sites, sums, self._sites, self._sums)
-        self._view, self._lattice = view, lattice
-        self._starts, self._sizes, self._counts = starts, sizes, counts
+        sum_parts(
+            view.coords[changed], ranges, a.coords, a.records, is_turned, R, lattice.site_voxels, sites, sums, counts
+        )
+        n = int(counts.sum())
+        return counts, (sites[:n], sums[:n])
 
-    def _move(self, kept: Index, starts: Index, sizes: Index, counts: Index, more: int) -> None:
-        """The parts of ``kept`` blocks into a larger arena."""
-        sites, sums, old = self._sites, self._sums, starts[kept]
-        self._give_rows(int(_ROOM * (more + int(sizes[kept].sum()))))
-        starts[kept] = self._rooms.take(sizes[kept])
-        move_parts(old, starts[kept], counts[kept], sites, sums, self._sites, self._sums)
+    with cache.lock:
+        cache.update(view, lattice, parts)
+        part_sites, part_sums = cache.columns
+        rows = np.stack([cache.starts, cache.starts + cache.counts], axis=1)
+        low, high = np.empty(3, np.int64), np.empty(3, np.int64)
+        if not bounds_of_sites(rows, part_sites, limits, low, high):
+            return torch.zeros((0, 3), dtype=torch.int64), torch.zeros((0, _SUMS), dtype=torch.int64)
+        extent = high - low + 1
+        if float(np.prod(extent.astype(np.float64))) > _MAX_MARKS:
+            return None
+        marks = np.zeros((int(np.prod(extent)) >> 6) + 1, np.uint64)
+        before = np.empty(len(marks), np.int32)
+        count = mark_sites(rows, part_sites, limits, low, extent, marks, before)
+        sites, sums = np.empty((count, 3), np.int64), np.zeros((count, _SUMS), np.int64)
+        add_parts(rows, part_sites, part_sums, limits, low, extent, marks, before, sites, sums)
+    return torch.from_numpy(sites), torch.from_numpy(sums)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -194,19 +150,6 @@ def sum_parts(
             for c in range(3):
                 total[COLOR + c] += records[i, COLOR + c]
         counts[b] = n - start
-
-
-@njit(cache=True, nogil=True)
-def move_parts(
-    starts: Array, places: Array, counts: Array, sites: Array, sums: Array, out_sites: Array, out_sums: Array
-) -> None:
-    """Copy the parts of each block from where they start to their place."""
-    for b in range(starts.shape[0]):
-        for i in range(counts[b]):
-            for c in range(3):
-                out_sites[places[b] + i, c] = sites[starts[b] + i, c]
-            for c in range(_SUMS):
-                out_sums[places[b] + i, c] = sums[starts[b] + i, c]
 
 
 @njit(cache=True, inline="always")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.mapping import device_map
+from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
 from embodied_perceptron.mapping.device_map import DeviceMap
@@ -24,8 +25,7 @@ from embodied_perceptron.mapping.devices import first_line, forget_memory, is_de
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.image_features import ImageFeatures
-from embodied_perceptron.mapping.keyframes import KeyframeStore
-from embodied_perceptron.mapping.site_sums import SiteSums
+from embodied_perceptron.mapping.keyframes import Keyframe, KeyframeStore
 from embodied_perceptron.mapping.spill import Blocks, BlockSpill, overlapping
 from embodied_perceptron.mapping.storage import (
     SavedVolume,
@@ -43,7 +43,6 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-ResultT = TypeVar("ResultT")
 __all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
 
 
@@ -179,7 +178,7 @@ class FeatureVolume:
             if self.config.device != "auto":
                 raise ConfigError(reason) from error
             self._map, self.fault = HostMap(self.config), f"voxels are on the CPU: {reason}"
-        self._site_sums = SiteSums()
+        self._site_cache = BlockCache()
         self._newest_ns: dict[str, int] = {}
         self._counters = Counters()
         s = self.config.voxel_size_m
@@ -212,7 +211,12 @@ class FeatureVolume:
             return FusionReport(frame.stamp_ns, fused=False, reason=reason)
 
         clock, done = StageClock(), FusionProgress()
-        self._served(lambda: self._fuse(posed, done, clock), done)
+        view, center_m = FrameView.of(posed, self.config.voxel_size_m), posed.T_world_camera[:3, 3]
+        while not done.cleared:
+            try:
+                self._map.fuse(view, center_m, self._rule, done, clock)
+            except RuntimeError as error:
+                self._move_to_host(error, done)
         counts = FusionCounts(done.counts)
         keyframe = self.keyframes.offer(posed)
         clock.lap("keyframe")
@@ -225,21 +229,13 @@ class FeatureVolume:
         """Of the voxels."""
         return self._map.device
 
-    def _served(self, work: Callable[[], ResultT], frame: FusionProgress | None = None) -> ResultT:
-        """``work``; where the device of the voxels fails, again on the CPU, to which the map has moved then.
+    def _move_to_host(self, error: RuntimeError, frame: FusionProgress | None = None) -> None:
+        """Move the voxels of a failed device to the CPU, or fuse the keyframes again where the device returns nothing.
 
-        ``frame``: how far the frame has come that ``work`` fuses, for it to go on from there.
+        ``frame``: progress of the frame that is being fused. Raises ``error`` when the device has not failed.
         """
-        try:
-            return work()
-        except RuntimeError as error:
-            if isinstance(self._map, HostMap) or not is_device_fault(error):
-                raise
-            self._move_to_host(error, frame)
-        return work()
-
-    def _move_to_host(self, error: RuntimeError, frame: FusionProgress | None) -> None:
-        """The voxels as they are, or, where the device gives nothing back any more, made anew from the keyframes."""
+        if isinstance(self._map, HostMap) or not is_device_fault(error):
+            raise error
         rows: VoxelRows | None = None
         try:
             rows = self._map.gather(1).cpu()
@@ -258,13 +254,13 @@ class FeatureVolume:
         self.fault += f"; made anew from {len(self.keyframes)} keyframes"
         if frame is not None:
             frame.restart()
-        for keyframe in self.keyframes:
-            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), FusionProgress(), StageClock())
+        self._fuse_keyframes(self.keyframes)
 
-    def _fuse(self, posed: PosedFrame, done: FusionProgress, clock: StageClock) -> None:
-        """The geometry of one frame, into the voxels and nothing else."""
-        view = FrameView.of(posed, self.config.voxel_size_m)
-        self._map.fuse(view, posed.T_world_camera[:3, 3], self._rule, done, clock)
+    def _fuse_keyframes(self, keyframes: Iterable[Keyframe]) -> None:
+        """Fuse the geometry of keyframes, oldest first."""
+        for k in keyframes:
+            view = FrameView.of(PosedFrame(k.frame, k.T_world_camera), self.config.voxel_size_m)
+            self._map.fuse(view, k.T_world_camera[:3, 3], self._rule, FusionProgress(), StageClock())
 
     def _check_order(self, frame: RgbdFrame) -> None:
         newest = self._newest_ns.get(frame.camera)
@@ -284,8 +280,12 @@ class FeatureVolume:
     def copy(self, min_hits: int | None = None) -> VolumeCopy:
         """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
-        rows = self._served(lambda: self._map.copy(max(hits, 1)))
-        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_sums=self._site_sums)
+        try:
+            rows = self._map.copy(max(hits, 1))
+        except RuntimeError as error:
+            self._move_to_host(error)
+            rows = self._map.copy(max(hits, 1))
+        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_cache=self._site_cache)
 
     def prepare_copy(self) -> None:
         """Take ahead the memory that the next :meth:`copy` may need, by the thread that copies; frames may be fused
@@ -407,8 +407,7 @@ class FeatureVolume:
                 self._spill.add(Blocks.of(move_voxels(left_rows, motion, size_m)))
         newest_m = keyframes[-1].T_world_camera[:3, 3]
         self._map.put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
-        for keyframe in keyframes:
-            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), FusionProgress(), StageClock())
+        self._fuse_keyframes(keyframes)
         self.keyframes.restore(keyframes, self.keyframes.taken)
         return correction
 

@@ -20,17 +20,21 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig, ScorePolicy, SegmentationConfig, VolumeConfig
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform, invert_transform
+from embodied_perceptron.inference.predictor import ScenePrediction
+from embodied_perceptron.mapping.block_copies import BlockCache
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -61,16 +65,17 @@ from embodied_perceptron.results import (
     Perception,
     SceneObject,
     SemanticVoxels,
+    VoxelSnapshot,
 )
 from embodied_perceptron.scene.corrections import Correction as UserCorrection
-from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import ColumnCounter, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
+from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
 from embodied_perceptron.scene.semantic_map import SemanticMap
-from embodied_perceptron.scene.stages import Proposal
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -113,17 +118,54 @@ def _read_objects(path: str | Path) -> ObjectMap:
     return objects
 
 
+@dataclass(frozen=True, eq=False)
+class MapCopy:
+    """A copy of the map for one perception, with derived values that are computed once, on demand.
+
+    Attributes:
+        volume: stored voxels, and keyframes.
+        cameras: latest camera poses.
+        voxels: means of the same voxels.
+        floor_z_m: height of the floor.
+        config: sizes and heights of shapes.
+        walls: keeps the map's frame along the walls from copy to copy.
+    """
+
+    volume: VolumeCopy
+    cameras: LatestCameraPoses
+    voxels: VoxelSnapshot
+    floor_z_m: float
+    config: SegmentationConfig
+    walls: WallFrame
+
+    @cached_property
+    def manhattan(self) -> ManhattanFrame:
+        """Frame along the walls."""
+        return self.walls.of(self.voxels, self.floor_z_m)
+
+    @cached_property
+    def layers(self) -> Layers:
+        """Floor, walls and objects."""
+        return separate_layers(self.voxels, self.floor_z_m, self.config)
+
+    @cached_property
+    def shapes(self) -> Detections:
+        """Class-agnostic boxes of the objects in the map; about 0.1 s for a room on one core."""
+        return find_boxes(self.voxels, self.layers, self.config)
+
+
 class LiveMap:
     """See the module docstring.
 
     Args:
         config: everything tunable.
         volume: voxels, keyframes, features; may hold frames already.
-        cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
-            here labels others.
+        no_cells: labelled cells of a network before it has predicted any; cells of other classes are not restored from
+            files. None = without a network: cells are labelled by geometry, and those of files are restored.
+        scores: thresholds of the boxes that update objects.
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
         reach_m: how far from the map's origin frames may be taken, where something else than the voxels limits it.
-        on_forget: called, with the scene locked, when the map is replaced by another; None = nothing.
+        on_forget: called, with the scene locked, when the map is replaced by another.
 
     Attributes:
         published: what readers see.
@@ -135,10 +177,11 @@ class LiveMap:
         self,
         config: PerceptronConfig,
         volume: FeatureVolume,
-        cell_classes: tuple[str, ...] | None = None,
+        no_cells: SemanticVoxels | None = None,
+        scores: ScorePolicy = EVERY_SCORE,
         name_of: Callable[[str], str] | None = None,
         reach_m: float = float("inf"),
-        on_forget: Callable[[], None] | None = None,
+        on_forget: Sequence[Callable[[], None]] = (),
     ) -> None:
         self.config = config
         self.volume = volume
@@ -146,14 +189,15 @@ class LiveMap:
         self.loaded_from: Path | None = None
         self._volume_lock = threading.Lock()
         self.scene_lock = threading.Lock()
-        self._cell_classes = cell_classes
+        self._no_cells = no_cells
+        self._scores = scores
         self._name_of = name_of
         self._on_forget = on_forget
         self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._walls = WallFrame()
-        self._columns = ColumnCounter()
+        self._columns = BlockCache()
         self._cameras = LatestCameraPoses()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)
@@ -219,7 +263,7 @@ class LiveMap:
 
     @property
     def place_estimate(self) -> PlaceEstimate | None:
-        """What is known of the robot's place in the loaded map as long as it is looked for; None = it is not."""
+        """See :attr:`.Perceptron.place_estimate`."""
         search = self._search
         return None if search is None else search.estimate
 
@@ -242,46 +286,46 @@ class LiveMap:
     def update(
         self,
         scene: MapCopy,
-        proposal: Proposal,
         found: Detections | None,
+        prediction: ScenePrediction | None,
         now_ns: int | None,
         clock: StageClock,
     ) -> Perception:
-        """Bring objects and labelled cells up to date and publish them; within :meth:`perceiving`.
+        """Update objects, labelled cells and grid, and publish them; within :meth:`perceiving`.
 
         Args:
             scene: of :meth:`perceiving`.
-            proposal: what was proposed for it.
-            found: its boxes after all stages; None changes no object.
+            found: boxes after all stages; None changes no object.
+            prediction: of the network; None = without a network.
             now_ns: see :meth:`Perceptron.perceive`.
             clock: of :meth:`perceiving`.
 
-        Raises ``ValueError`` for boxes without probabilities where the proposal's ``scores`` are of these.
+        Raises ``ValueError`` for raw scores where the thresholds are of probabilities.
         """
         now = scene.cameras.stamp_ns if now_ns is None else self._frame.now(now_ns)
-        place = scene.cameras.camera_m, self.config.volume.radius_m
-        prediction = proposal.prediction
+        camera_m, radius_m = scene.cameras.camera_m, self.config.volume.radius_m
+        region = None if prediction is None else prediction.region
         if found is not None:
-            if proposal.scores.are_probabilities:
+            if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            region = None if prediction is None else prediction.region
-            self._objects.update(found, scene.voxels, now, *place, region, proposal.scores)
+            self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores)
         clock.lap("objects")
+        diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
+        cells: SemanticVoxels | None
         if prediction is None:
-            cells = None
-        elif prediction.semantic is None:
-            cells = self._semantic.cells()
+            cells, for_grid = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m), None
         else:
-            cells = self._semantic.update(prediction.semantic, prediction.answered, *place)
+            known = self._semantic.cells()
+            if prediction.semantic is not None:
+                known = self._semantic.update(prediction.semantic, prediction.answered, camera_m, radius_m)
+            cells = for_grid = self._no_cells if known is None else known
+            diagnostics += prediction.diagnostics
+        assert cells is not None
         clock.lap("semantic")
-        semantic = proposal.cells if cells is None else cells
-        seen = None if prediction is None else prediction.detections
-        faults = (self.volume.fault,) if self.volume.fault else ()
-        diagnostics = faults if prediction is None else (*faults, *prediction.diagnostics)
-        for_grid = None if prediction is None else semantic
         grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid, self._columns)
         clock.lap("grid")
-        perception = self._perception(scene, semantic, grid, clock.stage_ms, diagnostics)
+        perception = self._perception(scene, cells, grid, clock.stage_ms, diagnostics)
+        seen = None if prediction is None else prediction.detections
         self._publish(voxels=scene.voxels, prediction=prediction, seen=seen, grid=grid)
         clock.lap("objects")
         return perception
@@ -293,26 +337,29 @@ class LiveMap:
             grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, cells)
             if cells is None:
                 cells = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m)
-            perception = self._perception(scene, cells, grid)
+            perception = self._perception(scene, cells, grid, {}, ())
             self._publish(voxels=scene.voxels, prediction=self.published.prediction, grid=grid)
         return perception
 
     def _perception(
         self,
         scene: MapCopy,
-        semantic: SemanticVoxels,
+        cells: SemanticVoxels,
         grid: OccupancyGrid2d,
-        stage_ms: dict[str, float] | None = None,
-        diagnostics: tuple[str, ...] = (),
+        stage_ms: dict[str, float],
+        diagnostics: tuple[str, ...],
     ) -> Perception:
-        newest = scene.cameras.newest
+        newest, stamp_ns = scene.cameras.newest, 0
+        if scene.cameras.poses:
+            camera, (map_ns, _) = max(scene.cameras.poses.items(), key=lambda item: item[1][0])
+            stamp_ns = self._frame.stamp_of(camera, map_ns)
         return Perception.of(
             self._objects.objects(),
-            stamp_ns=self._stamp_of(scene.cameras),
-            semantic=semantic,
+            stamp_ns=stamp_ns,
+            semantic=cells,
             grid=grid,
             voxels=scene.voxels,
-            stage_ms={} if stage_ms is None else stage_ms,
+            stage_ms=stage_ms,
             diagnostics=diagnostics,
             source=None if newest is None else self._frame.leave_time(newest),
             T_world_map=self.T_world_map,
@@ -327,23 +374,10 @@ class LiveMap:
         """After voxels were moved or removed: prediction and grid are of what the map was."""
         self._publish(voxels=None if self.published.voxels is None else volume.snapshot())
 
-    def _stamp_of(self, cameras: LatestCameraPoses) -> int:
-        """Stamp of the newest frame of all cameras; 0 before the first."""
-        if not cameras.poses:
-            return 0
-        camera, (map_ns, _) = max(cameras.poses.items(), key=lambda item: item[1][0])
-        return self._frame.stamp_of(camera, map_ns)
-
     # ---------------------------------------------------------------------------------------------- files and changes
 
     def save(self, path: str | Path) -> None:
-        """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
-
-        What users corrected is written as labels too: see :func:`labels_path`. A map that another program wrote there
-        since it was loaded or saved here stays (:class:`~embodied_perceptron.mapping.storage.MapChangedError`).
-
-        Raises ``OSError`` when it cannot be written.
-        """
+        """See :meth:`.Perceptron.save`."""
         with self.scene_lock, self._volume_lock:
             cells, meaning = self._semantic.pack()
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
@@ -369,19 +403,7 @@ class LiveMap:
     def load(
         self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
     ) -> str:
-        """Replace the map by a saved one; images are encoded anew at the next perception.
-
-        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it. Where the
-        world began elsewhere (odometry does with each start of a robot), ``T_world_saved`` is the (4, 4) pose of the
-        world of then in that of now, turned about the vertical alone.
-
-        With ``find_place`` the frames that come next find it by what they show, and are fused from then on; until then
-        ``T_world_saved`` holds, and :attr:`place_estimate` says how it stands.
-
-        Labelled cells of a network with other classes are left out. Returns, in words, why the place cannot be looked
-        for; "" where it can, or shall not. Raises like :meth:`FeatureVolume.load`, and ``ValueError`` for a pose that
-        is not rigid, not level or too far away; then nothing has changed.
-        """
+        """See :meth:`.Perceptron.load`."""
         return self.restore(read_map(path), T_world_saved, find_place=find_place)
 
     def restore(
@@ -402,7 +424,7 @@ class LiveMap:
             raise MapFileError(f"{path}: {error}") from error
         frame.put(np.eye(4) if T_world_saved is None else T_world_saved)
         cells = semantic.cells()
-        if cells is None or self._cell_classes not in (None, cells.classes):
+        if cells is None or (self._no_cells is not None and self._no_cells.classes != cells.classes):
             semantic = SemanticMap()
         search, reason = None, ""
         if find_place:
@@ -425,46 +447,25 @@ class LiveMap:
         return reason
 
     def reset(self) -> None:
-        """Forget everything."""
+        """See :meth:`.Perceptron.reset`."""
         with self.scene_lock, self._volume_lock:
             self.volume.reset()
             self._forget()
             self.published = PublishedScene()
 
     def forget_stamps(self, camera: str | None = None) -> None:
-        """Accept frames of any stamp again, of one camera or of all: a clock was set, or a recording loops.
-
-        Map and objects stay. The map's time goes on: nothing in it becomes older or newer by this.
-        """
+        """See :meth:`.Perceptron.forget_stamps`."""
         with self._volume_lock:
             self._frame.forget_stamps(camera)
 
     @property
     def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
-        """(4, 4) where the map lies in the world. The identity unless the map began far from the world's origin, or was
-        put elsewhere by :meth:`load`."""
+        """See :attr:`.Perceptron.T_world_map`."""
         T_world_map: NDArray[np.float64] = self._frame.T_world_map.copy()
         return T_world_map
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
-        """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
-
-        The rule: voxels and image features are made anew from the retained keyframes at their new poses (no image is
-        encoded again); what was last seen before the oldest of them moves rigidly with it. An object moves rigidly as
-        the keyframe nearest in time to when it was last seen, labelled cells as the newest keyframe. If all keyframes
-        move alike that is exact for everything: the whole world moves.
-
-        Args:
-            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
-                keyframes with the same name (a recording that loops) the newer is meant.
-
-        What readers see lies in the new world at once. The network's prediction and the grid cannot be moved, and come
-        back with the next perception.
-
-        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
-        moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
-        then.
-        """
+        """See :meth:`.Perceptron.correct_keyframes`."""
         wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
         with self.scene_lock:
             with self._volume_lock:
@@ -487,7 +488,7 @@ class LiveMap:
 
     @property
     def newest_frame(self) -> PosedFrame | None:
-        """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
+        """See :attr:`.Perceptron.newest_frame`."""
         newest = self._cameras.newest
         return None if newest is None else self._frame.leave(newest)
 
@@ -502,14 +503,12 @@ class LiveMap:
             return tuple(self.volume.keyframes)
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
-        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        """See :meth:`.Perceptron.keyframe_poses`."""
         with self._volume_lock:
             return {self._keyframe_name(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
-        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels.
-
-        Prediction and grid are of what the map was, and come back with the next perception."""
+        """See :meth:`.Perceptron.clear_box`."""
         with self.scene_lock:
             with self._volume_lock:
                 cleared = self.volume.clear_box(box)
@@ -550,7 +549,7 @@ class LiveMap:
         return thing
 
     def statistics(self) -> VolumeStatistics:
-        """Size and history of the volume."""
+        """See :meth:`.Perceptron.statistics`."""
         with self._volume_lock:
             return self.volume.statistics()
 
@@ -568,8 +567,8 @@ class LiveMap:
         self._frame.clear()
         self._places.clear()
         self._search = self.loaded_from = None
-        if self._on_forget is not None:
-            self._on_forget()
+        for forget in self._on_forget:
+            forget()
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:

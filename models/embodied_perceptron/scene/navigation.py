@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import GridConfig
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import voxel_centers
-from embodied_perceptron.mapping.block_copies import BlockView, blocks_of, carried_blocks
+from embodied_perceptron.mapping.block_copies import BlockCache, BlockView, blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
@@ -38,7 +38,7 @@ def navigation_grid(
     floor_z_m: float,
     config: GridConfig,
     semantic: SemanticVoxels | None = None,
-    counter: ColumnCounter | None = None,
+    cache: BlockCache | None = None,
 ) -> OccupancyGrid2d:
     """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
 
@@ -47,9 +47,9 @@ def navigation_grid(
     An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
     15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
     ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
-    ``counter``: of the same map's grids before this one; None = from nothing.
+    ``cache``: counts for earlier grids of the same map; None = no earlier ones.
     """
-    columns = (counter or ColumnCounter()).count(blocks_of(snapshot), floor_z_m, config, semantic)
+    columns = count_by_blocks(blocks_of(snapshot), floor_z_m, config, semantic, cache or BlockCache())
     if columns.ground.size == 0:
         return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
     blocked = columns.blocking >= config.min_obstacle_voxels
@@ -111,47 +111,39 @@ class Columns:
     blocking: NDArray[np.int64]
 
 
-class ColumnCounter:
-    """:func:`count_columns` of one view of a map after the other: of blocks that are as they were, with cells around
-    them that are called as they were, over a floor as high as it was, nothing is counted again."""
+def count_by_blocks(
+    blocks: BlockView, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None, cache: BlockCache
+) -> Columns:
+    """:func:`count_columns` of the voxels of a view, with means.
 
-    def __init__(self) -> None:
-        self._state: tuple[object, ...] = ()
-        self._view: BlockView | None = None
-        self._names, self._counts = np.zeros(0, np.uint64), np.zeros((0, 2, 0, 0), np.uint16)
+    ``cache``: counts of earlier views of the same map. A block is counted again when its voxels, the labels of the
+    cells around it, the floor or the configuration have changed.
+    """
+    points, cells = blocks.arena.points_m, _CellKinds.of(config, semantic)
+    block_m, resolution_m = BLOCK_EDGE * blocks.voxel_size_m, config.resolution_m
+    low = np.floor((blocks.coords[:, :2] * block_m - _ROUNDING_M) / resolution_m).astype(np.int64)
+    side = int(np.ceil((block_m + 2 * _ROUNDING_M) / resolution_m)) + 1
+    first, last = (low.min(axis=0), low.max(axis=0) + side) if len(low) else (np.zeros(2), np.zeros(2))
+    too_wide = float(np.prod((last - first).astype(np.float64))) > _MAX_CELLS
+    if too_wide or len(low) == 0 or (cells.table.size == 0 and len(cells.kinds)):
+        return count_columns(points, floor_z_m, config, semantic, blocks.ranges)
+    place = cells.anchor, cells.size_m, cells.low, cells.table
 
-    def count(
-        self, blocks: BlockView, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None
-    ) -> Columns:
-        """Of the voxels of a view, with means."""
-        points, cells = blocks.arena.points_m, _CellKinds.of(config, semantic)
-        block_m, resolution_m = BLOCK_EDGE * blocks.voxel_size_m, config.resolution_m
-        low = np.floor((blocks.coords[:, :2] * block_m - _ROUNDING_M) / resolution_m).astype(np.int64)
-        side = int(np.ceil((block_m + 2 * _ROUNDING_M) / resolution_m)) + 1
-        first, last = (low.min(axis=0), low.max(axis=0) + side) if len(low) else (np.zeros(2), np.zeros(2))
-        too_wide = float(np.prod((last - first).astype(np.float64))) > _MAX_CELLS
-        if too_wide or len(low) == 0 or (cells.table.size == 0 and len(cells.kinds)):
-            return count_columns(points, floor_z_m, config, semantic, blocks.ranges)
-        place = cells.anchor, cells.size_m, cells.low, cells.table
-        names = _names_around(blocks.coords, block_m, *place)
-        state = (floor_z_m, config, cells.size_m, *cells.anchor.tolist(), block_m)
-        carried = carried_blocks(self._view if state == self._state else None, blocks)
-        kept = np.flatnonzero(carried >= 0)
-        carried[kept[self._names[carried[kept]] != names[kept]]] = -1
-        kept, changed = np.flatnonzero(carried >= 0), np.flatnonzero(carried < 0)
-        counts = np.zeros((len(low), 2, side, side), np.uint16)
-        if len(kept):
-            counts[kept] = self._counts[carried[kept]]
-        heights = _heights(config)
-        _count_blocks(changed, blocks.ranges, low, points, *place, floor_z_m, heights, resolution_m, counts)
-        self._state, self._view, self._names, self._counts = state, blocks, names, counts
-        both = np.zeros((2, *(last - first)[::-1]), np.int64)
-        _add_blocks(low - first, counts, both)
-        columns, rows = (np.flatnonzero(both.any(axis=axes)) for axes in ((0, 1), (0, 2)))
-        if len(rows) == 0:
-            return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
-        ground, blocking = both[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        return Columns(first + np.array([columns[0], rows[0]]), ground, blocking)
+    def count(changed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[NDArray[np.uint16]]]:
+        counts = np.zeros((len(changed), side, side, 2), np.uint16)
+        _count_blocks(changed, blocks.ranges, low, points, *place, floor_z_m, _heights(config), resolution_m, counts)
+        return np.full(len(changed), side * side), (counts.reshape(-1, 2),)
+
+    parameters = (floor_z_m, config, cells.size_m, *cells.anchor.tolist(), block_m)
+    both = np.zeros((2, *(last - first)[::-1]), np.int64)
+    with cache.lock:
+        cache.update(blocks, parameters, count, _names_around(blocks.coords, block_m, *place))
+        _add_blocks(low - first, side, cache.starts, cache.columns[0], both)
+    columns, rows = (np.flatnonzero(both.any(axis=axes)) for axes in ((0, 1), (0, 2)))
+    if len(rows) == 0:
+        return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
+    ground, blocking = both[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    return Columns(first + np.array([columns[0], rows[0]]), ground, blocking)
 
 
 def _heights(config: GridConfig) -> NDArray[np.float64]:
@@ -438,7 +430,8 @@ def _count_blocks(
     counts: NDArray[np.uint16],
 ) -> None:
     """Ground and blocking voxels of some blocks, by cells (y, x) from ``first`` of each on, into ``counts``."""
-    for b in which:
+    for n in range(len(which)):
+        b = which[n]
         for row in range(ranges[b, 0], ranges[b, 1]):
             height = np.float64(points[row, 2]) - floor_z
             if not (height > -heights[0] and height <= heights[1]):
@@ -446,17 +439,19 @@ def _count_blocks(
             kind = _kind_at(points, row, anchor, cell_size, low, table)
             x = int(np.floor(np.float64(points[row, 0]) / resolution)) - first[b, 0]
             y = int(np.floor(np.float64(points[row, 1]) / resolution)) - first[b, 1]
-            counts[b, int(_blocks_at(height, kind, heights)), y, x] += 1
+            counts[n, y, x, int(_blocks_at(height, kind, heights))] += 1
 
 
 @njit(cache=True, nogil=True)
-def _add_blocks(first: NDArray[np.int64], counts: NDArray[np.uint16], both: NDArray[np.int64]) -> None:
-    """What each block counts, added to the grids of all."""
+def _add_blocks(
+    first: NDArray[np.int64], side: int, starts: NDArray[np.int64], rows: NDArray[np.uint16], both: NDArray[np.int64]
+) -> None:
+    """Add the counts of each block to the grids; its ``side * side`` cells begin at its row in ``starts``."""
     for b in range(len(first)):
         for k in range(2):
-            for y in range(counts.shape[2]):
-                for x in range(counts.shape[3]):
-                    both[k, first[b, 1] + y, first[b, 0] + x] += counts[b, k, y, x]
+            for y in range(side):
+                for x in range(side):
+                    both[k, first[b, 1] + y, first[b, 0] + x] += rows[starts[b] + y * side + x, k]
 
 
 @njit(cache=True, nogil=True)

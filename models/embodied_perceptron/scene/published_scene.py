@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import ScenePrediction
 from embodied_perceptron.results import Detections, ObjectState, OccupancyGrid2d, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 

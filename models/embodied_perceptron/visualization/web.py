@@ -12,15 +12,12 @@ from __future__ import annotations
 import html
 import logging
 import secrets
-import tempfile
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -138,17 +135,11 @@ class WebViewer:
         self._stopping = threading.Event()
         self._something = threading.Event()
         self.drawn = 0  # how often anything was made for a browser
-        self._folder = tempfile.TemporaryDirectory(prefix="embodied-viewer-")  # only this user may enter it
+        self._gate = WebGate(host, port, token, max_viewers)
         try:
-            inner = str(Path(self._folder.name) / "socket")
-            self._server = _start_server(title, inner)
-            try:
-                self._gate = WebGate(host, port, inner, token, max_viewers)
-            except OSError:
-                self._server.stop()
-                raise
+            self._server = _start_server(title, self._gate)
         except BaseException:
-            self._folder.cleanup()
+            self._gate.close()
             raise
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "") else host
         self.url = f"http://{shown}:{self._gate.port}/" + (f"?token={token}" if token else "")
@@ -195,9 +186,7 @@ class WebViewer:
         self._stopping.set()
         self._something.set()
         self._thread.join(5.0)
-        self._gate.close()
         self._server.stop()
-        self._folder.cleanup()
 
     # ---- the thread
 
@@ -850,34 +839,18 @@ def _unit_cube() -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
     return vertices, np.array(faces, np.uint32)
 
 
-@contextmanager
-def _served_on(path: str) -> Iterator[None]:
-    """viser can listen on TCP alone; what it starts meanwhile listens on the socket file instead, without the token and
-    the check of origins that its ports would lack."""
-    from websockets.asyncio import server
-
-    serve = server.serve
-
-    def serve_on_file(handler: Any, host: str, port: int, **options: Any) -> Any:
-        return serve(handler, unix=True, path=path, **options)
-
-    server.serve = serve_on_file  # type: ignore[assignment,misc]
-    try:
-        yield
-    finally:
-        server.serve = serve  # type: ignore[misc]
-
-
 def _one_line(record: logging.LogRecord) -> bool:
-    """What strangers send is no reason for a traceback."""
+    """Shorten the errors of connections to one line, and drop those of requests that are none."""
+    if record.getMessage() == "opening handshake failed":
+        return False
     if record.exc_info and record.exc_info[1] is not None:
         record.msg, record.args = f"web viewer: {record.getMessage()}: {record.exc_info[1]!r}"[:300], ()
         record.exc_info = record.exc_text = None
     return True
 
 
-def _start_server(title: str, path: str) -> Any:
-    """A viser server that listens on the socket file ``path``."""
+def _start_server(title: str, gate: WebGate) -> Any:
+    """Start a viser server behind ``gate``."""
     try:
         import rich
         import viser
@@ -891,15 +864,15 @@ def _start_server(title: str, path: str) -> Any:
             return None  # would open a tunnel from anywhere to this robot
 
     console = rich.get_console()
-    quiet, console.quiet = console.quiet, True  # it would print the address behind the door
+    quiet, console.quiet = console.quiet, True  # it would print the address without the token
+    logging.getLogger("websockets.server").addFilter(_one_line)
     try:
-        with _served_on(path):
+        with gate.guard():
             server = Server(host="127.0.0.1", port=0, label=title, verbose=False)
     finally:
         console.quiet = quiet
-    if not Path(path).is_socket():
+    if server.get_port() != gate.port:
         server.stop()
         raise WebUnavailableError(f"viser {viser.__version__} opens a port of its own: a version from 1.0 on is needed")
-    logging.getLogger("websockets.server").addFilter(_one_line)
     server.gui.configure_theme(show_logo=False, show_share_button=False, dark_mode=True, control_width="large")
     return server

@@ -23,6 +23,7 @@ from visualization_msgs.msg import Marker
 
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron.results import (
     GroundedPhrase,
@@ -492,7 +493,7 @@ def test_grounding_round_trip(status):
     nearest = tuple(random_object(RNG, i) for i in (7, 8)) if status == GroundingStatus.NOT_FOUND else ()
     tagged = "<p>chair</p>[<obj_4>]"
     grounding = Grounding("the chair", status, candidates, "because", tagged, 12.5, 1, phrases, nearest)
-    message = objects.grounding_to_message(grounding, "q", True, 9, "odom")
+    message = objects.grounding_to_message(grounding, Query("it", id="q", standing=True), 9, "odom")
     back = objects.message_to_grounding(message)
     assert (back.text, back.status, back.reason, back.tagged_text) == (
         grounding.text,

@@ -322,7 +322,7 @@ def test_demo_on_real_data(kitchen_dir: Path, tmp_path: Path) -> None:
     assert written["frames_fused"] + sum(written["frames_dropped"].values()) == 100
     assert written["map_error_m"] is None
     assert written["latency_ms"]["fused"]["p50"] > 0
-    for name in ("top_view.png", "room_3d.png", "demo.rrd", "voxels.ply", "occupancy_grid.pgm", "objects.json"):
+    for name in ("top_view.png", "demo.rrd", "voxels.ply", "occupancy_grid.pgm", "objects.json"):
         assert (tmp_path / name).stat().st_size > 100, name
 
 

@@ -19,8 +19,8 @@ from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject,
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic, make_label_info, semantic_to_cloud
 from embodied_perceptron_ros.demo.demo import find_problems, queries_table, richest_view, summarise, summary_table
-from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions, verdict
-from embodied_perceptron_ros.node.monitor import NodeStatus, Sighting
+from embodied_perceptron_ros.demo.mission import is_right, read_questions, verdict
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus, Sighting, TimedAnswer
 from embodied_perceptron_ros.node.queries import parse_query
 from embodied_perceptron_ros.players.replaying import ReplayOutcome
 

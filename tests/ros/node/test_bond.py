@@ -10,7 +10,7 @@ from bond.msg import Status
 from rclpy.executors import SingleThreadedExecutor
 from support.ros_live import own_domain
 
-from embodied_perceptron_ros.node.bond import Heartbeat
+from embodied_perceptron_ros.node.health import Heartbeat
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ pytest.importorskip("embodied_perceptron_msgs")
 from support.online_world import BOXES, config, look_at, photograph
 
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.services import MapServices, refusal
 
 pytestmark = pytest.mark.ros
@@ -21,6 +21,9 @@ pytestmark = pytest.mark.ros
 
 class Node:
     """Creates services that nobody calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parameters = SimpleNamespace(map_folder=str(folder))
 
     def create_service(self, *args: Any, **named: Any) -> None:
         return None
@@ -40,8 +43,7 @@ def a_map(boxes: Any, first_ns: int, into: Perceptron | None = None) -> Perceptr
 
 
 def services_of(perceptron: Perceptron, folder: Path) -> MapServices:
-    folder = MapFolder(str(folder))
-    return MapServices(Node(), perceptron, None, "odom", lambda: None, folder, None, find_place=lambda: False)
+    return MapServices(Node(folder), perceptron, None, lambda: None, None)
 
 
 def test_changes_are_told_in_words_and_refusals_too(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_changes_are_told_in_words_and_refusals_too(tmp_path: Path) -> None:
     saved.unlink()
     with pytest.raises(FileNotFoundError) as gone:
         services_of(live, tmp_path).changes_since_loaded()
-    assert "not there any more" in refusal(gone.value)
+    assert "does not exist any more" in refusal(gone.value)
     live.reset()
     with pytest.raises(ValueError, match="no map was loaded"):
         services_of(live, tmp_path).changes_since_loaded()

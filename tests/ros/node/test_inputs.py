@@ -99,7 +99,7 @@ def test_calibration_is_heard_of_every_publisher_once(graph, durability, reliabi
             if not latched:
                 count += 1
                 publisher.publish(make_camera_info(MAPPING_CAMERA, count * S, OPTICAL))
-            subscriptions.look_for_latched()
+            subscriptions.subscribe_latched()
             return bool(inbox.received)
 
         assert graph.spin_until(heard)
@@ -167,11 +167,11 @@ def test_every_input_that_is_silent_is_named():
     for step in range(1, 101):
         now_s[0] = step * 0.1
         for kind in ("color", "depth", "info"):
-            silence.heard("front", kind)
+            silence.received("front", kind)
     assert len(silence.silent()) == 3
     assert all("'rear'" in words and "since the node listens, 10 s" in words for words in silence.silent())
     now_s[0] += SILENT_S + 1
-    silence.heard("front", "depth")
+    silence.received("front", "depth")
     words = [w for w in silence.silent() if "'front'" in w]
     assert words == ["camera 'front': no colour image on /front/color for 6 s: the driver has stopped"]
     assert silence.ages()["input.front.color_age_s"] == 6.0
@@ -181,11 +181,11 @@ def test_every_input_that_is_silent_is_named():
 def test_a_slow_camera_is_not_missed_between_two_images_and_calibration_may_come_once():
     now_s = [0.0]
     silence = Silence((camera_parameters("slow"),), lambda: now_s[0])
-    silence.heard("slow", "info")
+    silence.received("slow", "info")
     for image in range(5):
         now_s[0] = 8.0 * image
         for kind in ("color", "depth"):
-            silence.heard("slow", kind)
+            silence.received("slow", kind)
     now_s[0] += 20.0
     assert silence.silent() == []
     now_s[0] += 5.0
@@ -242,7 +242,7 @@ def test_two_nodes_of_one_name_are_told_of():
             deadline = time.monotonic() + 10
             while time.monotonic() < deadline:
                 nodes[0]._looked_s = float("-inf")
-                nodes[0]._look_for_namesakes()
+                nodes[0]._check_duplicates()
                 if nodes[0].health.problems():
                     break
                 time.sleep(0.1)
@@ -276,7 +276,7 @@ def test_a_frame_that_two_publishers_set_differently_is_told_of(graph, parents, 
                 T[0, 3] = x_m + 0.01 * step
                 stamped = make_transform_stamped(T, (10 * step + sender) * S // 100, parent, "base_link")
                 source._receive(TFMessage(transforms=[stamped]), False, bytes([sender]))
-        assert ("base_link" in source.rivals) is told
+        assert ("base_link" in source.conflicts) is told
     finally:
         source.close()
 
@@ -289,7 +289,7 @@ def test_a_publisher_that_was_started_again_is_no_rival(graph):
             T[0, 3] = 0.0 if step < 20 else 5.0
             stamped = make_transform_stamped(T, step * S // 10, "odom", "base_link")
             source._receive(TFMessage(transforms=[stamped]), False, b"old" if step < 20 else b"new")
-        assert source.rivals == {}
+        assert source.conflicts == {}
     finally:
         source.close()
 
@@ -307,7 +307,7 @@ def test_depth_that_stands_still_while_colour_goes_on_is_told_of(colour_changes,
             image = make_image(pixels, "rgb8", 0, OPTICAL)
             rig.frame(depth=depth, color={"data": image.data})
             rig.wait(fused=i + 1)
-        told = [words for _, area, words in rig.health.problems() if "depth is the same" in words]
+        told = [words for _, area, words in rig.health.problems() if "depth has not changed" in words]
         assert bool(told) is (colour_changes and not depth_changes)
     finally:
         rig.worker.stop()

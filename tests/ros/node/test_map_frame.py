@@ -14,7 +14,7 @@ from rclpy.clock import Clock
 
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
 from embodied_perceptron_ros.conversion.values import transform_to_matrix
-from embodied_perceptron_ros.node.map_frame import MapFramePublisher
+from embodied_perceptron_ros.node.transforms import MapFramePublisher
 
 pytestmark = pytest.mark.ros
 

@@ -16,10 +16,9 @@ pytest.importorskip("rclpy")
 from support.ros_live import wait_until
 
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError
-from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.node.watchdog import Watchdog
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
+from embodied_perceptron_ros.node.threads import Watchdog
+from embodied_perceptron_ros.node.workers import PerceptionWorker
 
 pytestmark = [pytest.mark.ros]
 
@@ -39,8 +38,6 @@ class Stand:
         )
         self.worker = PerceptionWorker(
             perceptron,
-            health,
-            log,
             self.watchdog,
             publish=lambda perception, everything: None,
             publish_held=lambda perception: None,

@@ -30,7 +30,7 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import PoseLookup, TooEarly
 from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
-from embodied_perceptron_ros.node.frame_inbox import INTERNAL_ERROR, OVERLOAD, ReadyFrames
+from embodied_perceptron_ros.node.inputs import INTERNAL_ERROR, OVERLOAD, ReadyFrames
 
 pytestmark = pytest.mark.ros
 
@@ -47,7 +47,7 @@ COMPILED_AFTER_WARM_UP = """
 import numpy as np
 from embodied_perceptron.inference.cell_names import names_from_boxes
 from embodied_perceptron.results import Detections, SemanticVoxels
-from embodied_perceptron_ros.node.warm_up import warm_up
+from embodied_perceptron.apps.warm_up import warm_up
 from support.fusion_rig import Rig, compiled
 from support.ros_live import scene_depth
 
@@ -75,7 +75,7 @@ import numpy as np
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron_ros.node.warm_up import warm_up
+from embodied_perceptron.apps.warm_up import warm_up
 from support.online_world import config, inference, walk
 from support.fusion_rig import compiled
 
@@ -159,7 +159,7 @@ def test_depth_of_another_frame_is_registered_by_its_calibration_and_transform(r
     rig.transforms.beside["depth_frame"][0, 3] = 0.05
     frame_of("depth_frame")
     rig.wait(fused=0, bad_frame=1)
-    assert "none that can be used has come on /camera/camera_info" in rig.why("bad_frame")
+    assert "no usable one has come on /camera/camera_info" in rig.why("bad_frame")
     rig.put("depth_info", make_camera_info(MAPPING_CAMERA, rig.stamp_ns, "depth_frame"))
     frame_of("elsewhere")
     rig.wait(fused=0, bad_frame=2)
@@ -281,7 +281,7 @@ def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
 
         monkeypatch.setattr(rig.perceptron, "integrate", slow)
         rig.frame()
-        wait_until(lambda: not len(rig.inbox._undecoded))
+        wait_until(lambda: not rig.inbox._undecoded.nbytes)
         for _ in range(6):  # while the first is being fused
             rig.frame()
         permits.release(len(cameras))
@@ -373,7 +373,7 @@ def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeyp
         monkeypatch.setattr(rig.perceptron, "integrate", broken)
         rig.frame()
         rig.wait(fused=0, bad_frame=1, **{INTERNAL_ERROR: 1})
-        rig.log.forget()
+        rig.log._logged_s.clear()
         rig.stamp_ns = 1_000 * MS  # and the lines of a jump, kept and reset
         monkeypatch.setattr(rig.perceptron, "integrate", whole)
         for reset, stamp_ns in ((False, 1_000 * MS), (True, 1)):

@@ -25,11 +25,18 @@ from support.fusion_rig import Rig, camera_parameters
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.poses import Disconnected
 from embodied_perceptron.sensors.synchronizer import DropReason
-from embodied_perceptron_ros.node.frame_inbox import CameraPoses, FrameInbox, Received
-from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, Rate, Series, read_diagnostics
-from embodied_perceptron_ros.node.inputs import CameraSubscriptions, DeliveryCount
+from embodied_perceptron_ros.node.health import (
+    ERROR,
+    WARN,
+    FrameCounts,
+    Health,
+    Rate,
+    Series,
+    ThrottledLog,
+    read_diagnostics,
+)
+from embodied_perceptron_ros.node.inputs import CameraPoses, CameraSubscriptions, DeliveryCount, FrameInbox, Received
 from embodied_perceptron_ros.node.parameters import CameraParameters
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
 
 pytestmark = pytest.mark.ros
 
@@ -165,7 +172,7 @@ def test_undecoded_messages_keep_their_order_and_those_that_wait_too_long_are_dr
     assert [r.message.number for r in taken if r.kind == "depth"] == [-1]
     inbox.settle()
     assert (inbox.counts.received, inbox.counts.dropped) == (45, {DropReason.QUEUE_FULL: 45})
-    assert "nobody decoded" in inbox._health._last_drop[DropReason.QUEUE_FULL]
+    assert "not decoded in time" in inbox._health._last_drop[DropReason.QUEUE_FULL]
     assert inbox._undecoded.take_all() == []
 
 

@@ -49,12 +49,12 @@ from support.ros_live import (
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows, message_to_grid
 from embodied_perceptron_ros.conversion.objects import box_to_message, message_to_box
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, stamp_to_ns
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
-from embodied_perceptron_ros.node.warm_up import WarmUpStoppedError, warm_up
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 MS = 1_000_000
@@ -323,7 +323,12 @@ def test_services_fail_in_words(live, tmp_path):
         ("name_object", NameObject, NameObject.Request(id="9" * 5000, name="Anna's desk"), "there is no object 999"),
         ("name_object", NameObject, NameObject.Request(id="", name="Anna's desk"), "the id is empty"),
         ("name_object", NameObject, NameObject.Request(id="99", name="the sofas"), "the name of a class"),
-        ("name_object", NameObject, NameObject.Request(id="the desk", name="Anna's desk"), "means no single object"),
+        (
+            "name_object",
+            NameObject,
+            NameObject.Request(id="the desk", name="Anna's desk"),
+            "describes no single object",
+        ),
         ("name_object", NameObject, NameObject.Request(id="x" * 10_240, name="Anna's desk"), "10240 characters"),
         ("correct_object", CorrectObject, CorrectObject.Request(id="99", label="desk"), "there is no object 99"),
         ("correct_object", CorrectObject, CorrectObject.Request(id="99", not_there=True), "there is no object 99"),

@@ -28,9 +28,9 @@ from embodied_perceptron.sensors.poses import TransformTree
 from embodied_perceptron_ros.conversion import maps
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.grounding import ViewpointError, find_viewpoint
 from embodied_perceptron_ros.node.health import FrameCounts, Health
 from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, Outputs, find_output_pose
+from embodied_perceptron_ros.node.queries import ViewpointError, find_viewpoint
 
 pytestmark = pytest.mark.ros
 S = 1_000_000_000

@@ -85,16 +85,15 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert read_parameters(make()).config.network.weights == "tiny"
 
 
-def test_the_reader_of_sentences_stands_over_the_configuration(make, tmp_path):
+def test_the_only_reader_of_sentences_is_learned(make, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("language: {reader: grammar}")
-    assert read_parameters(make()).config.language.reader == "learned"
-    assert read_parameters(make(config_file=str(config))).config.language.reader == "grammar"
-    parameters = read_parameters(make(config_file=str(config), sentence_reader="learned"))
-    assert parameters.config.language.reader == "learned"
-    assert effective_values(parameters)["sentence_reader"] == "learned"
-    with pytest.raises(ValueError, match=r"sentence_reader.*learned, grammar"):
-        read_parameters(make(sentence_reader="rules"))
+    parameters = read_parameters(make(sentence_reader="learned"))
+    assert parameters.config.language.reader == effective_values(parameters)["sentence_reader"] == "learned"
+    with pytest.raises(ValueError, match="reader grammar was removed: delete the setting"):
+        read_parameters(make(config_file=str(config)))
+    with pytest.raises(ValueError, match="sentence_reader must be one of learned"):
+        read_parameters(make(sentence_reader="grammar"))
 
 
 def test_the_folder_of_places_left_behind_stands_over_the_configuration(make, tmp_path):

@@ -21,12 +21,12 @@ from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, SceneObject
 from embodied_perceptron.scene.published_scene import PublishedScene
-from embodied_perceptron_ros.node.grounding import GroundingInterface
-from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
 from embodied_perceptron_ros.node.outputs import OutputPose
 from embodied_perceptron_ros.node.queries import (
     MAX_MESSAGE_CHARACTERS,
     Answer,
+    GroundingInterface,
     QueryError,
     QueryWorker,
     RateLimit,
@@ -34,8 +34,7 @@ from embodied_perceptron_ros.node.queries import (
     invalid,
     parse_query,
 )
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.node.watchdog import Watchdog
+from embodied_perceptron_ros.node.threads import Watchdog
 
 pytestmark = pytest.mark.ros
 BOX = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])
@@ -110,7 +109,7 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
         _perceptron=perceptron,
         _shown=set(),
         _on_answer=None,
-        _way_to=lambda grounding: (None, float("nan")),
+        _approach=lambda grounding: (None, float("nan")),
     )
     query = parse_query(message)
     answer = GroundingInterface._ask(node, query)
@@ -133,8 +132,7 @@ def test_what_cannot_be_gone_to_says_so():
             _shown=set(),
             _on_answer=None,
         )
-        node._way_to = lambda grounding, node=node: GroundingInterface._way_to(node, grounding)
-        node._no_way = lambda node=node: GroundingInterface._no_way(node)
+        node._approach = lambda grounding, node=node: GroundingInterface._approach(node, grounding)
         answer = Answer(Query("the chair"), perceptron.ground("the chair"), OutputPose("odom", None))
         message, _ = GroundingInterface._message(node, answer)
         assert message.status == message.FOUND
@@ -159,7 +157,7 @@ def test_an_answer_goes_where_the_map_lay_when_its_objects_were_published():
     answer = GroundingInterface._ask(node, parse_query("the chair"))
     assert [o.id for o in answer.grounding.candidates] == [1]
     np.testing.assert_array_equal(answer.pose.T_out_world, T)
-    np.testing.assert_array_equal(GroundingInterface._unmoved(node).T_out_world, T)
+    np.testing.assert_array_equal(GroundingInterface._fusion_pose(node).T_out_world, T)
 
 
 # ------------------------------------------------------------------------------------------------------- answering
@@ -180,7 +178,6 @@ class Harness:
         self.worker = QueryWorker(
             self.ask,
             self.deliver,
-            self.health,
             logging.getLogger("test"),
             Watchdog(self.health, ThrottledLog(logging.getLogger("test"))),
             queue_size=limits.get("queue_size", 8),

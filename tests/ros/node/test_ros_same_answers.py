@@ -30,10 +30,9 @@ from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
-from embodied_perceptron_ros.node.grounding import GroundingInterface
-from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.node.watchdog import Watchdog
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
+from embodied_perceptron_ros.node.queries import GroundingInterface
+from embodied_perceptron_ros.node.threads import Watchdog
 
 pytestmark = pytest.mark.ros
 SENTENCES = (
@@ -93,7 +92,7 @@ class Asker:
         )  # fmt: skip
         health = Health("test")
         self.interface = GroundingInterface(
-            self.node, perceptron_with_names(), SimpleNamespace(), health, lambda: parameters, lambda name: "",
+            self.node, perceptron_with_names(), SimpleNamespace(), lambda: parameters, lambda name: "",
             Watchdog(health, ThrottledLog(self.node.get_logger())),
         )  # fmt: skip
         self.interface.open()

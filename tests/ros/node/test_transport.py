@@ -27,7 +27,7 @@ from support.ros_live import Peer, running_node, wait_until
 from vision_msgs.msg import Detection3DArray
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron_ros.players.processes import FASTDDS_PROFILE
+from embodied_perceptron_ros.environment import FASTDDS_PROFILE
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600)]
 MS = 1_000_000

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs")
 
-from embodied_perceptron_ros.node import web
-from embodied_perceptron_ros.node.wiring import LiveParts
+from embodied_perceptron_ros.node import viewers
+from embodied_perceptron_ros.node.viewers import open_viewer
 
 pytestmark = pytest.mark.ros
 
@@ -48,9 +48,9 @@ def viewer_class(taken: set[int]):
 
 @pytest.mark.parametrize(("taken", "used"), [(set(), 8085), ({8085}, 8086), ({8085, 8086, 8087}, 8088)])
 def test_the_next_free_port_serves_and_is_named(monkeypatch, taken, used):
-    monkeypatch.setattr(web, "WebViewer", viewer_class(taken))
+    monkeypatch.setattr(viewers, "WebViewer", viewer_class(taken))
     node = Node(8085)
-    viewer = LiveParts._open_viewer(node, CONFIGURED)
+    viewer = open_viewer(node, CONFIGURED)
     assert viewer is not None
     assert viewer.url == f"http://localhost:{used}/"
     assert any("port 8085 (parameter web_port) is taken" in line for line in node.lines) is bool(taken)
@@ -59,9 +59,9 @@ def test_the_next_free_port_serves_and_is_named(monkeypatch, taken, used):
 
 @pytest.mark.parametrize("port", [8085, 65530, 0])
 def test_without_any_port_the_node_goes_on(monkeypatch, port):
-    monkeypatch.setattr(web, "WebViewer", viewer_class({0, *range(1, 65536)}))
+    monkeypatch.setattr(viewers, "WebViewer", viewer_class({0, *range(1, 65536)}))
     node = Node(port)
-    assert LiveParts._open_viewer(node, CONFIGURED) is None
+    assert open_viewer(node, CONFIGURED) is None
     assert "there is no web viewer" in node.lines[0]
     assert "web_port" in node.lines[0]
 
@@ -70,13 +70,13 @@ def test_without_its_package_the_node_goes_on(monkeypatch):
     def lacks_it(controls, **_):
         raise RuntimeError("the web viewer needs viser")
 
-    monkeypatch.setattr(web, "WebViewer", lacks_it)
+    monkeypatch.setattr(viewers, "WebViewer", lacks_it)
     node = Node(8085)
-    assert LiveParts._open_viewer(node, CONFIGURED) is None
+    assert open_viewer(node, CONFIGURED) is None
     assert node.lines == ["there is no web viewer: the web viewer needs viser"]
 
 
 def test_a_recording_of_the_viewer_that_cannot_be_written_ends_nothing():
     node = Node(0, "rerun")
-    assert LiveParts._open_viewer(node, CONFIGURED) is None
+    assert open_viewer(node, CONFIGURED) is None
     assert "there is no viewer" in node.lines[0]

@@ -19,14 +19,13 @@ from support.ros_live import wait_until
 
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Grounding, GroundingStatus
-from embodied_perceptron_ros.node import fusion_worker, perception_worker, queries, services
-from embodied_perceptron_ros.node.frame_inbox import TOOK_TOO_LONG
-from embodied_perceptron_ros.node.health import ERROR, Health
-from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
+from embodied_perceptron_ros.node import queries, services, workers
+from embodied_perceptron_ros.node.health import ERROR, Health, ThrottledLog
+from embodied_perceptron_ros.node.inputs import TOOK_TOO_LONG
 from embodied_perceptron_ros.node.queries import Answer, QueryWorker
 from embodied_perceptron_ros.node.services import MapServices, refusal
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.node.watchdog import TookTooLongError, Watchdog
+from embodied_perceptron_ros.node.threads import TookTooLongError, Watchdog
+from embodied_perceptron_ros.node.workers import PerceptionWorker
 
 pytestmark = pytest.mark.ros
 LIMIT_S = 0.3
@@ -39,7 +38,7 @@ def health():
 
 @pytest.fixture
 def watchdog(health):
-    dog = Watchdog(health, ThrottledLog(logging.getLogger("watchdog")), look_s=0.02)
+    dog = Watchdog(health, ThrottledLog(logging.getLogger("watchdog")), check_s=0.02)
     yield dog
     dog.stop()
 
@@ -101,7 +100,7 @@ def test_what_ends_by_itself_while_it_is_given_up_is_not_hit_later(watchdog):
 
 
 def asker(ask, health, watchdog):
-    worker = QueryWorker(ask, lambda _: None, health, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
+    worker = QueryWorker(ask, lambda _: None, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
     worker.start()
     return worker
 
@@ -168,7 +167,7 @@ def test_a_standing_question_that_takes_too_long_stands_no_more(monkeypatch, wat
         return Answer(query, Grounding(query.text, status))
 
     later: list[Answer] = []
-    worker = QueryWorker(ask, later.append, health, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
+    worker = QueryWorker(ask, later.append, logging.getLogger("test"), watchdog, queue_size=8, max_standing=4)
     worker.start()
     try:
         for text in ("stuck", "fine"):
@@ -187,14 +186,14 @@ def test_a_standing_question_that_takes_too_long_stands_no_more(monkeypatch, wat
 
 
 def test_a_frame_that_is_never_fused_is_a_drop_and_the_next_is_fused(monkeypatch):
-    monkeypatch.setattr(fusion_worker, "FUSION_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(workers, "FUSION_LIMIT_S", LIMIT_S)
     rig = Rig()
     try:
         whole = rig.perceptron.integrate
         monkeypatch.setattr(rig.perceptron, "integrate", lambda posed, **options: endless_loop())
         rig.frame()
         rig.wait(fused=0, **{TOOK_TOO_LONG: 1})
-        monkeypatch.setattr(fusion_worker, "FUSION_LIMIT_S", 60.0)
+        monkeypatch.setattr(workers, "FUSION_LIMIT_S", 60.0)
         monkeypatch.setattr(rig.perceptron, "integrate", whole)
         rig.frame()
         rig.wait(fused=1, **{TOOK_TOO_LONG: 1})
@@ -203,7 +202,7 @@ def test_a_frame_that_is_never_fused_is_a_drop_and_the_next_is_fused(monkeypatch
 
 
 def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monkeypatch, watchdog, health):
-    monkeypatch.setattr(perception_worker, "PERCEPTION_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr(workers, "PERCEPTION_LIMIT_S", LIMIT_S)
     calls, published = [], []
 
     def perceive():
@@ -214,8 +213,6 @@ def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monk
 
     worker = PerceptionWorker(
         SimpleNamespace(perceive=perceive, device_faults=(), place_estimate=None),
-        health,
-        ThrottledLog(logging.getLogger("test")),
         watchdog,
         publish=lambda perception, everything: published.append(perception),
         publish_held=lambda perception: None,
@@ -237,9 +234,12 @@ def test_a_perception_that_never_ends_is_given_up_and_the_next_is_published(monk
 def test_a_service_that_never_ends_is_answered_and_so_is_the_next(monkeypatch, watchdog, stuck):
     monkeypatch.setattr(services, "SERVICE_LIMIT_S", LIMIT_S)
     node = SimpleNamespace(
-        create_service=lambda *_, **__: object(), destroy_service=lambda _: None, get_logger=lambda: None
+        parameters=SimpleNamespace(map_folder=""),
+        create_service=lambda *_, **__: object(),
+        destroy_service=lambda _: None,
+        get_logger=lambda: None,
     )
-    map_services = MapServices(node, None, None, "odom", lambda: None, None, watchdog, find_place=lambda: False)
+    map_services = MapServices(node, None, None, lambda: None, watchdog)
     try:
         futures: list[Future[str]] = [Future(), Future()]
         map_services._submit("describe", lambda: stuck(8.0), futures[0])

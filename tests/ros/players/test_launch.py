@@ -61,10 +61,15 @@ def test_bad_overrides_are_named(text: str) -> None:
 
 def test_only_what_was_given_overrides_the_file() -> None:
     assert options.node_parameters() == {}
-    assert options.node_parameters(weights="tiny", viewer="rerun") == {"weights": "tiny", "viewer": "rerun"}
+    assert options.node_parameters({"viewer": "rerun", "device": ""}, weights="tiny") == {
+        "weights": "tiny",
+        "viewer": "rerun",
+    }
     assert options.node_parameters(weights="") == {"weights": ""}, "no network, as in the YAML file"
-    assert options.node_parameters(classes="chair, lamp") == {"classes": "chair, lamp"}
-    given = options.node_parameters(["front", "rear"], "odom2", "map", True, {"fusion_frame": "odom3"})
+    assert options.node_parameters({"classes": "chair, lamp"}) == {"classes": "chair, lamp"}
+    frames = {"fusion_frame": "odom2", "output_frame": "map"}
+    overrides = {"fusion_frame": "odom3"}
+    given = options.node_parameters(frames, cameras=["front", "rear"], use_sim_time=True, overrides=overrides)
     assert given == {
         "cameras": ["front", "rear"],
         "fusion_frame": "odom3",

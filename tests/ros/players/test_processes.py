@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied_perceptron_ros.players.processes import FASTDDS_PROFILE, Supervisor, combined_exit_code, ros_environment
+from embodied_perceptron_ros.environment import FASTDDS_PROFILE, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
 SLEEPER = "import time; time.sleep(60)"
 COUNTER = """

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
 
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.learned.reading import read_meaning
-from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
+from embodied_perceptron.language.query import read_meaning
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
 from embodied_perceptron_training.homes.prompts import FREE, PLAIN
@@ -36,7 +34,6 @@ def test_patterns_name_what_their_relation_needs(relation):
         assert set(re.findall(r"{(\w+)}", pattern)) == wanted, pattern
 
 
-@pytest.mark.skipif(importlib.util.find_spec(MINILM_PACKAGE) is None, reason=f"{MINILM_PACKAGE} is not installed")
 @pytest.mark.parametrize("relation", sorted(TUNED))
 def test_tuned_patterns_are_read_of_the_target(relation):
     words = {"target": "lamp", "anchor": "couch", "anchor2": "bed"}

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_perceptron.language.learned.decoding import Decoder
-from embodied_perceptron.language.learned.graph import EVERY_NUMBER, KINDS
-from embodied_perceptron.language.learned.sentence_reader import graphs_of
-from embodied_perceptron.language.meaning import ANYTHING, Constraint, Meaning
+from embodied_perceptron.language.meaning import ANYTHING, EVERY_NUMBER, KINDS, Constraint, Decoder, Meaning
+from embodied_perceptron.language.query import graphs_of
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, TUNED
 from embodied_perceptron_training.homes.prompts import FREE_FITTED, FREE_HELD_OUT, PLAIN

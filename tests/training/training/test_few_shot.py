@@ -19,7 +19,7 @@ from support.small_networks import hash_lookup, small_config, small_network, sma
 from support.small_recording import INTRINSICS, frames, write_recording
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.inference.loading import load_inference, load_network, save_network
 from embodied_perceptron.mapping.storage import MapFileError
@@ -550,7 +550,7 @@ def test_the_command_names_missing_folders_and_weights(run, tmp_path: Path) -> N
 
 @pytest.fixture
 def agreeing(run, monkeypatch, tmp_path: Path):
-    """The command with ``--pseudo`` over recordings whose witnesses agree on what the made rooms hold."""
+    """The command with ``--pseudo`` over recordings whose sources agree on the objects of the made rooms."""
     detector = tmp_path / "net.onnx"
     detector.write_bytes(b"")
     options = ("--pseudo", "--detector", str(detector), "--detector-layout", "nanodet")
@@ -577,7 +577,7 @@ def test_agreement_teaches_without_labels(agreeing) -> None:
 
 def test_agreement_that_makes_it_worse_or_is_too_little_is_refused(agreeing, monkeypatch) -> None:
     result, out = agreeing(rooms(), count=1)
-    assert "agree on 4 things, 5 are needed" in str(result.exception)
+    assert "agree on 4 objects, 5 are needed" in str(result.exception)
     monkeypatch.setattr(few_shot, "_class_figures", lambda *_, seen=[]: seen.append(1) or {"robot": 90.0 / len(seen)})
     result, _ = agreeing(rooms(labelled=("robot",)))
     assert result.exception.exit_code == 1
@@ -586,6 +586,6 @@ def test_agreement_that_makes_it_worse_or_is_too_little_is_refused(agreeing, mon
 
 
 @pytest.mark.parametrize("options", [("--pseudo",), ("--detector", "net.onnx", "--detector-layout", "nanodet")])
-def test_agreement_needs_a_second_witness(run, options) -> None:
+def test_agreement_needs_a_detector(run, options) -> None:
     result, _ = run(rooms(), *options)
     assert "--pseudo and --detector belong together" in str(result.exception)

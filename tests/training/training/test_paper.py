@@ -18,7 +18,7 @@ from support.small_networks import small_config, small_network, small_scene
 from support.toy_task import ToyTask
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron.nn.image_encoder import ResNetEncoder
 from embodied_perceptron.nn.network import CandidateVoxels, view_sampling
 from embodied_perceptron.nn.official import Conventions

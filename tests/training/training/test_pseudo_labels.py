@@ -1,4 +1,4 @@
-"""What witnesses agree on: who counts as one, what is an example, and what is only doubtful."""
+"""Pseudo-labels: independent sources, examples, and doubtful objects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from support.online_world import inference
 from support.small_recording import write_recording
 
 from embodied_perceptron.config import LiftOptions
-from embodied_perceptron.detection2d.fusion import Place
+from embodied_perceptron.detection2d.fusion import Hypothesis
 from embodied_perceptron.detection2d.pipeline import DetectionLift
-from embodied_perceptron.inference.posterior import Evidence, shipped_witnesses
+from embodied_perceptron.inference.posterior import Evidence, shipped_detector_model
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron_training.training import pseudo_labels
 from embodied_perceptron_training.training.few_shot_classes import FewShotError, is_unlabelled_recording
@@ -36,8 +36,8 @@ def things(prior, said):
     evidence = tuple(Evidence(source, names, vocabulary=NAMES) for source, names in said.items())
     plausible = {name: 0.0 for names in said.values() for name in names}
     lift = SimpleNamespace(
-        places=[Place(np.zeros(0, np.int64), (), BOX, prior, evidence, plausible)],
-        witnesses=shipped_witnesses(),
+        hypotheses=[Hypothesis(np.zeros(0, np.int64), (), BOX, prior, evidence, plausible)],
+        detector_model=shipped_detector_model(),
         can_name=True,
     )
     return agreed_things(lift, CLASSES, 0.6, "room")
@@ -47,7 +47,7 @@ CHAIR = {"chair": 0.7, UNNAMED: 0.1}
 
 
 @pytest.mark.parametrize(
-    ("prior", "said", "witnesses"),
+    ("prior", "said", "sources"),
     [
         (CHAIR, {"nanodet": {"chair": (3, 0.7)}}, (NETWORK, "nanodet")),
         (None, {"nanodet": {"chair": (4, 0.8)}, "centernet": {"chair": (4, 0.8)}}, ("nanodet", "centernet")),
@@ -57,11 +57,11 @@ CHAIR = {"chair": 0.7, UNNAMED: 0.1}
         ({"couch": 0.6, "chair": 0.05}, {"nanodet": {"chair": (2, 0.5)}}, None),  # they contradict each other
     ],
 )
-def test_two_witnesses_must_say_a_name(prior, said, witnesses):
+def test_two_sources_must_report_a_name(prior, said, sources):
     found = things(prior, said)
     agreed = [thing for thing in found if thing.agreed]
-    assert [thing.witnesses for thing in agreed] == ([] if witnesses is None else [witnesses])
-    if witnesses is not None:
+    assert [thing.sources for thing in agreed] == ([] if sources is None else [sources])
+    if sources is not None:
         assert agreed[0].name == "Chair", "as the network calls it"
         np.testing.assert_array_equal(agreed[0].box, BOX)
     else:
@@ -70,7 +70,7 @@ def test_two_witnesses_must_say_a_name(prior, said, witnesses):
 
 def test_too_little_agreement_is_refused_and_all_of_it_is_told():
     some = [AgreedThing(name, BOX, 0.9, (NETWORK, "nanodet"), True) for name in ("chair", "chair", "tv", "tv")]
-    with pytest.raises(FewShotError, match="agree on 4 things, 5 are needed"):
+    with pytest.raises(FewShotError, match="agree on 4 objects, 5 are needed"):
         check_enough(some)
     check_enough([*some, some[0]])
     assert "| chair | 2 | nanodet 2, network 2 |" in agreement_table(some)
@@ -87,7 +87,7 @@ def test_a_recording_is_looked_at_with_its_detectors(tmp_path, monkeypatch):
             asked.append(len(scene.volume.keyframes))
             said = {"any": {"chair": (3, 0.8)}, "other": {"chair": (3, 0.8)}}
             evidence = tuple(Evidence(name, names, vocabulary=NAMES) for name, names in said.items())
-            self.places = [Place(np.zeros(0, np.int64), (), BOX, None, evidence, {"chair": 0.0})]
+            self.hypotheses = [Hypothesis(np.zeros(0, np.int64), (), BOX, None, evidence, {"chair": 0.0})]
             return fused
 
     monkeypatch.setattr(pseudo_labels, "lift_from_options", lambda _: Lift())

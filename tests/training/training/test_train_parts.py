@@ -16,7 +16,7 @@ from support.toy_task import ToyNetwork, ToySamples, ToyTask
 from torch import nn
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 from embodied_perceptron_training.training import session, train_command
 from embodied_perceptron_training.training.data_order import Order, sample_stream
 from embodied_perceptron_training.training.nested import to_device

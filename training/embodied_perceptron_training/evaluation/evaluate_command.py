@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, add_former_name
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
@@ -173,9 +171,9 @@ def calibrate_witnesses(
 
     from embodied_perceptron.apps.recording_commands import with_detectors
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.inference.posterior import witnesses_json
+    from embodied_perceptron.inference.posterior import detector_model_json
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.calibration.witness_fit import cross_validated, fit, record_home
+    from embodied_perceptron_training.evaluation.calibration.detector_fit import cross_validated, fit, record_home
 
     settings = with_detectors(PerceptronConfig(), detector, detector_layout)
     with TaskProgress("replaying homes") as shown:
@@ -192,17 +190,16 @@ def calibrate_witnesses(
         raise CommandError(str(error)) from error
     measured = {
         "homes": len(homes),
-        "places": sum(len(home.places) for home in homes),
+        "places": sum(len(home.hypotheses) for home in homes),
         "log_loss": {"network": round(report.log_loss[0], 4), "all": round(report.log_loss[1], 4)},
         "reliability": [[round(value, 3) for value in row] for row in report.curve],
     }
     flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
     source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --out witnesses.json"
-    write_atomically(out, witnesses_json(model, source, measured).encode())
+    write_atomically(out, detector_model_json(model, source, measured).encode())
     typer.echo(json.dumps(measured, indent=1))
 
 
-@evaluate_app.command("card")
 def card(
     weights: Weights,
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: Markdown.")],
@@ -232,50 +229,58 @@ def write_metrics(figures: dict[str, float], folder: Path) -> Path:
     return path
 
 
-_HELP = {
-    "detection": "Boxes of whole scenes, from all views together.",
-    "continuous-detection": "Boxes after each view, against what the views so far show.",
-    "monocular-detection": "Boxes from single views, against what each shows.",
-    "occupancy": "Semantic occupancy from all views together.",
-    "continuous-occupancy": "Semantic occupancy after each view.",
-    "grounding": "Sentences about objects: the decoder alone, relations alone, and both as deployed.",
-    "all": "Detection, occupancy and grounding in one replay of each scene.",
-}
+class Task(str, Enum):
+    """Tasks of ``evaluate all``."""
+
+    detection = "detection"
+    continuous_detection = "continuous-detection"
+    monocular_detection = "monocular-detection"
+    occupancy = "occupancy"
+    continuous_occupancy = "continuous-occupancy"
+    grounding = "grounding"
 
 
-def _task_command(task: str) -> Callable[..., None]:
-    def run(
-        common: Common,
-        data: DataSet,
-        out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, tables and pictures.")],
-        turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
-        prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
-        frequent: Annotated[
-            int,
-            typer.Option("--frequent-classes", min=0, help="Only the so many most frequent of EmbodiedScan; 0 = all."),
-        ] = 0,
-        pictures: Annotated[
-            int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
-        ] = 2,
-    ) -> None:
-        with TaskProgress("loading the library"):
-            from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
-            from embodied_perceptron_training.evaluation.runner.report import run_evaluation
+@evaluate_app.command("all")
+@with_common_options
+def evaluate_tasks(
+    common: Common,
+    data: DataSet,
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, tables and pictures.")],
+    only: Annotated[Task | None, typer.Option(help="Only this: a task.")] = None,
+    turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
+    prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
+    frequent: Annotated[
+        int,
+        typer.Option("--frequent-classes", min=0, help="Only the so many most frequent of EmbodiedScan; 0 = all."),
+    ] = 0,
+    pictures: Annotated[
+        int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
+    ] = 2,
+) -> None:
+    """Evaluate detection, occupancy and grounding in one replay of each scene, or one task with --only.
 
-        folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
-        tasks = ALL_TASKS if task == "all" else (task,)
-        given = (common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
-        spec = EvaluationSpec(folder, *given, frequent=frequent)
-        command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-        run_evaluation(task, spec, out, common.workers, command, pictures)
+    detection: boxes of whole scenes, from all views together; continuous-detection: after each view, against what the
+    views so far show; monocular-detection: from single views. occupancy: semantic, from all views together;
+    continuous-occupancy: after each view. grounding: sentences about objects, by the decoder alone, by relations alone,
+    and by both as deployed.
+    """
+    with TaskProgress("loading the library"):
+        from embodied_perceptron_training.evaluation.runner.evaluate import ALL_TASKS, EvaluationSpec
+        from embodied_perceptron_training.evaluation.runner.report import run_evaluation
 
-    run.__doc__ = _HELP[task]
-    return with_common_options(run)
+    folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
+    tasks = ALL_TASKS if only is None else (only.value,)
+    settings = (common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
+    spec = EvaluationSpec(folder, *settings, frequent=frequent)
+    command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+    run_evaluation("all" if only is None else only.value, spec, out, common.workers, command, pictures)
 
 
-for _task in _HELP:
-    evaluate_app.command(_task)(_task_command(_task))
-
+for _task in Task:
+    add_former_name(
+        evaluate_app, _task.value, f"evaluate all --only {_task.value}", evaluate_tasks, path="evaluate ", only=_task
+    )
+add_former_name(evaluate_app, "card", "dev card", card, path="evaluate ")
 register_suites(evaluate_app)
 
 
@@ -283,5 +288,6 @@ def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
     app.command("label")(label)
-    app.command("results")(results)
-    app.command("mission-score", hidden=True)(mission_score)
+    add_dev_command(app, "results", results, former="results")
+    add_dev_command(app, "mission-score", mission_score, former="mission-score")
+    add_dev_command(app, "card", card)

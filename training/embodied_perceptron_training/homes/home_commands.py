@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress, add_dev_command, add_former_name
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    app.command("render-recording")(render_recording_command)
     app.command("generate")(generate_command)
     app.command("inspect")(inspect_command)
-    app.command("map-error")(map_error_command)
     app.command("export-bag")(export_bag_command)
-    app.command("mission-questions", hidden=True)(mission_questions_command)
+    add_dev_command(app, "map-error", map_error_command, former="map-error")
+    add_dev_command(app, "mission-questions", mission_questions_command, former="mission-questions")
+    add_former_name(app, "render-recording", "generate --drive", generate_command, drive=True)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -52,8 +52,20 @@ _ASSETS_HELP = (
 )
 
 
-def _sensor(wanted: str | None, version: int) -> str:
-    return wanted or ("structured-light" if version == 1 else "mixed")
+# options of generate that only a data set or only --drive has
+_DATA_SET_OPTIONS = [
+    "homes",
+    "views",
+    "split",
+    "motion_blur",
+    "pose_noise",
+    "fine_occupancy",
+    "assets",
+    "renderer",
+    "unseen",
+    "ray",
+]
+_DRIVE_OPTIONS = ["frames", "rate"]
 
 
 def _fail(error: Exception) -> typer.Exit:
@@ -61,55 +73,33 @@ def _fail(error: Exception) -> typer.Exit:
     return typer.Exit(1)
 
 
-def render_recording_command(
-    out: Annotated[Path, typer.Option(help="Folder to write: the recording.")],
-    seed: Annotated[int, typer.Option(help="Seed: of home, path and noise.")] = 7,
-    frames: Annotated[int, typer.Option(help="Number of frames.")] = 250,
-    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
-    sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
-    rooms: Annotated[int, typer.Option(help="Number of rooms: 1 is a living room.")] = 1,
-    version: Annotated[
-        int,
-        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
-    ] = 1,
-    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
-) -> None:
-    """Render a simulated robot's drive through a furnished home as a TUM RGB-D folder with exact truth."""
-    width, height = parse_size(size)
-    try:
-        with TaskProgress(f"rendering home {seed}") as progress:
-            from embodied_perceptron_training.homes.building.home import HomeSpec
-            from embodied_perceptron_training.homes.noise import NoiseModel
-            from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-
-            spec = RecordingSpec(
-                seed,
-                frames,
-                width,
-                height,
-                rate,
-                HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
-                NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
-            )
-            home = render_recording(spec, out, workers, progress.update)
-    except (ValueError, OSError) as error:
-        raise _fail(error) from error
-    typer.echo(f"{out}: {frames} frames of home {seed}, {len(home.objects)} objects, {len(home.rooms)} room(s)")
-
-
 def generate_command(
-    out: Annotated[Path, typer.Option(help="Folder to write: the data set.")],
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder to write: the data set, or the recording of --drive.")],
+    drive: Annotated[
+        bool,
+        typer.Option(
+            "--drive", help="One robot's drive through one home, as a TUM RGB-D recording with exact ground truth."
+        ),
+    ] = False,
     homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed: home i has SEED + i.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed: home i has SEED + i. Default: 0, with --drive 7.")] = None,
     views: Annotated[int, typer.Option(help="Views of a scene: images of each home.")] = 20,
+    frames: Annotated[int, typer.Option(help="Number of frames: of --drive.")] = 250,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rooms: Annotated[int, typer.Option(help="Number of rooms: furnished ones per home; 0 = varies.")] = 0,
+    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second: of --drive.")] = 10.0,
+    rooms: Annotated[
+        int | None,
+        typer.Option(help="Number of rooms: furnished ones per home; 0 = varies. Default: 0, with --drive 1."),
+    ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
     version: Annotated[
-        int,
-        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
-    ] = 2,
+        int | None,
+        typer.Option(
+            help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2. "
+            "Default: 2, with --drive 1."
+        ),
+    ] = None,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
     motion_blur: Annotated[
         float, typer.Option(help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
@@ -127,20 +117,44 @@ def generate_command(
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
-    """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
+    """Generate furnished homes in EmbodiedScan's layout, or with --drive one recording of a simulated robot.
+
+    Run again to continue an interrupted data set.
+    """
+    foreign = _DATA_SET_OPTIONS if drive else _DRIVE_OPTIONS
+    given = [name for name in foreign if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise _fail(ValueError(f"{names}: {'not for' if drive else 'only with'} --drive"))
+    width, height = parse_size(size)
+    seed, rooms, version = (
+        default if value is None else value
+        for value, default in zip((seed, rooms, version), (7, 1, 1) if drive else (0, 0, 2), strict=True)
+    )
     with TaskProgress("loading the generator"):
         from embodied_perceptron_training.homes.building.home import HomeSpec
         from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
         from embodied_perceptron_training.homes.noise import NoiseModel
+        from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
         from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
         from embodied_perceptron_training.processes import choose_workers
 
-    width, height = parse_size(size)
+    sensor = sensor or ("structured-light" if version == 1 else "mixed")
     try:
+        if drive:
+            with TaskProgress(f"rendering home {seed}") as progress:
+                home = HomeSpec(rooms, "living room" if rooms == 1 else None, version=version)
+                noise = NoiseModel(sensor=sensor)  # type: ignore[arg-type]  # checked by NoiseModel
+                recording = RecordingSpec(seed, frames, width, height, rate, home, noise)
+                built = render_recording(recording, out, workers, progress.update)
+            typer.echo(
+                f"{out}: {frames} frames of home {seed}, {len(built.objects)} objects, {len(built.rooms)} room(s)"
+            )
+            return
         if unseen and split == "train":
             raise ValueError("training homes never have families that are kept for testing: --unseen needs val or test")
         noise = NoiseModel(
-            sensor=_sensor(sensor, version),  # type: ignore[arg-type]  # checked by NoiseModel
+            sensor=sensor,  # type: ignore[arg-type]  # checked by NoiseModel
             motion_blur_s=motion_blur,
             pose_sigma_m=pose_noise,
             pose_sigma_rad=pose_noise * 0.5,

@@ -1,5 +1,5 @@
 """Weights by which the front of an object is told from the boxes around it
-(:mod:`embodied_perceptron.language.facing`).
+(:mod:`embodied_perceptron.language.relations`).
 
     python -m embodied_perceptron_training.language.fit_fronts --homes FOLDER [--check FOLDER]
 
@@ -20,8 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from embodied_perceptron.language.facing import FEATURES, WEIGHTS, WITHOUT_FRONT, side_features
-from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.language.relations import (
+    FRONT_FEATURES,
+    FRONT_WEIGHTS,
+    WITHOUT_FRONT,
+    SceneGeometry,
+    side_features,
+)
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 
@@ -102,13 +107,13 @@ def main() -> None:
     shared, by_label = fit([*true[0], *shaken[0]], np.concatenate([true[1], shaken[1]]))
     data = {
         "comment": "Made by `python -m embodied_perceptron_training.language.fit_fronts` on training homes.",
-        "features": list(FEATURES),
+        "features": list(FRONT_FEATURES),
         "shared": [round(float(v), 3) for v in shared],
         "by_label": {label: [round(float(v), 3) for v in row] for label, row in by_label.items()},
     }
     text = json.dumps(data).replace('], "', '],\n  "').replace('": {"', '": {\n  "')
-    write_atomically(WEIGHTS, (text + "\n").encode())
-    print(f"{len(true[0])} objects, {len(by_label)} labels -> {WEIGHTS}")
+    write_atomically(FRONT_WEIGHTS, (text + "\n").encode())
+    print(f"{len(true[0])} objects, {len(by_label)} labels -> {FRONT_WEIGHTS}")
     if arguments.check is not None:
         for name, rng in (("true", None), ("shaken", np.random.default_rng(2))):
             print(f"fronts found on {name} boxes: {accuracy(*load_sides(arguments.check, rng), shared, by_label):.3f}")

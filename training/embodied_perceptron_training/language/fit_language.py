@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from embodied_perceptron.config import SentenceReading
 from embodied_perceptron.language import answer as answers
 from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, ground_objects, probability_right
 from embodied_perceptron.language.lexicon import lexicon
@@ -152,7 +151,7 @@ def noisy(text: str, rng: np.random.Generator) -> str:
     return Variation(rng, noise=_NOISY)(MarkedSentence("find", text), keep=1.0).text
 
 
-def observe(said: Iterator[Said], reader: SentenceReading = "learned") -> tuple[F64, NDArray[np.bool_]]:
+def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
     """(M, F) features of the answers that have a first box, and (M,) whether it is the object meant."""
     seen: list[Traits] = []
 
@@ -165,7 +164,7 @@ def observe(said: Iterator[Said], reader: SentenceReading = "learned") -> tuple[
     try:
         for sentence in said:
             seen.clear()
-            query = Query(sentence.text).parsed({o.label for o in sentence.objects}, reader)
+            query = Query(sentence.text).parsed({o.label for o in sentence.objects})
             if query.meaning is not None:  # of one reading: which of several is meant is told by what this finds
                 query = replace(query, meaning=replace(query.meaning, others=()))
             grounding = ground_objects(query, sentence.objects, vocabulary=None)

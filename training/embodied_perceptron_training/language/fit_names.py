@@ -23,8 +23,15 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from embodied_perceptron.language import lexicon as lexicon_package
-from embodied_perceptron.language.lexicon import lexicon, listed_words
-from embodied_perceptron.language.noun_taxonomy import FEATURES, TAXONOMY, WEIGHTS, NounLikelihood, NounTaxonomy
+from embodied_perceptron.language.lexicon import (
+    NOUN_FEATURES,
+    NOUN_WEIGHTS,
+    TAXONOMY,
+    NounLikelihood,
+    NounTaxonomy,
+    lexicon,
+    listed_words,
+)
 from embodied_perceptron.nn.text_encoder import text_encoder
 
 F32 = NDArray[np.float32]
@@ -134,7 +141,7 @@ def fit(features: F32, fits: F32, seed: int) -> nn.Sequential:
     """A network that says how well pairs fit; rare pairs that do are drawn more often, one to eight."""
     torch.manual_seed(seed)
     x, y = torch.from_numpy(features), torch.from_numpy(fits)
-    network = nn.Sequential(nn.Linear(len(FEATURES), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1))
+    network = nn.Sequential(nn.Linear(len(NOUN_FEATURES), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1))
     optimiser = torch.optim.Adam(network.parameters(), 1e-2, weight_decay=1e-5)
     positive, negative = torch.nonzero(y > 0)[:, 0], torch.nonzero(y == 0)[:, 0]
     for _ in range(_STEPS):
@@ -176,7 +183,7 @@ def main() -> None:
     words = sorted({*made, *listed})
     vectors = word_vectors(words)
     unit = vectors / np.maximum(np.linalg.norm(vectors.astype(np.float32), axis=1, keepdims=True), 1e-9)
-    zero = np.zeros((_HIDDEN, len(FEATURES)), np.float32)
+    zero = np.zeros((_HIDDEN, len(NOUN_FEATURES)), np.float32)
     asked = NounLikelihood(
         taxonomy, dict(zip(words, unit.astype(np.float32), strict=True)), zero, zero[:, 0], zero[:, 0], 0.0
     )
@@ -198,7 +205,7 @@ def main() -> None:
             "out": out.weight.detach()[0].numpy(),
             "out_bias": out.bias.detach().numpy(),
         },
-        WEIGHTS,
+        NOUN_WEIGHTS,
     )
 
 

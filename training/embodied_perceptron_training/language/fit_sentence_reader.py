@@ -1,6 +1,6 @@
 """The learned reader of sentences (:mod:`embodied_perceptron.language.learned`), fitted to marked sentences.
 
-    embodied-perceptron fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
+    embodied-perceptron dev fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
 
 Every epoch reads other variations of the corpus (:mod:`.variation`) and other sentences of the slot grammar
 (:mod:`.slot_grammar`). Stopped, it goes on behind the last whole epoch. Needs the package of MiniLM.
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from embodied_perceptron.language.learned.graph import THINGS, SentenceGraph
-from embodied_perceptron.language.learned.sentence_reader import WEIGHTS, SentenceReader, graphs_of, new_network
 from embodied_perceptron.language.lexicon import serving
+from embodied_perceptron.language.meaning import THINGS, SentenceGraph
+from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, graphs_of, new_network
 from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
 from embodied_perceptron_training.language.markup import THINGS as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
@@ -231,7 +231,7 @@ def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[
     """
     torch.manual_seed(wanted.seed)
     corpus, kept = load_corpus(wanted.corpus), load_corpus(wanted.kept)
-    out = wanted.out or WEIGHTS
+    out = wanted.out or READER_WEIGHTS
     network = new_network()
     if wanted.start is not None:
         network.load_trained(wanted.start)

@@ -1,4 +1,4 @@
-"""``embodied-perceptron fit-language``."""
+"""``embodied-perceptron dev fit-language``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError, add_dev_command
 
 
 def fit_language(
@@ -33,4 +33,4 @@ def fit_language(
 
 def register(app: typer.Typer) -> None:
     """Add the sub-command to ``app``."""
-    app.command("fit-language")(fit_language)
+    add_dev_command(app, "fit-language", fit_language, former="fit-language")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_perceptron.language.learned.graph import ATTRIBUTES, INTENTS, RELATIONS, VIEWPOINTS, WITHOUT_OTHER
+from embodied_perceptron.language.meaning import ATTRIBUTES, INTENTS, RELATIONS, VIEWPOINTS, WITHOUT_OTHER
 
 THINGS = "tabcdxyhm"
 _TAG = re.compile(r"(?:(?P<thing>[a-z]+)(?:\.(?P<name>[a-z-]+)(?:\((?P<others>[a-z, ]*)\))?)?)(?P<denied>!?)")

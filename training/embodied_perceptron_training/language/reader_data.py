@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from embodied_perceptron.language.learned.graph import (
+from embodied_perceptron.language.lexicon import Word, split_words
+from embodied_perceptron.language.meaning import (
     EVERY_NUMBER,
     EXCLUDED,
     INTENTS,
@@ -19,7 +20,6 @@ from embodied_perceptron.language.learned.graph import (
     Thing,
     Told,
 )
-from embodied_perceptron.language.lexicon import Word, split_words
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
 from embodied_perceptron_training.language.markup import THINGS as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_perceptron.language.plurals import pluralize
+from embodied_perceptron.language.lexicon import pluralize
 from embodied_perceptron_training.language.markup import MarkedSentence, read_sentence
 from embodied_perceptron_training.language.variation import COLOURS, MATERIALS, nouns
 

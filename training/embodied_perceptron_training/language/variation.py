@@ -14,9 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from embodied_perceptron.language.learned.graph import RELATIONS
-from embodied_perceptron.language.lexicon import lexicon, relation_words, serving
-from embodied_perceptron.language.plurals import pluralize, singular
+from embodied_perceptron.language.lexicon import lexicon, pluralize, relation_words, serving, singular
+from embodied_perceptron.language.meaning import RELATIONS
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.language.markup import MarkedSentence, MarkedSpan, Tag
 

@@ -27,9 +27,8 @@ from torch.nn import functional
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
-from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.naming import shift_between
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint

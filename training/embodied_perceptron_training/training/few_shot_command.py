@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.training.few_shot import FewShotClasses
@@ -23,7 +22,7 @@ def learn(
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights.")],
     weights: Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")] = "tiny",
-    only: Annotated[list[str] | None, typer.Option(help="Fit this kind alone; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this: a kind to fit; may be repeated.")] = None,
     val: Annotated[
         Path | None,
         typer.Option(file_okay=False, exists=True, help="Data set to check on: nothing may get worse there."),
@@ -51,7 +50,7 @@ def learn(
     if not out.resolve().parent.is_dir():
         raise CommandError(f"{out.parent} is no folder")
     if pseudo != bool(detector):
-        raise CommandError("--pseudo and --detector belong together: without labels a second witness is needed")
+        raise CommandError("--pseudo and --detector belong together: without labels a detector must confirm the names")
     agreed: list[AgreedThing] = []
     try:
         with TaskProgress("learning") as shown:

@@ -1,10 +1,9 @@
-"""Examples without labels: things of a recording whose name several kinds of witnesses agree on.
+"""Pseudo-labels: objects of a recording whose name the network and 2-D detectors agree on.
 
-The network and each 2-D detector are witnesses of different kinds: they were trained on different pictures and err on
-different things. A recording is mapped, the detectors look at its keyframes, and a thing becomes an example where one
-posterior over all of them is sure of its name and at least two said it by themselves. The idea is that of
-self-training with an ensemble (Xie et al., "Self-training with noisy student", 2020); what it is worth is checked as of
-any other labels, on things and scenes that were left out.
+They were trained on different images and make different errors. A recording is mapped, the detectors run on its
+keyframes, and an object becomes an example where the posterior over all of them is sure of its name and at least two of
+them report it independently. This is self-training with an ensemble (Xie et al., "Self-training with noisy student",
+2020); as with other labels, its effect is measured on objects and scenes left out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import LiftOptions, PerceptronConfig
-from embodied_perceptron.detection2d.fusion import Place
+from embodied_perceptron.detection2d.fusion import Hypothesis
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.predictor import Predictor
@@ -28,35 +27,35 @@ from embodied_perceptron_training.training.few_shot_classes import FewShotError,
 
 NETWORK = "network"
 MIN_THINGS = 5  # of all recordings: fewer agreements may be chance
-_MIN_VIEWS = 2  # in which a detector must say a name
-_MIN_SHARE = 0.3  # of what the network gives to any name there: it says this one too
-_MIN_WITNESSES = 2
-_DOUBTFUL = 0.05  # so probable is it that a thing is called so: it is no counterexample of the name
+_MIN_VIEWS = 2  # of a detector that report the name
+_MIN_SHARE = 0.3  # of the network's probability of any name: it counts as reporting the name
+_MIN_SOURCES = 2
+_DOUBTFUL = 0.05  # probability of a name from which the object is no counterexample of it
 
 
 @dataclass(frozen=True, eq=False)
 class AgreedThing:
-    """A thing whose name witnesses agree on.
+    """An object with an agreed name.
 
     Attributes:
-        name: as the network calls such things, where it can.
+        name: in the network's vocabulary where it has one.
         box: (9,) float64, in the world of the recording.
-        probability: of the name, by all witnesses.
-        witnesses: who said it; :data:`NETWORK` or a detector.
-        agreed: they do; otherwise it may be such a thing.
+        probability: of the name, over all sources.
+        sources: :data:`NETWORK` and detectors that report it.
+        agreed: it is an example; False = it may be such an object.
     """
 
     name: str
     box: NDArray[np.float64]
     probability: float
-    witnesses: tuple[str, ...]
+    sources: tuple[str, ...]
     agreed: bool
 
 
 def agreed_room(
     source: Path, inference: Predictor, lift: LiftOptions, min_probability: float, only: Sequence[str] = ()
 ) -> tuple[LabelledRoom, list[AgreedThing]]:
-    """A recording, labelled by what its witnesses agree on.
+    """Label a recording with the objects that network and detectors agree on.
 
     Args:
         source: recording of any format.
@@ -87,43 +86,45 @@ def agreed_room(
 
 
 def agreed_things(lift: DetectionLift, classes: Sequence[str], min_probability: float, where: str) -> list[AgreedThing]:
-    """Of the last perception of ``lift``, one for each name that a thing may have; ``where``: for messages."""
+    """Return the agreed objects of the last perception, one for each likely name; ``where``: for messages."""
     found = []
-    for place in lift.places:
-        posterior = lift.witnesses.posterior(place.prior, place.evidence, place.plausibility, lift.can_name)
+    for hypothesis in lift.hypotheses:
+        posterior = lift.detector_model.posterior(
+            hypothesis.prior, hypothesis.evidence, hypothesis.plausibility, lift.can_name
+        )
         names = {name: p for name, p in posterior.items() if name != UNNAMED and name not in STRUCTURE_CLASSES}
         best = max(sorted(names), key=lambda n: names[n], default="")
         for name, p in names.items():
-            witnesses = _witnesses(place, name)
-            agreed = name == best and p >= min_probability and len(witnesses) >= _MIN_WITNESSES
+            sources = _sources(hypothesis, name)
+            agreed = name == best and p >= min_probability and len(sources) >= _MIN_SOURCES
             if agreed or p >= _DOUBTFUL:
-                found.append(AgreedThing(kind_of(name, classes, where), place.box, p, witnesses, agreed))
+                found.append(AgreedThing(kind_of(name, classes, where), hypothesis.box, p, sources, agreed))
     return found
 
 
 def check_enough(things: Sequence[AgreedThing]) -> None:
-    """Raise :class:`~.few_shot_classes.FewShotError` where too little was agreed on to learn from."""
+    """Raise :class:`~.few_shot_classes.FewShotError` for fewer than :data:`MIN_THINGS` agreed objects."""
     if len(things) < MIN_THINGS:
         raise FewShotError(
-            f"witnesses agree on {len(things)} things, {MIN_THINGS} are needed: record more of the room, "
+            f"network and detectors agree on {len(things)} objects, {MIN_THINGS} are needed: record more of the room, "
             "or correct labels by hand"
         )
 
 
-def _witnesses(place: Place, name: str) -> tuple[str, ...]:
-    prior = {} if place.prior is None else {n: p for n, p in place.prior.items() if n != UNNAMED}
-    said = prior.get(name, 0.0)
-    network = [NETWORK] if said > 0 and said >= _MIN_SHARE * sum(prior.values()) else []
-    detectors = [one.source for one in place.evidence if one.said.get(name, (0, 0.0))[0] >= _MIN_VIEWS]
+def _sources(hypothesis: Hypothesis, name: str) -> tuple[str, ...]:
+    prior = {} if hypothesis.prior is None else {n: p for n, p in hypothesis.prior.items() if n != UNNAMED}
+    p = prior.get(name, 0.0)
+    network = [NETWORK] if p > 0 and p >= _MIN_SHARE * sum(prior.values()) else []
+    detectors = [one.source for one in hypothesis.evidence if one.reported.get(name, (0, 0.0))[0] >= _MIN_VIEWS]
     return (*network, *detectors)
 
 
 def agreement_table(things: Sequence[AgreedThing]) -> str:
-    """What was used, in Markdown."""
-    lines = ["| name | things | witnesses |", "|---|---:|---|"]
+    """Return a Markdown table of the agreed objects by name."""
+    lines = ["| name | objects | sources |", "|---|---:|---|"]
     for name in sorted({thing.name for thing in things}):
         mine = [thing for thing in things if thing.name == name]
-        who = sorted({witness for thing in mine for witness in thing.witnesses})
-        counts = ", ".join(f"{w} {sum(w in thing.witnesses for thing in mine)}" for w in who)
+        sources = sorted({source for thing in mine for source in thing.sources})
+        counts = ", ".join(f"{s} {sum(s in thing.sources for thing in mine)}" for s in sources)
         lines.append(f"| {name} | {len(mine)} | {counts} |")
     return "\n".join(lines)

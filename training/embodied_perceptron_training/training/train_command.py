@@ -1,4 +1,4 @@
-"""``embodied-perceptron train ...`` and ``embodied-perceptron ablate ...``."""
+"""``embodied-perceptron train ...`` and ``embodied-perceptron dev ablate ...``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
@@ -267,5 +266,5 @@ def ablate(
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.command("train")(train)
-    app.command("ablate")(ablate)
+    add_dev_command(app, "ablate", ablate, former="ablate")
     app.command("learn")(learn)

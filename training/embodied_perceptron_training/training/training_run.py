@@ -180,7 +180,7 @@ class AugmentationConfig:
 
     Attributes:
         motion: how scenes are turned in training (not ``paper``): ``aligned`` with the walls up to quarter turns and a
-            few degrees, as :class:`~embodied_perceptron.inference.map_predictor.MapPredictor` turns its grid frame, or
+            few degrees, as :class:`~embodied_perceptron.inference.predictor.Predictor` turns its grid frame, or
             ``any``.
         site_noise: of the samples whose sites and their colours are randomised, see
             :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.

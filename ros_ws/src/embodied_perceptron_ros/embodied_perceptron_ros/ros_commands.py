@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from embodied_perceptron.apps.command_line import add_former_name
 from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
 
 _CONFIG_HELP = "YAML configuration: a ROS file with the node's parameters; default: the one of the package."
@@ -20,8 +21,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("perceive")(perceive_command)
     app.command("ask")(ask_command)
-    app.command("simulate")(simulate_command)
-    app.command("demo")(demo_command)
+    demo = typer.Typer(invoke_without_command=True)
+    demo.callback()(demo_command)
+    demo.command("simulate")(simulate_command)
+    app.add_typer(demo, name="demo")
+    add_former_name(app, "simulate", "demo simulate", simulate_command)
 
 
 def _fail(message: object, code: int = 1) -> NoReturn:
@@ -104,20 +108,15 @@ def perceive_command(
         given = without_none({"viewer": viewer, "device": device, "map_file": map_file, "classes": classes})
         cameras = camera or file_values.get("cameras", ["camera"])
         values = node_parameters(
-            camera or [],
-            fusion_frame,
-            output_frame,
-            sim_time,
-            overrides,
+            {"fusion_frame": fusion_frame, "output_frame": output_frame, **given},
+            cameras=camera or [],
+            use_sim_time=sim_time,
             weights=weights,
-            viewer=given["viewer"],
-            device=given["device"],
-            map_file=given["map_file"],
-            classes=given["classes"],
             topics={
                 **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
                 **detection_topics(cameras, detections_topic),
             },
+            overrides=overrides,
         )
         in_use = {**file_values, **values}
         _check_names(in_use)
@@ -159,7 +158,8 @@ def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
     """Run commands until all of ``until``, or any other, has ended, or Ctrl-C (the usual way out); one exit code."""
-    from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
+    from embodied_perceptron_ros.environment import ros_environment
+    from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
     with Supervisor() as processes:
         for name, command in commands.items():
@@ -222,7 +222,7 @@ def simulate_command(
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
-    """A simulated robot drives through a furnished home: real topics, and the node that maps them."""
+    """Play a simulated robot's drive through a furnished home on real topics, with the node that maps it."""
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
 
     require_ros()
@@ -255,6 +255,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
 
 
 def demo_command(
+    ctx: typer.Context,
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
     rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
@@ -274,7 +275,12 @@ def demo_command(
     depth_scale: DepthScale = None,
     tf_topic: TfTopic = None,
 ) -> None:
-    """Show it all: recording -> real topics -> node -> live map and answers; pictures and figures afterwards."""
+    """Run the whole system on a recording: topics, node, live map and answers; write pictures and figures.
+
+    `demo simulate` only plays a simulated drive to a node.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
     require_ros()
     from embodied_perceptron_ros.demo.demo import open_viewer, run_demo
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, converted

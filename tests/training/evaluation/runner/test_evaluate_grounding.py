@@ -10,10 +10,8 @@ import pytest
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.inference.map_predictor import ScenePart, ScenePrediction
-from embodied_perceptron.inference.predictor import PhraseCandidates
-from embodied_perceptron.language.candidates import propose
-from embodied_perceptron.language.grounder import Grounder
+from embodied_perceptron.inference.predictor import PhraseCandidates, ScenePart, ScenePrediction
+from embodied_perceptron.language.answer import Grounder, propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.published_scene import PublishedScene

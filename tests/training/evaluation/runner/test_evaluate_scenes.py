@@ -20,8 +20,7 @@ from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import back_project, invert_transform, transform_points
 from embodied_perceptron.inference.loading import save_network
-from embodied_perceptron.inference.map_predictor import ScenePrediction
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset

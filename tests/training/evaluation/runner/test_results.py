@@ -54,7 +54,7 @@ def bench(path: Path, **data: object) -> Path:
 
 
 def run(folder: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(build_app(), ["results", "--folder", str(folder), *words])
+    done = CliRunner().invoke(build_app(), ["dev", "results", "--folder", str(folder), *words])
     return done.exit_code, done.output + (str(done.exception) if done.exception else "")
 
 

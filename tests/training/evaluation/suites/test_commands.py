@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -83,18 +84,18 @@ def test_an_option_that_several_commands_have_is_declared_once():
     assert len(declared) > 20
     assert [text for text, times in Counter(declared).items() if times > 1] == []
     known = parameters(evaluate_app)
-    tasks = {"detection", "continuous-detection", "grounding", "occupancy", "all"}
-    for name in (*tasks, "pope", "arkitscenerefer", "openlex3d", "robustness"):
+    for name in ("all", "pope", "arkitscenerefer", "openlex3d", "robustness"):
         assert set(known[name]) >= SHARED, name
     for name in ("views", "scenes", "workers"):
-        said = {known[c][name].help for c in (*tasks, "pope", "openlex3d", "calibrate", "calibrate-scores")}
+        said = {known[c][name].help for c in ("all", "pope", "openlex3d", "calibrate", "calibrate-scores")}
         assert len(said) == 1, name
 
 
-def test_a_task_is_told_its_options(monkeypatch, tmp_path):
+@pytest.mark.parametrize("task", [["all", "--only", "detection"], ["detection"]])  # the second is a former name
+def test_a_task_gets_its_options(monkeypatch, tmp_path, task):
     told = []
     monkeypatch.setattr(report, "run_evaluation", lambda *values: told.append(values))
-    words = ["detection", "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "3", "--split", "val"]
+    words = [*task, "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "3", "--split", "val"]
     words += ["--weights", "own.safetensors", "--scenes", "4", "--workers", "1", "--turn-seed", "9", "--pictures", "0"]
     assert CliRunner().invoke(evaluate_app, words).exit_code == 0
     title, spec, out, workers, _, pictures = told[0]

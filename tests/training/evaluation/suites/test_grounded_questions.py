@@ -10,7 +10,7 @@ import pytest
 
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.results import SceneObject
-from embodied_perceptron_training.evaluation.suites.grounded_questions import (
+from embodied_perceptron_training.evaluation.suites.pope import (
     KINDS,
     GroundedQuestion,
     GroundedReply,

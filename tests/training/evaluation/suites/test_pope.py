@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_perceptron_training.evaluation.suites.closed_loop import TRAINING_HOMES, training_homes
 from embodied_perceptron_training.evaluation.suites.pope import (
     FIGURES,
     PROTOCOLS,
+    TRAINING_HOMES,
     CategoryStatistics,
     Question,
     ScenePresence,
@@ -24,6 +24,7 @@ from embodied_perceptron_training.evaluation.suites.pope import (
     read_answers,
     read_scene_list,
     scene_list_json,
+    training_homes,
 )
 
 # bed: 3 scenes, lamp 3, sink 2, stove 2, toy 1, rug 1

@@ -14,21 +14,17 @@ from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.suites import closed_loop
-from embodied_perceptron_training.evaluation.suites.arkitscenerefer import axis_aligned, references_json
-from embodied_perceptron_training.evaluation.suites.closed_loop import (
-    SuiteSpec,
+from embodied_perceptron_training.evaluation.suites import arkitscenerefer, openlex3d, pope, scenes
+from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
+    axis_aligned,
     detected,
-    load_suite_scene,
-    point_truth,
-    pope_questions,
-    presence_of,
+    references_json,
     run_arkitscenerefer,
-    run_openlex3d,
-    run_pope,
     small_thing_references,
 )
-from embodied_perceptron_training.evaluation.suites.openlex3d import Prompts, TieredLabels
+from embodied_perceptron_training.evaluation.suites.openlex3d import Prompts, TieredLabels, point_truth, run_openlex3d
+from embodied_perceptron_training.evaluation.suites.pope import pope_questions, presence_of, run_pope
+from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec, load_suite_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
@@ -89,8 +85,8 @@ def test_real_scans_without_training_scenes_say_what_is_missing(spec: SuiteSpec,
     kept = path.read_bytes()
     path.unlink()
     try:
-        closed_loop.training_statistics.cache_clear()
-        closed_loop._dataset.cache_clear()
+        pope.training_statistics.cache_clear()
+        scenes.suite_dataset.cache_clear()
         with pytest.raises(EvaluationError, match="give --training-scenes"):
             pope_questions(spec, [presence])
     finally:
@@ -99,8 +95,8 @@ def test_real_scans_without_training_scenes_say_what_is_missing(spec: SuiteSpec,
 
 def test_records_are_answered_in_their_own_frame(spec: SuiteSpec, root: Path) -> None:
     """The truth itself as what the map holds: a box of the world is found again in the frame of the records."""
-    plain = closed_loop.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 4)
-    scene = closed_loop.load(plain, SCAN)
+    plain = arkitscenerefer.EvaluationSpec(spec.data, "test", spec.weights, ("grounding",), None, 4)
+    scene = arkitscenerefer.load(plain, SCAN)
     references = small_thing_references(scene)
     assert references
     back = np.linalg.inv(A)
@@ -108,20 +104,20 @@ def test_records_are_answered_in_their_own_frame(spec: SuiteSpec, root: Path) ->
     for r in references:
         center = back @ np.append(r.box[:3], 1.0)
         box = np.array([*center[:3], r.box[4], r.box[3], r.box[5]])  # a quarter turn
-        records.append(closed_loop.Reference(r.id, "scene0040_00", r.object_id, r.description, r.label, box))
-        thing = closed_loop.SceneObject(1, r.label, 1.0, scene.boxes[scene.ids == int(r.object_id)][0])
-        grounding = closed_loop.ground_objects(f"the {r.label}", [thing], None)
-        answer = closed_loop._first_box(grounding, back)
+        records.append(arkitscenerefer.Reference(r.id, "scene0040_00", r.object_id, r.description, r.label, box))
+        thing = arkitscenerefer.SceneObject(1, r.label, 1.0, scene.boxes[scene.ids == int(r.object_id)][0])
+        grounding = arkitscenerefer.ground_objects(f"the {r.label}", [thing], None)
+        answer = arkitscenerefer._first_box(grounding, back)
         assert answer is not None
         np.testing.assert_allclose(answer.box, box, atol=1e-6)
-    assert closed_loop._first_box(closed_loop.ground_objects("the unicorn", [thing], None), back) is None
+    assert arkitscenerefer._first_box(arkitscenerefer.ground_objects("the unicorn", [thing], None), back) is None
     file = root / "records.json"
     file.write_text(references_json(records))
     run = run_arkitscenerefer(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
     assert run.notes["expressions"] == len(records)
     assert list(run.results[0].answers) == [""]  # no masks, no bounds
-    file.write_text(references_json([closed_loop.Reference("x", "elsewhere", "1", "a cup", "cup", records[0].box)]))
-    closed_loop._records.cache_clear()
+    file.write_text(references_json([arkitscenerefer.Reference("x", "elsewhere", "1", "a cup", "cup", records[0].box)]))
+    arkitscenerefer._records.cache_clear()
     with pytest.raises(EvaluationError, match=r"no record of .* is about a scan"):
         run_arkitscenerefer(SuiteSpec(spec.data, weights=spec.weights, views=4, references=str(file)))
 
@@ -162,7 +158,7 @@ def test_true_points_are_those_in_the_boxes_of_what_a_view_shows(
     made = json.loads((root / "openlex3d" / f"{HOME}.json").read_text())
     (folder / "scene0040_00.json").write_text(json.dumps(made))
     monkeypatch.setattr(
-        closed_loop, "embed", lambda texts: Prompts(tuple(texts), np.random.default_rng(0).normal(size=(len(texts), 8)))
+        openlex3d, "embed", lambda texts: Prompts(tuple(texts), np.random.default_rng(0).normal(size=(len(texts), 8)))
     )
     figures = run_openlex3d(spec).figures
     assert {"top1/synonyms", "mR", "AP50"} <= set(figures)

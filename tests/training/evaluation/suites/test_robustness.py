@@ -17,7 +17,6 @@ from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
-from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
 from embodied_perceptron_training.evaluation.suites.robustness import (
     DetectorSystem,
     FactorResult,
@@ -36,6 +35,7 @@ from embodied_perceptron_training.evaluation.suites.robustness import (
     mask_iou,
     robustness_figures,
 )
+from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate

@@ -431,7 +431,7 @@ def check_writable(weights: str) -> Path:
     """The path of a weights file that may be changed. Raises :class:`EvaluationError` for shipped ones."""
     if weights in shipped():
         raise EvaluationError(
-            f"{weights!r} is shipped and not changed in place: calibrate a file, then `weights add {weights} FILE`"
+            f"{weights!r} is shipped and not changed in place: calibrate a file, then `dev add-weights {weights} FILE`"
         )
     path = Path(weights).expanduser()
     if not path.is_file():

@@ -9,8 +9,7 @@ import numpy as np
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.description import STRUCTURE, Mention
-from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.plurals import pluralize
+from embodied_perceptron.language.lexicon import lexicon, pluralize
 from embodied_perceptron.results import UNNAMED, SceneObject
 from embodied_perceptron_training.datasets.grand import GrandScene, GrandText
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -42,7 +42,7 @@ def label(
     The page shows the map from above and frames with the boxes drawn on. A new file begins with what was published.
     With --from-objects or --list nothing is served.
     """
-    from embodied_perceptron.apps.errors import CommandError
+    from embodied_perceptron.apps.command_line import CommandError
 
     if from_objects is None and not show and replayed is None:
         raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")

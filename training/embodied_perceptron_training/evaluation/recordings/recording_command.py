@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.replay import ReplayProgress
@@ -54,7 +54,7 @@ def recording(
 
     Without --labels it draws what is found, on images and from above, and nothing is scored.
     """
-    from embodied_perceptron.apps.errors import CommandError
+    from embodied_perceptron.apps.command_line import CommandError
 
     if labels is None and objects is not None:
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")

@@ -46,8 +46,8 @@ def model_card(
 
     Args:
         weights: the file.
-        results: folders of ``embodied-perceptron evaluate``, or records of ``embodied-perceptron results``; each must
-            have evaluated these very tensors.
+        results: folders of ``embodied-perceptron evaluate``, or records of ``embodied-perceptron dev
+            results``; each must have evaluated these very tensors.
         training: ``run.json`` of the training, first stage first; or one file that lists ``stages`` with their
             ``task`` and ``commands``, which the card counts and names.
         limits: what a user has to know.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 

@@ -24,7 +24,7 @@ from embodied_perceptron_training.evaluation.runner.parallel import EvaluationEr
 
 LAYOUT = "page.yaml"
 METRICS, RUN = "metrics.json", "run.json"
-README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron results` -->", "<!-- results: end -->"
+README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron dev results` -->", "<!-- results: end -->"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``embodied-perceptron results``: the page of results and the README's table, from records of what was measured."""
+"""``embodied-perceptron dev results``: the page of results and the README's table, from records."""
 
 from __future__ import annotations
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
-from embodied_perceptron.inference.map_predictor import ScenePrediction
-from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
+from embodied_perceptron.language.answer import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels

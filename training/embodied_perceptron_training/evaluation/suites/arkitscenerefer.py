@@ -16,9 +16,10 @@ alone, or ``null`` for none.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import corners
+from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
+from embodied_perceptron.geometry.boxes import corners, transform_boxes
+from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.query import read_meaning
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import Grounding, SceneObject
+from embodied_perceptron.sensors.frame import RgbdFrame
+from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, load
+from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
+from embodied_perceptron_training.evaluation.suites.refer_lift import (
+    Cluster,
+    Detection2d,
+    DetectorNoise,
+    lift,
+    noisy_detections,
+    perfect_detections,
+)
+from embodied_perceptron_training.evaluation.suites.scenes import (
+    UNNAMED,
+    Progress,
+    Scored,
+    SuiteRun,
+    SuiteScene,
+    SuiteSpec,
+    load_suite_scene,
+    perceive_scene,
+    read_json,
+    run_scenes,
+)
+from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 IOU_THRESHOLDS = (0.05, 0.15, 0.25, 0.5)
@@ -150,7 +183,7 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
     Raises ``ValueError`` naming the file, the record and what is wrong: a key that is missing, a box that is none, or
     two different records with one id.
     """
-    entries = _load(path)
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise ValueError(f"{path} must hold a list of records, got {type(entries).__name__}")
     found: dict[str, Reference] = {}
@@ -187,7 +220,7 @@ def references_json(references: Sequence[Reference]) -> str:
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
     """Answers in the order of the references. Raises ``ValueError`` naming file and id of what is wrong or missing."""
-    data = _load(path)
+    data = read_json(path)
     answers = data.get("answers") if isinstance(data, dict) else None
     if not isinstance(answers, dict):
         raise ValueError(f"{path} must hold 'answers', an object by id")
@@ -227,8 +260,192 @@ def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
         raise ValueError(f"{path}: answer {name!r}: {error}") from error
 
 
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+# --------------------------------------------------------------------------------------------------------------------
+# The deployed perceptron, and lifted 2-D detections.
+
+SMALL_M = 0.6  # largest side of a small object
+DETECTOR_NOISE = DetectorNoise()
+DETECTOR = "detector"
+BOUNDS = ("bound_perfect_masks", "bound_noisy_masks")  # what lifting reaches with true masks, and with noisy ones
+BIGGEST = "biggest_cluster"  # the published choice: the cluster of most hits of the named class
+_THINNEST_M = 0.02  # of a lifted box, for the geometry of relations
+
+
+@dataclass(frozen=True, eq=False)
+class ReferResult:
+    """Expressions of one scene, and per system the answers in their order; '' is the deployed perceptron."""
+
+    name: str
+    references: tuple[Reference, ...]
+    answers: dict[str, list[Answer | None]]
+
+
+def small_thing_references(scene: EvaluationScene, max_side_m: float = SMALL_M) -> list[Reference]:
+    """One expression for each small object that the used views show and that a prompt describes uniquely."""
+    shown = {int(scene.ids[row]): row for row in scene.seen_rows()}
+    bounds = axis_aligned(scene.boxes)
+    found: dict[int, Reference] = {}
+    for prompt in scene.prompts:
+        target = prompt.target_ids[0]
+        if len(prompt.target_ids) == 1 and target in shown and target not in found:
+            row = shown[target]
+            if scene.boxes[row, 3:6].max() <= max_side_m:
+                name = f"{scene.name}-{target}"
+                found[target] = Reference(name, scene.name, str(target), prompt.text, scene.labels[row], bounds[row])
+    return [found[k] for k in sorted(found)]
+
+
+def biggest_clusters(texts: Sequence[str], clusters: Sequence[Cluster]) -> list[Answer | None]:
+    """For each expression the biggest cluster of the class that it names; None where that class was not detected."""
+    labels = {c.label for c in clusters}
+    answers: list[Answer | None] = []
+    for text in texts:
+        named = _named_class(text, labels)
+        first = next((c for c in clusters if c.label == named), None)  # clusters are sorted by size
+        answers.append(None if first is None else Answer(first.center_m, first.box))
+    return answers
+
+
+def lifted_answers(texts: Sequence[str], clusters: Sequence[Cluster], viewpoint: F64 | None) -> list[Answer | None]:
+    """For each expression the cluster of the named class that fulfils its relations. ``viewpoint``: (4, 4) pose of the
+    speaker."""
+    objects = []
+    for number, cluster in enumerate(clusters, start=1):
+        box = np.concatenate([cluster.box[:3], np.maximum(cluster.box[3:], _THINNEST_M), np.zeros(3)])
+        objects.append(SceneObject(number, cluster.label, cluster.score, box))
+    answers: list[Answer | None] = []
+    for text in texts:
+        found = ground_objects(text, objects, viewpoint).candidates
+        chosen = clusters[found[0].id - 1] if found else None
+        answers.append(None if chosen is None else Answer(chosen.center_m, chosen.box))
+    return answers
+
+
+def _named_class(text: str, labels: set[str]) -> str | None:
+    """The detector class most similar to the noun of an expression; None where none is similar at all."""
+    target = read_meaning(text, labels).target
+    if target is None:
+        return None
+    words = lexicon()
+    best = max(sorted(labels), key=lambda label: words.similarity(target.noun, label), default=None)
+    return best if best is not None and words.similarity(target.noun, best) > 0 else None
+
+
+def _evaluate(spec: SuiteSpec, name: str) -> ReferResult:
+    if spec.references is not None:
+        references = [r for r in _records(spec.references) if r.scene_id in (name, name.split("/")[-1])]
+    else:
+        plain = EvaluationSpec(spec.data, spec.split, spec.weights, ("grounding",), spec.scenes, spec.views)
+        references = small_thing_references(load(plain, name))
+    if not references:
+        return ReferResult(name, (), {})
+    scene = load_suite_scene(spec, name)
+    texts = [r.description for r in references]
+    perceptron, _ = perceive_scene(spec, scene.scene)
+    found = perceptron.ground_many(texts, scene.scene.frames[-1].T_world_camera)
+    # records are in the frame of the source's files
+    T = np.linalg.inv(scene.scene.T_world_scan) if spec.references is not None else np.eye(4)
+    answers: dict[str, list[Answer | None]] = {"": [_first_box(g, T) for g in found]}
+    frames = [replace(f, T_world_camera=T @ f.T_world_camera) for f in scene.scene.frames]
+    for system, detections in _detections(spec, name, scene).items():
+        clusters = lift(detections, frames, spec.cluster_m)
+        answers[system] = lifted_answers(texts, clusters, frames[-1].T_world_camera)
+        answers[f"{system}/{BIGGEST}"] = biggest_clusters(texts, clusters)
+    return ReferResult(name, tuple(references), answers)
+
+
+def _detections(spec: SuiteSpec, name: str, scene: SuiteScene) -> dict[str, list[Detection2d]]:
+    """2-D detections by system: a detector's, and the upper bounds where the data have instance images."""
+    found = dict[str, list[Detection2d]]()
+    if spec.detector:
+        detector = _detector(spec.detector, spec.layout)
+        found[DETECTOR] = [d for view, f in enumerate(scene.scene.frames) for d in detected(detector, f.frame, view)]
+    if scene.instances is not None:
+        labels = {k: v for k, v in scene.label_of.items() if v not in UNNAMED}
+        perfect = [d for view, ids in enumerate(scene.instances) for d in perfect_detections(ids, view, labels)]
+        rng = np.random.default_rng([spec.seed, *name.encode()])
+        noisy = noisy_detections(perfect, sorted(set(labels.values())), DETECTOR_NOISE, rng)
+        found |= dict(zip(BOUNDS, (perfect, noisy), strict=True))
+    return found
+
+
+@functools.lru_cache(maxsize=2)
+def _records(path: str) -> list[Reference]:
+    return read_references(Path(path))[0]
+
+
+@functools.lru_cache(maxsize=1)
+def _detector(path: str, layout: str) -> Detector:
+    return OnnxDetector(path, layout)
+
+
+def detected(detector: Detector, frame: RgbdFrame, view: int) -> list[Detection2d]:
+    """Detections in a frame, with the class names of the homes. Without masks the box is the mask."""
+    found, _ = detector.detect(frame)
+    canonical = shipped_priors().canonical
+    shape = frame.depth_m.shape
+    detections = []
+    for i, label in enumerate(found.labels):
+        box = found.boxes_px[i] + 0.5  # measured from the image corner, as masks are
+        if found.masks is not None:
+            mask = found.masks[i]
+        else:
+            u0, v0, u1, v1 = np.round(box).astype(int)
+            mask = np.zeros(shape, bool)
+            mask[v0 : max(v1, v0 + 1), u0 : max(u1, u0 + 1)] = True
+        detections.append(Detection2d(view, canonical(label), box, mask, float(found.scores[i])))
+    return detections
+
+
+def _first_box(answer: Grounding, T: F64) -> Answer | None:
+    """The first candidate's axis-aligned box, transformed by ``T``."""
+    if not answer.candidates:
+        return None
+    box = torch.from_numpy(answer.candidates[0].box)[None]
+    return Answer.of_box(axis_aligned(transform_boxes(T, box).numpy())[0])
+
+
+def run_arkitscenerefer(
+    spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None
+) -> SuiteRun[ReferResult]:
+    """``IoU@k`` and ``Dist@l`` of the deployed perceptron; of a lifted 2-D detector under ``detector/``; upper bounds
+    of lifting under ``bound_perfect_masks/`` and ``bound_noisy_masks/``; with the published choice of the cluster under
+    ``.../biggest_cluster/``."""
+    if spec.references is not None:
+        _records(spec.references)  # a damaged file is no fault of a scene
+    return run_scenes(
+        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
+    )
+
+
+def _score(spec: SuiteSpec, results: Sequence[ReferResult]) -> Scored:
+    asked = [r for r in results if r.references]
+    truth = [record for r in asked for record in r.references]
+    if not truth and spec.references is not None:
+        raise EvaluationError(f"no record of {spec.references} is about a scan of {spec.data} ({spec.split})")
+    if not truth:
+        raise EvaluationError(f"no expression is about an object of at most {SMALL_M} m that the views show")
+    systems = [s for s in asked[0].answers if all(s in r.answers for r in asked)]
+    scored = {s: refer_metrics([a for r in asked for a in r.answers[s]], truth) for s in systems}
+    figures = {f"{s}/{k}" if s else k: v for s in systems for k, v in scored[s].items()}
+    return figures, {"expressions": len(truth), "classes": len({r.label for r in truth})}
+
+
+def score_refer_files(references: Path | None, answers: Path | None) -> Scored:
+    """Score answers to published records. Raises :class:`EvaluationError` without records."""
+    if references is None or answers is None:
+        raise EvaluationError("--answers are scored against --references")
+    records, repeated = read_references(references)
+    figures = refer_metrics(read_refer_answers(answers, records), records)
+    return figures, {"data": f"{len(records)} expressions of {references.name}", "repeated_records": repeated}
+
+
+def write_refer(spec: SuiteSpec, run: SuiteRun[ReferResult], out: Path) -> None:
+    """Write ``references.json``, ``answers.json`` and ``answers_<system>.json`` of a run."""
+    asked = [result for result in run.results if result.references]
+    records = [r for result in asked for r in result.references]
+    write_atomically(out / "references.json", references_json(records).encode())
+    for system in (s for s in asked[0].answers if "/" not in s and all(s in r.answers for r in asked)):
+        name = f"answers_{system}.json" if system else "answers.json"
+        given = [a for result in asked for a in result.answers[system]]
+        write_atomically(out / name, refer_answers_json(records, given).encode())

@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.progress import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 from embodied_perceptron_training.processes import Workers
 
 if TYPE_CHECKING:
-    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
+    from embodied_perceptron_training.evaluation.suites.scenes import SuiteRun, SuiteSpec
 
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
     """For a suite's run; ``others``: of its fields. A wrong one ends with its message and status 2."""
-    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+    from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
     data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
     trained = None if training is None else known_everywhere(training, common.workers)
@@ -71,16 +71,16 @@ def pope(
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.suites import closed_loop, files
+        from embodied_perceptron_training.evaluation.suites import pope as suite
 
     spec = suite_spec(common, seed, training)
     _suite(
         "pope",
         common,
         spec,
-        closed_loop.run_pope if answers is None and scene_list is None else None,
-        lambda: files.score_pope_files(spec, scene_list, answers, common.out),
-        files.write_pope,
+        suite.run_pope if answers is None and scene_list is None else None,
+        lambda: suite.score_pope_files(spec, scene_list, answers, common.out),
+        suite.write_pope,
     )
 
 
@@ -104,7 +104,7 @@ def arkitscenerefer(
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, a lifted 2-D detector, bounds of lifts."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.suites import closed_loop, files
+        from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
     records, file = (None if p is None else known_everywhere(p, common.workers) for p in (references, detector))
     lifts = {"detector": file or "", "layout": detector_layout, "cluster_m": cluster_m}
@@ -112,9 +112,9 @@ def arkitscenerefer(
         "arkitscenerefer",
         common,
         suite_spec(common, seed, references=records, **lifts),
-        closed_loop.run_arkitscenerefer if answers is None else None,
-        lambda: files.score_refer_files(references, answers),
-        files.write_refer,
+        suite.run_arkitscenerefer if answers is None else None,
+        lambda: suite.score_refer_files(references, answers),
+        suite.write_refer,
     )
 
 
@@ -127,16 +127,16 @@ def openlex3d(
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.suites import closed_loop, files
+        from embodied_perceptron_training.evaluation.suites import openlex3d as suite
 
     spec = suite_spec(common)
     _suite(
         "openlex3d",
         common,
         spec,
-        closed_loop.run_openlex3d if predictions is None else None,
-        lambda: files.score_openlex3d_files(spec, predictions, common.out),
-        files.write_openlex3d,
+        suite.run_openlex3d if predictions is None else None,
+        lambda: suite.score_openlex3d_files(spec, predictions, common.out),
+        suite.write_openlex3d,
     )
 
 

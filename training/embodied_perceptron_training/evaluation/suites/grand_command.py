@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 
 if TYPE_CHECKING:
     from embodied_perceptron.results import Grounding, SceneObject

@@ -36,6 +36,7 @@ Labels are compared without regard to spaces; other spellings are other labels.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +44,35 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from embodied_perceptron.geometry.boxes import points_in_boxes
+from embodied_perceptron.geometry.suppression import overlaps
+from embodied_perceptron.nn.text_encoder import text_encoder
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import Detections, Perception, SceneObject
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
+from embodied_perceptron_training.evaluation.runner.scene_tasks import cells_at
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
+from embodied_perceptron_training.evaluation.suites.refer_lift import pixels_to_world
+from embodied_perceptron_training.evaluation.suites.scenes import (
+    STRUCTURE,
+    UNNAMED,
+    Progress,
+    Scored,
+    SuiteRun,
+    SuiteScene,
+    SuiteSpec,
+    load_suite_scene,
+    perceive_scene,
+    read_json,
+    run_scenes,
+)
+from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -486,7 +512,7 @@ def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tu
 
     Raises ``ValueError`` naming the file, the object and what is wrong.
     """
-    data = _json(path)
+    data = read_json(path)
     samples = (
         data["dataset"].get("samples") if isinstance(data, dict) and isinstance(data.get("dataset"), dict) else data
     )
@@ -562,16 +588,6 @@ def read_prediction(path: Path) -> PointPrediction:
     return _named(path, build)
 
 
-def write_prediction(path: Path, prediction: PointPrediction) -> None:
-    """A file that :func:`read_prediction` reads; features of points as float32."""
-    np.savez_compressed(
-        path,
-        points=prediction.points_m.astype(np.float32),
-        features=prediction.features[prediction.feature_of].astype(np.float32),
-        instances=prediction.instance_of,
-    )
-
-
 def read_prompts(path: Path) -> Prompts:
     """Texts with features from an npz. Raises ``ValueError`` naming the file and what is wrong."""
     arrays = _npz(path, ("labels", "features"))
@@ -607,8 +623,204 @@ def _integers(values: NDArray[Any]) -> I64:
     return values.astype(np.int64)
 
 
-def _json(path: Path) -> Any:
+# --------------------------------------------------------------------------------------------------------------------
+# The deployed perceptron.
+
+_TRUTH_CELL_M = 0.02  # one true point per cell and object
+_GROW_M = 0.04  # a box takes points this close to it: surfaces are measured with noise
+_SAME_PLACE_IOU = 0.3
+_POSTERIOR_POWER = 3
+
+
+@dataclass(frozen=True, eq=False)
+class OpenLexResult:
+    """One scene: truth, the closed-set export of its map, and the number of labels that were in two tiers."""
+
+    name: str
+    truth: PointTruth
+    export: ClosedSetExport
+    repeated_labels: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedSetExport:
+    """Points of a map with posteriors over class names.
+
+    Attributes:
+        points_m: (N, 3).
+        posterior_of: (N,) row of ``posteriors``.
+        instance_of: (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none.
+        posteriors: (F, K) weights of the classes.
+        classes: K names.
+        objects: I.
+    """
+
+    points_m: F64
+    posterior_of: I64
+    instance_of: I64
+    posteriors: F64
+    classes: tuple[str, ...]
+    objects: int = 0
+
+    def embedded(self, embeddings: Prompts) -> PointPrediction:
+        """The points with the posterior mean of the class embeddings as feature."""
+        features = self.posteriors @ embeddings.take(self.classes).features
+        return PointPrediction(self.points_m, features, self.posterior_of, self.instance_of, features[: self.objects])
+
+
+def point_truth(scene: SuiteScene, labels: Sequence[Any]) -> PointTruth:
+    """Measured points of all instances, one per 2 cm cell and object. In a real scan a point belongs to the smallest
+    box that holds it, of the instances that the view shows."""
+    points, objects = [], []
+    for view, frame in enumerate(scene.scene.frames):
+        measured = frame.frame.depth_m > 0
+        if scene.instances is not None:
+            measured &= scene.instances[view] >= 0
+        v, u = np.nonzero(measured)
+        here = pixels_to_world(u, v, frame)
+        of = _holders(scene.scene, view, here) if scene.instances is None else scene.instances[view][v, u]
+        points.append(here[of >= 0])
+        objects.append(of[of >= 0])
+    all_points, all_objects = np.concatenate(points), np.concatenate(objects)
+    cells = np.column_stack([np.floor(all_points / _TRUTH_CELL_M).astype(np.int64), all_objects])
+    _, first = np.unique(cells, axis=0, return_index=True)
+    return PointTruth(all_points[first], all_objects[first], tuple(labels))
+
+
+def _holders(scene: EvaluationScene, view: int, points_m: F64) -> I64:
+    """(P,) annotation id of the smallest box that holds each of (P, 3) points, -1 = none; of the objects that the view
+    shows, without structure."""
+    rows = [r for r in scene.visible[view] if scene.labels[r] not in STRUCTURE | UNNAMED]
+    rows.sort(key=lambda r: float(scene.boxes[r, 3:6].prod()))
+    if not rows:
+        return np.full(len(points_m), -1, np.int64)
+    inside = points_in_boxes(torch.from_numpy(points_m), torch.from_numpy(scene.boxes[rows])).numpy()
+    held: I64 = np.where(inside.any(axis=1), scene.ids[rows][inside.argmax(axis=1)], -1)
+    return held
+
+
+def closed_set_export(perceptron: Perceptron, perception: Perception) -> ClosedSetExport:
+    """Every voxel of the map with the class posterior of the smallest object that holds it, else with the class of its
+    labelled cell; voxels with neither are left out."""
+    points = perception.voxels.mean_point_m.astype(np.float64)
+    objects = perception.objects
+    semantic = perception.semantic
+    known = () if perceptron.inference is None else perceptron.inference.classes
+    classes = tuple(sorted({*semantic.classes, *known, *(o.label for o in objects)}))
+    row = {name: k for k, name in enumerate(classes)}
+    posteriors = np.zeros((len(objects) + len(semantic.classes), len(classes)))
+    seen = perceptron.prediction
+    posteriors[: len(objects)] = class_posteriors(objects, None if seen is None else seen.detections, row)
+    for k, name in enumerate(semantic.classes):
+        posteriors[len(objects) + k, row[name]] = 1.0
+    instance = np.full(len(points), -1, np.int64)
+    if objects:
+        boxes = np.stack([o.box for o in objects])
+        grown = boxes.copy()
+        grown[:, 3:6] += 2 * _GROW_M
+        inside = points_in_boxes(torch.from_numpy(points), torch.from_numpy(grown)).numpy()
+        order = np.argsort(boxes[:, 3:6].prod(axis=1))
+        first = inside[:, order].argmax(axis=1)
+        instance = np.where(inside.any(axis=1), order[first], -1).astype(np.int64)
+    cell = cells_at(points, semantic)
+    posterior_of = np.where(instance >= 0, instance, np.where(cell > 0, len(objects) + cell - 1, -1))
+    kept = np.flatnonzero(posterior_of >= 0)
+    return ClosedSetExport(points[kept], posterior_of[kept], instance[kept], posteriors, classes, len(objects))
+
+
+def class_posteriors(objects: Sequence[SceneObject], detections: Detections | None, row: Mapping[str, int]) -> F64:
+    """(I, K) weights that sum to one: per class the best score of the network's boxes that overlap the object (IoU of
+    at least 0.3), for its own label at least the object's score, to the third power. Boxes without a name are ignored.
+
+    The scores are of independent yes-or-no decisions, so their plain mean would be a mixture of all classes; the power
+    was chosen on homes outside of the test sets.
+    """
+    weights = np.zeros((len(objects), len(row)))
+    for i, o in enumerate(objects):
+        weights[i, row[o.label]] = max(o.score, 1e-3)
+    if objects and detections is not None and len(detections):
+        named = detections.take(np.flatnonzero([label not in UNNAMED for label in detections.labels]))
+        iou = overlaps(np.stack([o.box for o in objects]), named.boxes)[0]
+        for i, j in np.argwhere(iou >= _SAME_PLACE_IOU).tolist():
+            column = row[named.labels[j]]
+            weights[i, column] = max(weights[i, column], named.scores[j])
+    weights = weights**_POSTERIOR_POWER
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder() -> Any:
+    return text_encoder("minilm")
+
+
+def embed(texts: Sequence[str]) -> Prompts:
+    """Texts with MiniLM's sentence features. Raises ``FileNotFoundError`` naming the package that is not installed."""
+    parts = [_encoder().encode(texts[k : k + 64]).sentence.numpy() for k in range(0, len(texts), 64)]
+    return Prompts(tuple(texts), np.concatenate(parts) if parts else np.zeros((0, _encoder().channels)))
+
+
+def _evaluate(spec: SuiteSpec, name: str) -> OpenLexResult:
+    scene = load_suite_scene(spec, name)
+    path = Path(spec.data) / "openlex3d" / f"{name}.json"
+    own = path.with_suffix(".npz")
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        labels, repeated = read_labels(path, repeated="least")
+        truth = read_truth(own, labels) if own.exists() else point_truth(scene, labels)
+    except ValueError as error:
+        raise CorruptSceneError(str(error)) from error
+    perceptron, perception = perceive_scene(spec, scene.scene)
+    return OpenLexResult(name, truth, closed_set_export(perceptron, perception), repeated)
+
+
+def run_openlex3d(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[OpenLexResult]:
+    """``top{1,5,10}/<tier>``, set ranking and retrieval of the closed-set export, with MiniLM's text features."""
+    return run_scenes(spec.plain, functools.partial(_evaluate, spec), _score, workers, progress)
+
+
+def _score(results: Sequence[OpenLexResult]) -> Scored:
+    labels, queries = scene_prompts(r.truth for r in results)
+    classes = embed(sorted({name for r in results for name in r.export.classes}))
+    exported = [(r.truth, r.export.embedded(classes)) for r in results]
+    figures = openlex3d_metrics(exported, embed(labels), embed(queries))
+    notes = {
+        "export": "closed-set: text embedding of the class posterior",
+        "prompts": len(labels),
+        "queries": len(queries),
+        "labels_in_two_tiers": sum(r.repeated_labels for r in results),
+    }
+    return figures, notes
+
+
+def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None, out: Path) -> Scored:
+    """Score the maps in the folder ``predictions``.
+
+    All texts that need a feature (labels and queries) are written to ``out / "prompts.txt"`` first, one per line.
+    Raises ``ValueError`` naming what is missing or does not fit.
+    """
+    if predictions is None:
+        raise EvaluationError("--predictions names no folder")
+    folder = Path(spec.data) / "openlex3d"
+    names = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json"))
+    names = [n for n in names if (predictions / f"{n}.npz").exists()][: spec.scenes]
+    if not names:
+        raise EvaluationError(f"{predictions} holds no <scene>.npz of a scene in {folder}")
+    truths, repeated = [], 0
+    for name in names:
+        own = folder / f"{name}.npz"
+        labels, twice = read_labels(folder / f"{name}.json")
+        repeated += twice
+        truths.append(read_truth(own, labels) if own.exists() else point_truth(load_suite_scene(spec, name), labels))
+    labels_asked, queries = scene_prompts(truths)
+    needed = {canonical(text): text for text in (*queries, *labels_asked)}
+    write_atomically(out / "prompts.txt", ("\n".join(sorted(needed.values())) + "\n").encode())
+    prompts = read_prompts(predictions / "prompts.npz")
+    maps = [read_prediction(predictions / f"{name}.npz") for name in names]
+    figures = openlex3d_metrics(list(zip(truths, maps, strict=True)), prompts.take(labels_asked), prompts.take(queries))
+    notes: dict[str, Any] = {"data": f"{len(names)} scenes", "predictions": predictions.name}
+    return figures, notes | {"prompts": len(labels_asked), "labels_in_two_tiers": repeated}
+
+
+def write_openlex3d(spec: SuiteSpec, run: SuiteRun[OpenLexResult], out: Path) -> None:
+    """Write ``scenes.json``: the numbers of points and objects of each scene."""
+    counts = {r.name: {"points": len(r.truth.points_m), "objects": len(r.truth.scored())} for r in run.results}
+    write_atomically(out / "scenes.json", (json.dumps(counts, indent=1) + "\n").encode())

@@ -19,15 +19,53 @@ Files, all JSON:
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import iou_of_arrays
+from embodied_perceptron.language.object_states import StateLabels, predict_states
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import Grounding, GroundingStatus, Perception
+from embodied_perceptron_training.datasets.embodiedscan import SOURCES, DatasetError, MissingSplitError
+from embodied_perceptron_training.datasets.grounded_prompts import grounded_texts
+from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
+from embodied_perceptron_training.evaluation.runner.evaluate import scene_names
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
+from embodied_perceptron_training.evaluation.suites.object_states import (
+    labels_of_record,
+    matched_rows,
+    renumbered,
+    state_metrics,
+)
+from embodied_perceptron_training.evaluation.suites.scenes import (
+    STRUCTURE,
+    UNNAMED,
+    Progress,
+    Scored,
+    SuiteRun,
+    SuiteScene,
+    SuiteSpec,
+    is_home,
+    load_suite_scene,
+    perceive_scene,
+    read_json,
+    run_scenes,
+    suite_dataset,
+)
+from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
+from embodied_perceptron_training.homes.generate import load_record, sample_idx
+from embodied_perceptron_training.processes import Workers
 
 PROTOCOLS = ("random", "popular", "adversarial")
 FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
@@ -238,10 +276,367 @@ def answers_json(answers: Mapping[tuple[str, str], bool]) -> str:
 
 
 def _read(path: Path, key: str, kind: type) -> Any:
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+    data = read_json(path)
     if not isinstance(data, dict) or not isinstance(data.get(key), kind):
         raise ValueError(f"{path} must hold {key!r}, {'a list' if kind is list else 'an object'}")
     return data[key]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Questions of 3D-GRAND's kinds.
+
+
+KINDS = ("existence", "counting", "attribute", "relation")
+MIN_IOU = 0.25
+_YES = (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS)
+_EXACTLY = re.compile(r"(?:Is|Are) there exactly (\d+) (.+)\?")
+_IS_IT = re.compile(r"Is the (.+) (\S+)\?")
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroundedQuestion:
+    """One question with its answer.
+
+    Attributes:
+        scene_id, kind, text: as written.
+        answer: True or False, or a number.
+        ids: annotation ids of the things that the answer rests on.
+    """
+
+    scene_id: str
+    kind: str
+    text: str
+    answer: bool | int
+    ids: tuple[int, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it asks for a number."""
+        return not isinstance(self.answer, bool)
+
+
+@dataclass(frozen=True, eq=False)
+class GroundedReply:
+    """What was said: yes or no, or a number, and the (N, 9) boxes that it rests on."""
+
+    said: bool | int
+    boxes: F64
+
+
+def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]:
+    """Those of a home's language file that have a yes, a no or a number for an answer; each text once.
+
+    Raises ``ValueError`` naming file and entry.
+    """
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["qa"]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has no questions: {type(error).__name__}: {error}") from error
+    found: dict[str, GroundedQuestion] = {}
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        found_one = _question(path, scene_id, number, entry)
+        if found_one is not None:
+            found.setdefault(found_one.text, found_one)
+    return list(found.values())
+
+
+def _question(path: Path, scene_id: str, number: int, entry: Any) -> GroundedQuestion | None:
+    keys = ("kind", "question", "answer", "grounding")
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in keys):
+        raise ValueError(f"{path}: question {number} must have {', '.join(keys)}, got {entry!r}")
+    if entry["kind"] not in KINDS:
+        raise ValueError(f"{path}: question {number} is of no known kind: {entry['kind']!r}")
+    words = entry["answer"]
+    if words not in ("yes", "no") and not words.isdecimal():
+        return None  # names a colour or a thing
+    answer = words == "yes" if words in ("yes", "no") else int(words)
+    ids = tuple(int(n) for n in re.findall(r"<obj_(\d+)>", entry["grounding"]))
+    return GroundedQuestion(scene_id, entry["kind"], entry["question"], answer, ids)
+
+
+def asked(question: GroundedQuestion) -> tuple[str, int | None]:
+    """The sentence for the perceptron, and the number that its count must equal for a yes."""
+    exactly = _EXACTLY.fullmatch(question.text)
+    if exactly is not None:
+        return f"How many {exactly[2]} are there?", int(exactly[1])
+    is_it = _IS_IT.fullmatch(question.text) if question.kind == "attribute" else None
+    if is_it is not None:
+        return f"the {is_it[2]} {is_it[1]}", None
+    return question.text, None
+
+
+def answer_grounded(
+    ask: Callable[[Sequence[str]], Sequence[Grounding]], questions: Sequence[GroundedQuestion]
+) -> list[GroundedReply]:
+    """Ask all questions of one scene; ``ask`` answers sentences."""
+    sentences = [asked(question) for question in questions]
+    replies = []
+    for question, (_, number), answer in zip(questions, sentences, ask([text for text, _ in sentences]), strict=True):
+        yes = answer.status in _YES
+        # a plural counts its things; where one was understood, one was found
+        count = answer.count if answer.count is not None else int(yes)
+        said: bool | int = count if question.is_number else yes if number is None else count == number
+        meant = answer.candidates[: max(count, 1)] if question.kind == "counting" else answer.candidates[:1]
+        boxes = np.array([o.box for o in meant if yes], dtype=np.float64).reshape(-1, 9)
+        replies.append(GroundedReply(said, boxes))
+    return replies
+
+
+def grounded_metrics(
+    questions: Sequence[GroundedQuestion],
+    replies: Sequence[GroundedReply],
+    boxes: Sequence[dict[int, F64]],
+) -> dict[str, float]:
+    """``grounded/<kind>/{precision,recall,f1,accuracy,yes}``, ``grounded/counting/exact`` and
+    ``grounded/<kind>/located``, in percent; kinds without a question have no figures.
+
+    ``located`` is the share of the true yes-answers (and numbers above 0) that were given and point at a true thing.
+
+    Args:
+        questions: of all scenes.
+        replies: in the same order.
+        boxes: for each question annotation id -> (9,) box of its scene.
+
+    Raises ``ValueError`` when lengths differ.
+    """
+    if not len(questions) == len(replies) == len(boxes):
+        raise ValueError(f"{len(questions)} questions, {len(replies)} replies, boxes of {len(boxes)}")
+    figures: dict[str, float] = {}
+    for kind in KINDS:
+        rows = [i for i, q in enumerate(questions) if q.kind == kind]
+        closed = [i for i in rows if not questions[i].is_number]
+        if closed:
+            truth = [Question(questions[i].scene_id, questions[i].text, bool(questions[i].answer)) for i in closed]
+            values = pope_metrics(truth, [bool(replies[i].said) for i in closed])
+            figures |= {f"grounded/{kind}/{name}": value for name, value in values.items()}
+        numbers = [i for i in rows if questions[i].is_number]
+        if numbers:
+            right = [replies[i].said == questions[i].answer for i in numbers]
+            figures[f"grounded/{kind}/exact"] = 100.0 * float(np.mean(right))
+        resting = [i for i in rows if questions[i].answer and questions[i].ids]
+        if resting:
+            located = [_is_located(questions[i], replies[i], boxes[i]) for i in resting]
+            figures[f"grounded/{kind}/located"] = 100.0 * float(np.mean(located))
+    return figures
+
+
+def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[int, F64]) -> bool:
+    # a relation's answer is its first thing; the others are what it stands by
+    ids = question.ids[:1] if question.kind == "relation" else question.ids
+    true = np.array([boxes[n] for n in ids if n in boxes]).reshape(-1, 9)
+    if not reply.said or len(true) == 0 or len(reply.boxes) == 0:
+        return False
+    return bool(iou_of_arrays(reply.boxes, true).max() >= MIN_IOU)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The deployed perceptron.
+
+TRAINING_HOMES = Path(__file__).with_name("pope_training_homes.json")
+MIN_PIXELS = 200  # with depth, in one view, of an instance of a category that is asked for
+
+
+@dataclass(frozen=True, eq=False)
+class PopeResult:
+    """One scene.
+
+    Attributes:
+        presence: its categories.
+        answers: by category.
+        questions, replies: of 3D-GRAND's kinds.
+        boxes: (9,) of each object by its annotation id.
+        states: the true ones, and those of the published objects.
+        dense: grounding of the phrases of descriptions.
+    """
+
+    presence: ScenePresence
+    answers: dict[str, bool]
+    questions: tuple[GroundedQuestion, ...] = ()
+    replies: tuple[GroundedReply, ...] = ()
+    boxes: dict[int, F64] = field(default_factory=dict)
+    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
+    dense: DenseScore = field(default_factory=DenseScore)
+
+
+def presence_of(scene: SuiteScene) -> ScenePresence:
+    """Categories of a scene. Present: with an instance of at least 200 pixels with depth in one view, or in a real scan
+    with an instance that a view shows. Unasked: all others in the scene, and walls, floor and ceiling."""
+    names = set(scene.scene.labels) - UNNAMED
+    if scene.instances is None:
+        visible = {scene.scene.labels[row] for row in scene.scene.seen_rows()}
+    else:
+        visible = set[str]()
+        labels = scene.label_of
+        for frame, instances in zip(scene.scene.frames, scene.instances, strict=True):
+            pixels = np.bincount(instances[(frame.frame.depth_m > 0) & (instances >= 0)], minlength=1)
+            visible.update(labels[k] for k in np.flatnonzero(pixels >= MIN_PIXELS).tolist() if k in labels)
+    present = tuple(sorted((visible & names) - STRUCTURE))
+    return ScenePresence(scene.scene.name, present, tuple(sorted(names.union(STRUCTURE).difference(present))))
+
+
+def training_homes(seeds: Sequence[int]) -> list[ScenePresence]:
+    """Categories of the homes that the generator builds from seeds; :data:`TRAINING_HOMES` is that of
+    ``range(100000, 100320)``."""
+    found = []
+    for seed in seeds:
+        labels = {o.label for o in build_home(seed, HomeSpec(0)).objects} - UNNAMED
+        found.append(ScenePresence(sample_idx(seed), tuple(sorted(labels))))
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def training_statistics(training: str | None, data: str | None = None) -> CategoryStatistics:
+    """Statistics of the scene list ``training``; of the training split of ``data`` where that is None; of the shipped
+    weights' training homes where both are. Raises ``ValueError``."""
+    if training is not None or data is None:
+        return CategoryStatistics.of(read_scene_list(Path(training or TRAINING_HOMES)))
+    try:
+        scans = list(suite_dataset(data, "train"))
+    except MissingSplitError as error:
+        raise EvaluationError(f"negatives are drawn from training scenes: give --training-scenes; {error}") from error
+    labels = {scan.sample_idx: sorted(set(scan.labels) - UNNAMED) for scan in scans}
+    return CategoryStatistics.of([ScenePresence(name, tuple(found)) for name, found in labels.items()])
+
+
+def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str, list[Question]]:
+    """Questions by protocol."""
+    real = any(scene.scene_id.split("/")[0] in SOURCES and not is_home(scene.scene_id) for scene in scenes)
+    statistics = training_statistics(spec.training, spec.data if real else None)
+    return {protocol: make_questions(scenes, statistics, protocol, spec.seed) for protocol in PROTOCOLS}
+
+
+def existence(perceptron: Perceptron, scene_id: str, categories: Sequence[str]) -> dict[str, bool]:
+    """Answers of the deployed perceptron to "is there a X?"; one or more candidates count as yes."""
+    asked = perceptron.ground_many([Question(scene_id, name, True).text for name in categories])
+    return {name: answer.status in _YES for name, answer in zip(categories, asked, strict=True)}
+
+
+def _evaluate(spec: SuiteSpec, name: str) -> PopeResult:
+    scene = load_suite_scene(spec, name)
+    presence = presence_of(scene)
+    asked = sorted({q.category for listed in pope_questions(spec, [presence]).values() for q in listed})
+    perceptron, perception = perceive_scene(spec, scene.scene)
+    language = Path(spec.data) / "language" / f"{name}.json"
+    try:
+        kinds = read_grounded_questions(language, presence.scene_id) if language.exists() else []
+    except ValueError as error:
+        raise CorruptSceneError(str(error)) from error
+    replies = answer_grounded(perceptron.ground_many, kinds)
+    boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
+    states = _states(spec, name, scene.scene, perception) if is_home(name) else (StateLabels(), StateLabels())
+    answers = existence(perceptron, presence.scene_id, asked)
+    dense = _dense(perceptron, language, boxes) if language.exists() else DenseScore()
+    return PopeResult(presence, answers, tuple(kinds), tuple(replies), boxes, states, dense)
+
+
+def _states(
+    spec: SuiteSpec, name: str, scene: EvaluationScene, perception: Perception
+) -> tuple[StateLabels, StateLabels]:
+    """True states in the used views, and those of the published objects, by annotation id."""
+    frames = load_record(spec.data, name)["frames"]
+    names = {int(k): label for k, label in zip(scene.ids, scene.labels, strict=True)}
+    try:
+        truth = labels_of_record(frames, names, choose_views(len(frames), spec.views))
+    except ValueError as error:
+        raise CorruptSceneError(f"{name}: {error}") from error
+    objects = perception.objects
+    boxes = np.array([o.box for o in objects]).reshape(-1, 9)
+    predicted = predict_states(boxes, [o.label for o in objects], perception.voxels.mean_point_m)
+    rows = matched_rows(objects, scene.boxes, scene.labels)
+    return truth, renumbered(predicted, {row: int(scene.ids[k]) for row, k in rows.items()})
+
+
+def _dense(perceptron: Perceptron, language: Path, boxes: Mapping[int, F64]) -> DenseScore:
+    """Score the descriptions of a home; a published object matches a tagged one at IoU 0.25."""
+    mine = {o.id: o.box for o in perceptron.objects}
+
+    def same(predicted: int, true: int) -> bool:
+        if predicted not in mine or true not in boxes:
+            return False
+        pair = (np.asarray(box, np.float64)[None] for box in (mine[predicted], boxes[true]))
+        return bool(iou_of_arrays(*pair) >= MIN_IOU)
+
+    try:
+        return score_dense(grounded_texts(language), perceptron.ground_many, same)
+    except DatasetError as error:
+        raise CorruptSceneError(str(error)) from error
+
+
+def run_pope(spec: SuiteSpec, workers: Workers = 1, progress: Progress | None = None) -> SuiteRun[PopeResult]:
+    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the deployed perceptron. For homes also
+    ``dense/...`` (:mod:`~embodied_perceptron_training.evaluation.metrics.dense_grounding`), ``grounded/<kind>/...``
+    (:func:`grounded_metrics`) and ``states/<name>/...`` (:mod:`.object_states`)."""
+    if spec.training is not None:
+        training_statistics(spec.training)  # a damaged file is no fault of a scene
+    return run_scenes(
+        spec.plain, functools.partial(_evaluate, spec), functools.partial(_score, spec), workers, progress
+    )
+
+
+def _score(spec: SuiteSpec, results: Sequence[PopeResult]) -> Scored:
+    answers = {(r.presence.scene_id, name): yes for r in results for name, yes in r.answers.items()}
+    figures = score_pope(pope_questions(spec, [r.presence for r in results]), answers)
+    figures |= grounded_metrics(
+        [q for r in results for q in r.questions],
+        [a for r in results for a in r.replies],
+        [r.boxes for r in results for _ in r.questions],
+    )
+    dense = sum((r.dense for r in results), DenseScore())
+    figures |= {f"dense/{name}": value for name, value in dense.as_dict().items()}
+    homes = [r.states for r in results if is_home(r.presence.scene_id)]
+    if homes:
+        figures |= state_metrics(*map(list, zip(*homes, strict=True)))
+    notes = {
+        "questions": 2 * sum(len(r.presence.present) for r in results),
+        "grounded_questions": sum(len(r.questions) for r in results),
+    }
+    return figures, notes
+
+
+def score_pope(
+    questions: Mapping[str, Sequence[Question]], answers: Mapping[tuple[str, str], bool]
+) -> dict[str, float]:
+    """Figures of all protocols."""
+    return {
+        f"{protocol}/{name}": value
+        for protocol, listed in questions.items()
+        for name, value in pope_metrics(listed, answer_questions(listed, answers)).items()
+    }
+
+
+def score_pope_files(spec: SuiteSpec, scene_list: Path | None, answers: Path | None, out: Path) -> Scored:
+    """Score ``answers`` about the scenes of a list, or without one about the homes of ``spec``. The questions are
+    written to ``out`` first. Raises :class:`EvaluationError` after that where ``answers`` is None."""
+    if scene_list is not None:
+        scenes = read_scene_list(scene_list)
+    else:
+        scenes = [presence_of(load_suite_scene(spec, name)) for name in scene_names(spec.plain)]
+    questions = pope_questions(spec, scenes)
+    write_atomically(out / "questions.json", questions_json(questions).encode())
+    if answers is None:
+        raise EvaluationError(f"the questions are in {out / 'questions.json'}; give --answers to score them")
+    figures = score_pope(questions, read_answers(answers))
+    return figures, {"data": f"{len(scenes)} scenes", "answers": answers.name}
+
+
+def questions_json(questions: Mapping[str, Sequence[Question]]) -> str:
+    """Questions by protocol, with the right answers."""
+    entries = {
+        protocol: [
+            {"scene": q.scene_id, "category": q.category, "question": q.text, "right": "yes" if q.exists else "no"}
+            for q in listed
+        ]
+        for protocol, listed in questions.items()
+    }
+    return json.dumps(entries, indent=1) + "\n"
+
+
+def write_pope(spec: SuiteSpec, run: SuiteRun[PopeResult], out: Path) -> None:
+    """Write ``scenes.json``, ``questions.json`` and ``answers.json`` of a run, in the forms of the module docstring."""
+    scenes = [r.presence for r in run.results]
+    answers = {(r.presence.scene_id, name): yes for r in run.results for name, yes in r.answers.items()}
+    write_atomically(out / "scenes.json", scene_list_json(scenes).encode())
+    write_atomically(out / "questions.json", questions_json(pope_questions(spec, scenes)).encode())
+    write_atomically(out / "answers.json", answers_json(answers).encode())

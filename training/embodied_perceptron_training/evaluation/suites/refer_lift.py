@@ -198,7 +198,7 @@ def center_hit(detection: Detection2d, frame: PosedFrame) -> F64 | None:
             return None
         best = int(np.argmin((rows - v) ** 2 + (columns - u) ** 2))
         v, u = int(rows[best]), int(columns[best])
-    hit: F64 = _to_world(np.array([u]), np.array([v]), frame)[0]
+    hit: F64 = pixels_to_world(np.array([u]), np.array([v]), frame)[0]
     return hit
 
 
@@ -208,10 +208,11 @@ def mask_points(detection: Detection2d, frame: PosedFrame) -> F64:
     coarse = np.zeros_like(measured)
     coarse[::PIXEL_STEP, ::PIXEL_STEP] = measured[::PIXEL_STEP, ::PIXEL_STEP]
     v, u = np.nonzero(coarse if coarse.any() else measured)
-    return _to_world(u, v, frame)
+    return pixels_to_world(u, v, frame)
 
 
-def _to_world(u: NDArray[np.integer], v: NDArray[np.integer], frame: PosedFrame) -> F64:
+def pixels_to_world(u: NDArray[np.integer], v: NDArray[np.integer], frame: PosedFrame) -> F64:
+    """(P,) columns and rows of measured pixels -> (P, 3) world points."""
     k = frame.frame.intrinsics
     z = frame.frame.depth_m[v, u].astype(np.float64)
     points = np.stack([(u - k.cx) * z / k.fx, (v - k.cy) * z / k.fy, z], axis=-1)

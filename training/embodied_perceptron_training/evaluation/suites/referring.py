@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.command_line import CommandError
 
 THRESHOLDS = (0.25, 0.5)
 # Acc@.25, Acc@.5 on all 141 validation scans of ScanRefer, as published; zero-shot methods over detected boxes

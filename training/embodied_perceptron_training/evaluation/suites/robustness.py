@@ -14,10 +14,10 @@ detector (boxes in the picture, IoU 0.5; where it makes masks, these too: segmen
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -36,10 +36,10 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
 from embodied_perceptron_training.evaluation.metrics.detection import average_precision
-from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
-from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
+from embodied_perceptron_training.evaluation.suites.scenes import Progress, Scored, SuiteRun, SuiteSpec, run_scenes
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.factor_sweeps import FACTORS, Factor, FactorFrame, factor_sweep, factor_targets
@@ -362,17 +362,12 @@ def home_of(data: str, name: str) -> Home:
         raise CorruptSceneError(f"{name} is no synthetic home that can be built again: {error!r}") from error
 
 
-@dataclass(frozen=True)
-class _RobustnessWork:
-    spec: RobustnessSpec
-
-    def __call__(self, name: str) -> FactorResult:
-        spec = self.spec
-        systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.suite.weights))}
-        if spec.detector:
-            limits = limits_from_options(LiftOptions(min_score=0.01))
-            systems[DETECTOR] = DetectorSystem(OnnxDetector(spec.detector, spec.layout, (), limits))
-        return evaluate_home(home_of(spec.suite.data, name), systems, spec.levels, spec.suite.views)
+def _evaluate(spec: RobustnessSpec, name: str) -> FactorResult:
+    systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.suite.weights))}
+    if spec.detector:
+        limits = limits_from_options(LiftOptions(min_score=0.01))
+        systems[DETECTOR] = DetectorSystem(OnnxDetector(spec.detector, spec.layout, (), limits))
+    return evaluate_home(home_of(spec.suite.data, name), systems, spec.levels, spec.suite.views)
 
 
 def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
@@ -394,22 +389,22 @@ def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
 
 
 def run_robustness(
-    spec: RobustnessSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+    spec: RobustnessSpec, workers: Workers = 1, progress: Progress | None = None
 ) -> SuiteRun[FactorResult]:
-    """Raises :class:`EvaluationError` where no home has a target of any factor."""
-    start = time.perf_counter()
-    outcome = map_scenes(_RobustnessWork(spec), scene_names(spec.suite.plain), workers, progress)
-    if not outcome.results:
-        raise EvaluationError("no scene to score")
-    figures = robustness_figures(outcome.results)
+    """:func:`robustness_figures` of all homes. Raises :class:`EvaluationError` where no home has a target."""
+    return run_scenes(spec.suite.plain, partial(_evaluate, spec), partial(_score, spec), workers, progress)
+
+
+def _score(spec: RobustnessSpec, results: Sequence[FactorResult]) -> Scored:
+    figures = robustness_figures(results)
     if not figures:
-        raise EvaluationError("no home has anything to show on any factor")
-    views = sum((r.views for r in outcome.results), Counter[str]())
+        raise EvaluationError("no home has a target for any factor")
+    views = sum((r.views for r in results), Counter[str]())
     notes: dict[str, object] = {f"views of {factor}": count for factor, count in sorted(views.items())}
     notes["levels"] = spec.levels
-    for (name, factor), count in sorted(sum((r.unasked for r in outcome.results), Counter[tuple[str, str]]()).items()):
+    for (name, factor), count in sorted(sum((r.unasked for r in results), Counter[tuple[str, str]]()).items()):
         notes[f"no name for {f'{name}/' if name else ''}{factor}"] = count
-    return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
+    return figures, notes
 
 
 # --------------------------------------------------------------------------------------------------------------------

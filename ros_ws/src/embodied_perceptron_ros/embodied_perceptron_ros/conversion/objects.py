@@ -24,6 +24,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class, label_of, shortened
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
@@ -201,11 +202,11 @@ def _with_deletions(
 
 def grounding_to_message(
     grounding: Grounding,
-    query_id: str,
-    standing: bool,
+    query: Query,
     stamp_ns: int,
     frame_id: str,
     T_out_world: NDArray[np.float64] | None = None,
+    *,
     approach: NDArray[np.float64] | None = None,
     distance_m: float = math.nan,
 ) -> GroundingResult:
@@ -219,10 +220,10 @@ def grounding_to_message(
         pose.pose = matrix_to_pose(approach if T_out_world is None else T_out_world @ approach)
     return GroundingResult(
         header=header,
-        id=query_id,
+        id=query.id,
         text=grounding.text,
         status=int(grounding.status),
-        standing=standing,
+        standing=query.standing,
         candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates],
         reason=grounding.reason,
         tagged_text=grounding.tagged_text,

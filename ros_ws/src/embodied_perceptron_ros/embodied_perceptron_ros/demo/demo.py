@@ -26,9 +26,8 @@ from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import write_rrd
-from embodied_perceptron.visualization.room_view import render_3d
 from embodied_perceptron.weights import available
-from embodied_perceptron_ros.demo.mission import MissionQuestion, verdict
+from embodied_perceptron_ros.demo.mission import verdict
 from embodied_perceptron_ros.demo.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -39,7 +38,7 @@ from embodied_perceptron_ros.demo.simulated import (
     render,
     simulated_recording,
 )
-from embodied_perceptron_ros.node.monitor import NodeStatus
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus
 from embodied_perceptron_ros.players.replaying import (
     ReplayOutcome,
     ReplayPlan,
@@ -145,7 +144,7 @@ def summary_table(results: Mapping[str, Any], out: Path) -> Table:
         ("AP25 of the objects", ap25),
         ("mIoU of the cells", percent("mIoU")),
         ("files in", escape(str(out))),
-        ("", "top_view.png camera_view.png room_3d.png demo.rrd results.json ..."),
+        ("", "top_view.png camera_view.png demo.rrd results.json ..."),
     )
     for name, value in rows:
         table.add_row(name, value)
@@ -272,7 +271,6 @@ def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
     perception = final_perception(outcome)
     objects = perception.objects
     write_result_files(out, outcome, perception, positions)
-    write_png(out / "room_3d.png", render_3d(perception, trajectory_m=positions))
     best = richest_view(shown, objects)
     if best is not None:
         write_png(out / "camera_view.png", camera_view(best, objects))

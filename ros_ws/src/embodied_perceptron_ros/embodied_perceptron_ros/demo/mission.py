@@ -5,71 +5,23 @@ No ROS here: what to send, what came back, what is right. :mod:`replaying` sends
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron_ros.node.monitor import MissionQuestion, TimedAnswer
 
 RIGHT_IOU = 0.25  # an answer's box overlaps the true one by more, as for the benchmark's accuracy
-
-
-@dataclass(frozen=True)
-class MissionQuestion:
-    """What to ask, and what is right where that is known.
-
-    Attributes:
-        id: of the query.
-        text: the sentence.
-        kind: what it tries (plain, relational, absent, where, ...); empty = nothing in particular.
-        standing: asked before the robot starts, answered anew when the answer changes; others are asked at the end.
-        stamp_ns: from where the robot was then; 0 = where it is when asked.
-        expected: status of the last answer; empty = nobody knows.
-        box: (9,) of the object that is meant, for FOUND.
-    """
-
-    id: str
-    text: str
-    kind: str = ""
-    standing: bool = False
-    stamp_ns: int = 0
-    expected: str = ""
-    box: tuple[float, ...] = ()
-
-    def message(self) -> str:
-        """The JSON form of the query."""
-        fields: dict[str, Any] = {"id": self.id, "text": self.text}
-        if self.standing:
-            fields["standing"] = True
-        if self.stamp_ns:
-            fields["stamp"] = self.stamp_ns * 1e-9
-        return json.dumps(fields)
 
 
 def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[MissionQuestion, ...]:
     """Questions as the simulation tells them (JSON)."""
     names = ("id", "text", "kind", "standing", "stamp_ns", "expected")
     return tuple(MissionQuestion(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
-
-
-@dataclass(frozen=True, eq=False)
-class TimedAnswer:
-    """One answer.
-
-    Attributes:
-        grounding: the answer itself.
-        ms: from asking to hearing it; of later answers to a standing question, since the one before.
-        stamp_ns: of the map that was asked.
-    """
-
-    grounding: Grounding
-    ms: float
-    stamp_ns: int = 0
 
 
 def is_right(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> bool | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embodied_perceptron_ros.demo.mission import MissionQuestion
+    from embodied_perceptron_ros.node.monitor import MissionQuestion
 
 RENDERER = "embodied_perceptron_training"
 # Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
@@ -105,8 +105,8 @@ def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
 def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
     """Of the process that is alone with the recording."""
     partial = recording.with_name(f"{recording.name}.part")
-    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "render-recording", "--out", str(partial)]
-    command += ["--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "generate", "--drive", "--out"]
+    command += [str(partial), "--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
         code = subprocess.run([*command, *options], check=False).returncode
@@ -157,7 +157,7 @@ def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
     """
     if not has_truth(recording):
         return None
-    return float(_told("measuring the map", "map-error", str(recording), str(map_file))["mean_m"])
+    return float(_told("measuring the map", "dev map-error", str(recording), str(map_file))["mean_m"])
 
 
 def has_truth(recording: Path) -> bool:
@@ -172,7 +172,7 @@ def mission_questions(recording: Path) -> tuple[MissionQuestion, ...]:
     """
     from embodied_perceptron_ros.demo.mission import read_questions
 
-    return read_questions(_told("asking about the home", "mission-questions", str(recording)))
+    return read_questions(_told("asking about the home", "dev mission-questions", str(recording)))
 
 
 def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, float]:
@@ -181,12 +181,12 @@ def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, 
     Raises :class:`SimulationError` when they cannot be compared.
     """
     arguments = ("--objects", str(objects), "--occupancy", str(occupancy))
-    return {k: float(v) for k, v in _told("scoring the map", "mission-score", str(recording), *arguments).items()}
+    return {k: float(v) for k, v in _told("scoring the map", "dev mission-score", str(recording), *arguments).items()}
 
 
 def _told(what: str, command: str, *arguments: str) -> Any:
     """The JSON in the last line that a command of the library's program prints."""
-    line = [sys.executable, "-m", "embodied_perceptron.apps.cli", command, *arguments]
+    line = [sys.executable, "-m", "embodied_perceptron.apps.cli", *command.split(), *arguments]
     finished = subprocess.run(line, check=False, capture_output=True, text=True)
     if finished.returncode:
         raise SimulationError(f"{what} failed: {finished.stderr.strip() or finished.stdout.strip()}")

@@ -1,4 +1,4 @@
-"""``python -m embodied_perceptron_ros.node``: the node as a program that may be interrupted at any time."""
+"""``python -m embodied_perceptron_ros.node``: run the node; a signal may end it at any time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Exit code 0 for a signal that comes while the imports are still at work: nothing has begun yet."""
+    """Run the node; exit with code 0 on a signal during the imports."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
     from embodied_perceptron_ros.node.perception_node import leave

@@ -1,93 +1,74 @@
-"""2-D detections of other programs: topics of vision_msgs/Detection2DArray -> the lift, off the sensor path.
+"""2-D detections from other programs: topics of vision_msgs/Detection2DArray -> the lift into the map.
 
-Callbacks only hand serialized messages over; one thread reads them, finds their camera, moves their boxes into the
-undistorted picture, and gives what can be used to the perceptron. Everything else is a counted drop with a reason.
+Callbacks only queue serialized messages. One thread reads them, finds their camera, undistorts their boxes and passes
+them to the perceptron. Everything else is a counted drop with a reason.
 """
 
 from __future__ import annotations
 
 import threading
 import traceback
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
 from functools import partial
 from typing import Any
 
-from rclpy.node import Node
-from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
-from embodied_perceptron.detection2d.detections2d import Limits2d, accept_detections
+from embodied_perceptron.detection2d.coco import COCO_CLASSES
+from embodied_perceptron.detection2d.detections2d import accept_detections
+from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
-from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.health import ERROR, WARN, Health
-from embodied_perceptron_ros.node.parameters import CameraParameters
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.health import ERROR, WARN, ThrottledLog
+from embodied_perceptron_ros.node.qos import best_effort_qos, qos_overrides
 
 NO_CALIBRATION = "camera_not_calibrated"
 FLOOD = "too_many_in_message"
 UNREADABLE = "unreadable"
 OVERLOAD = "overload"
-MAX_IN_MESSAGE = 1000  # more are no detections, and reading them would hold everything else up
+MAX_IN_MESSAGE = 1000  # reading more would delay everything else
 _MAX_WAITING = 64
-_HOLD_S = 5.0  # how long diagnostics repeat a drop
+_HOLD_S = 5.0  # how long diagnostics report a drop
 
 
 class DetectionInputs:
-    """See the module's docstring; from activation to deactivation.
+    """Subscriptions to detections, from activation to deactivation.
+
+    Cameras with a ``detections_topic`` are subscribed. If cameras share a topic, a message belongs to the camera whose
+    images have the same ``frame_id``.
 
     Args:
-        cameras: those with a ``detections_topic`` are heard. Cameras may share a topic: its messages then belong to
-            the camera whose images have their ``frame_id``.
-        limits: what of a message is used.
-        class_names: names of classes that are numbered.
-        camera_frame: optical frame of a camera, "" before its first image.
-        camera_model: calibration of a camera, None before it is known.
+        node: the ``PerceptionNode``.
+        configured: its ``ConfiguredMap``.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        cameras: Sequence[CameraParameters],
-        perceptron: Perceptron,
-        health: Health,
-        *,
-        limits: Limits2d,
-        class_names: Sequence[str],
-        camera_frame: Callable[[str], str],
-        camera_model: Callable[[str], CameraModel | None],
-    ) -> None:
+    def __init__(self, node: Any, configured: Any) -> None:
+        options = node.parameters.config.lift
         self._node = node
-        self._perceptron = perceptron
-        self._health = health
-        self._limits = limits
-        self._class_names = tuple(class_names)
-        self._camera_frame = camera_frame
-        self._camera_model = camera_model
+        self._perceptron = configured.perceptron
+        self._inbox = configured.inbox
+        self._health = node.health
+        self._limits = limits_from_options(options)
+        self._class_names = tuple(options.classes or COCO_CLASSES)
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
         self._log = ThrottledLog(node.get_logger())
-        self._of_topic: OrderedDict[str, list[str]] = OrderedDict()
-        for camera in cameras:
+        self._of_topic: dict[str, list[str]] = {}
+        for camera in node.parameters.cameras:
             if camera.detections_topic:
                 self._of_topic.setdefault(camera.detections_topic, []).append(camera.name)
-        # best effort matches every publisher, as for images
-        qos = QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
         self._subscriptions = [
             node.create_subscription(
                 Detection2DArray,
                 topic,
                 partial(self._receive, topic),
-                qos,
-                qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+                best_effort_qos(),
+                qos_overriding_options=qos_overrides(),
                 raw=True,
             )
             for topic in self._of_topic
@@ -96,7 +77,7 @@ class DetectionInputs:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; what waits is forgotten."""
+        """Destroy the subscriptions and discard waiting messages."""
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
         self._subscriptions = []
@@ -125,14 +106,14 @@ class DetectionInputs:
                 with self._lock:
                     topic, data = self._waiting.popleft()
                 try:
-                    self._take(topic, data)
-                except Exception:  # reported; the next message gives another chance
+                    self._process(topic, data)
+                except Exception:  # continue with the next message
                     self._health.count("internal_errors")
                     trace = traceback.format_exc()
                     self._health.problem("lift", ERROR, f"internal error: {trace.splitlines()[-1]}", hold_s=30.0)
                     self._log.error("internal error", trace)
 
-    def _take(self, topic: str, data: bytes) -> None:
+    def _process(self, topic: str, data: bytes) -> None:
         count = _count(data)
         if count > MAX_IN_MESSAGE:
             self._drop(FLOOD, count, f"{count} detections in one message of {topic}, at most {MAX_IN_MESSAGE} are read")
@@ -144,11 +125,12 @@ class DetectionInputs:
             return
         camera = self._camera_of(topic, message.header.frame_id)
         if camera is None:
-            frames = ", ".join(f"{name}: {self._camera_frame(name) or 'unknown'}" for name in self._of_topic[topic])
+            names = self._of_topic[topic]
+            frames = ", ".join(f"{name}: {self._inbox.camera_frame(name) or 'unknown'}" for name in names)
             detail = f"detections of {topic} have frame {message.header.frame_id!r}, the cameras' are {frames}"
             self._drop(UNKNOWN_CAMERA, count, detail)
             return
-        model = self._camera_model(camera)
+        model = self._inbox.camera_model(camera)
         if model is None:
             self._drop(NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
             return
@@ -160,12 +142,12 @@ class DetectionInputs:
         self._perceptron.add_detections(found, drops)
 
     def _camera_of(self, topic: str, frame_id: str) -> str | None:
-        """The camera of a message; a topic of one camera may say nothing of its frame."""
+        """The camera of a message; on a topic of one camera, ``frame_id`` may be empty."""
         cameras = self._of_topic[topic]
         frame = frame_id.lstrip("/")
         if len(cameras) == 1 and not frame:
             return cameras[0]
-        return next((c for c in cameras if self._camera_frame(c).lstrip("/") == frame and frame), None)
+        return next((c for c in cameras if self._inbox.camera_frame(c).lstrip("/") == frame and frame), None)
 
     def _drop(self, reason: str, count: int, detail: str) -> None:
         if self._perceptron.lift is not None:
@@ -182,7 +164,7 @@ def _count(data: bytes) -> int:
 
 
 def lift_diagnostics(statistics: Any, busy_s: float) -> dict[str, Any]:
-    """:class:`~embodied_perceptron.detection2d.pipeline.LiftStatistics` as values of diagnostics."""
+    """:class:`~embodied_perceptron.detection2d.pipeline.LiftStatistics` -> values of diagnostics."""
     pictures = max(statistics.pictures, 1)
     values = {
         "state": statistics.state,

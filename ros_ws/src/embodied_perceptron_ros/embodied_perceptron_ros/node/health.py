@@ -1,9 +1,9 @@
-"""Counts, rates and latencies of the running node, and the /diagnostics message made of them.
+"""What the node reports about itself: counts, rates, latencies, /diagnostics, log lines, and the bond heartbeat.
 
-A contract with ``doctor`` and the demo: status ``<node>: frames`` has the keys ``frames_received``, ``frames_fused``,
+``doctor`` and the demo rely on these keys: status ``<node>: frames`` has ``frames_received``, ``frames_fused``,
 ``frames_pending``, ``frames_dropped`` and ``frames_dropped.<reason>``; ``<node>: latency`` has ``<stage>_ms.p50``,
 ``.p99``, ``.max``, ``.count`` for the stages ``fused`` (image sent to image in the map), ``boxes`` (image sent to boxes
-published), ``query``, and for each stage of fusion and perception.
+published), ``query``, and each stage of fusion and perception.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,15 +20,18 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.clock import Clock, ClockType
 from rclpy.time import Time
 from std_msgs.msg import Header
 
-_WINDOW = 4096  # samples that a percentile speaks about: two minutes at 30 Hz
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+_WINDOW = 4096  # samples of a percentile: two minutes at 30 Hz
+_MAX_LOG_KEYS = 1000
+BOND_TIMEOUT_S = 4.0  # nav2_lifecycle_manager's default
 
 
 class Series:
-    """The newest samples of one quantity, and how many there were."""
+    """The newest samples of one quantity, and the number of all samples."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=_WINDOW)
@@ -39,7 +43,7 @@ class Series:
         self.count += 1
 
     def summary(self) -> dict[str, float]:
-        """p50, p99, max of the window; count of all. Empty without samples."""
+        """p50, p99 and max of the newest samples, count of all. Empty without samples."""
         if not self._samples:
             return {}
         values = np.array(self._samples)
@@ -48,7 +52,7 @@ class Series:
 
 
 class Rate:
-    """Events per second since the last question."""
+    """Events per second between two calls of :meth:`take`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -56,7 +60,7 @@ class Rate:
         self._since = clock()
 
     def tick(self) -> None:
-        """One event happened."""
+        """Count one event."""
         self._count += 1
 
     def take(self) -> float:
@@ -69,7 +73,7 @@ class Rate:
 
 @dataclass
 class FrameCounts:
-    """What became of the frames: ``received == fused + sum(dropped) + pending``."""
+    """Frames by outcome: ``received == fused + sum(dropped) + pending``."""
 
     received: int = 0
     fused: int = 0
@@ -77,7 +81,7 @@ class FrameCounts:
 
     @property
     def pending(self) -> int:
-        """On their way."""
+        """Frames that still wait."""
         return self.received - self.fused - sum(self.dropped.values())
 
 
@@ -89,7 +93,7 @@ class _Problem:
 
 
 class Health:
-    """Thread-safe statistics of one node; the threads report, a timer publishes :meth:`diagnostics`."""
+    """Thread-safe statistics of one node. Threads report; a timer publishes :meth:`diagnostics`."""
 
     def __init__(self, node_name: str) -> None:
         self._node_name = node_name
@@ -104,59 +108,58 @@ class Health:
     # ---- reporting
 
     def latency(self, stage: str, milliseconds: float) -> None:
-        """One duration of ``stage``."""
+        """Add one duration of ``stage``."""
         with self._lock:
             self._latency.setdefault(stage, Series()).add(milliseconds)
 
     def stages(self, prefix: str, stage_ms: Mapping[str, float]) -> None:
-        """Durations of several stages."""
-        with self._lock:
-            for stage, milliseconds in stage_ms.items():
-                self._latency.setdefault(f"{prefix}.{stage}", Series()).add(milliseconds)
+        """Add the durations of several stages, named ``<prefix>.<stage>``."""
+        for stage, milliseconds in stage_ms.items():
+            self.latency(f"{prefix}.{stage}", milliseconds)
 
     def tick(self, what: str) -> None:
-        """One event of a rate."""
+        """Count one event of the rate ``what``."""
         with self._lock:
             self._rates.setdefault(what, Rate()).tick()
 
     def count(self, what: str, amount: int = 1) -> None:
-        """Count something."""
+        """Add ``amount`` to the counter ``what``."""
         with self._lock:
             self._counts[what] += amount
 
     def counted(self, what: str) -> int:
-        """The count of ``what``."""
+        """Value of the counter ``what``."""
         with self._lock:
             return self._counts[what]
 
     def explain_drop(self, reason: str, detail: str) -> None:
-        """Remember the words that go with the last drop for ``reason``."""
+        """Store the explanation of the last drop for ``reason``."""
         with self._lock:
             self._last_drop[reason] = detail
 
     def problem(self, area: str, level: bytes, message: str, key: str = "", hold_s: float = math.inf) -> None:
-        """A condition of ``area`` (``frames``, ``transforms``, ``map``, ``node``, ``queries``).
+        """Report a problem of ``area`` (``frames``, ``transforms``, ``map``, ``node``, ``queries``, ``lift``).
 
-        It lasts until :meth:`clear_problem`, or for ``hold_s``. ``key`` tells several of one area apart.
+        It lasts until :meth:`clear_problem`, or for ``hold_s``. ``key`` distinguishes problems of one area.
         """
         with self._lock:
             self._problems[(area, key)] = _Problem(level, message, time.monotonic() + hold_s)
 
     def clear_problem(self, area: str, key: str = "") -> None:
-        """End of a condition."""
+        """Remove a problem."""
         with self._lock:
             self._problems.pop((area, key), None)
 
     def problems(self) -> list[tuple[bytes, str, str]]:
-        """Level, area and words of every condition that lasts now."""
+        """Level, area and message of every current problem."""
         now = time.monotonic()
         with self._lock:
             return [(p.level, area, p.message) for (area, _), p in self._problems.items() if p.until_s > now]
 
     def _worst(self, area: str) -> tuple[bytes, str]:
         now = time.monotonic()
-        standing = [p for (a, _), p in self._problems.items() if a == area and p.until_s > now]
-        worst = max(standing, key=lambda p: p.level, default=None)
+        current = [p for (a, _), p in self._problems.items() if a == area and p.until_s > now]
+        worst = max(current, key=lambda p: p.level, default=None)
         return (OK, "ok") if worst is None else (worst.level, worst.message)
 
     # ---- publishing
@@ -164,17 +167,14 @@ class Health:
     def diagnostics(
         self, now_ns: int, state: str, frames: FrameCounts, areas: Mapping[str, Mapping[str, Any]]
     ) -> DiagnosticArray:
-        """The message: frames (with the values of that area), latency, then one status per area (``map``,
-        ``transforms``, ``queries`` ...)."""
+        """Make the message: frames (with the values of that area), latency, then one status per area."""
         with self._lock:
             inputs = areas.get("frames", {})
             statuses = [self._frames_status(state, frames, inputs), self._latency_status()]
             node_values = {"state": state, "memory_mib": round(resident_mib(), 1), **self._counts}
             for area, values in {"node": node_values, **areas}.items():
-                if area == "frames":
-                    continue
-                level, message = self._worst(area)
-                statuses.append(self._status(area, level, message, values))
+                if area != "frames":
+                    statuses.append(self._status(area, *self._worst(area), values))
         return DiagnosticArray(header=Header(stamp=Time(nanoseconds=now_ns).to_msg()), status=statuses)
 
     def _frames_status(self, state: str, frames: FrameCounts, inputs: Mapping[str, Any]) -> DiagnosticStatus:
@@ -201,7 +201,7 @@ class Health:
             detail = self._last_drop.get(reason, "")
             level, message = WARN, f"dropped {sum(fresh.values())} frames, mostly {reason}: {detail}".rstrip(": ")
         elif frames.received == 0:
-            level, message = WARN, "no frame has arrived: see the topics and their QoS"
+            level, message = WARN, "no frame has arrived: check the topics and their QoS"
         return self._status("frames", level, message, values)
 
     def _latency_status(self) -> DiagnosticStatus:
@@ -241,3 +241,98 @@ def resident_mib() -> float:
     except (OSError, ValueError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class ThrottledLog:
+    """Writes at most one line per key in ``every_s``. Thread-safe.
+
+    Args:
+        logger: rclpy's logger or a similar one.
+        every_s: seconds between two lines of one key, unless a call gives another value.
+        clock: seconds.
+    """
+
+    def __init__(self, logger: Any, every_s: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logged_s: dict[str, float] = {}
+
+    # rclpy identifies a call by its line and allows one severity there: hence one method per severity
+
+    def info(self, key: str, text: str, every_s: float | None = None) -> None:
+        """Log at severity info."""
+        if self._is_due(key, every_s):
+            self._logger.info(text)
+
+    def warning(self, key: str, text: str, every_s: float | None = None) -> None:
+        """Log at severity warning."""
+        if self._is_due(key, every_s):
+            self._logger.warning(text)
+
+    def error(self, key: str, text: str, every_s: float | None = None) -> None:
+        """Log at severity error."""
+        if self._is_due(key, every_s):
+            self._logger.error(text)
+
+    def forget(self) -> None:
+        """Write the next line of every key, whatever was logged before."""
+        with self._lock:
+            self._logged_s.clear()
+
+    def _is_due(self, key: str, every_s: float | None) -> bool:
+        now_s = self._clock()
+        with self._lock:
+            last_s = self._logged_s.pop(key, float("-inf"))
+            due = now_s - last_s >= (self._every_s if every_s is None else every_s)
+            self._logged_s[key] = now_s if due else last_s
+            if len(self._logged_s) > _MAX_LOG_KEYS:
+                self._logged_s.pop(next(iter(self._logged_s)))
+        return due
+
+
+class Heartbeat:
+    """Nav2's lifecycle manager takes a node without heartbeats for dead. Beats from construction to :meth:`close`.
+
+    The protocol of the package ``bond``: both sides publish ``bond/Status`` on the topic ``bond`` of the manager's
+    namespace, with the node's name as id; ``active`` becomes false once, at the end. Use from the executor's thread.
+
+    Args:
+        node: its name is the id.
+        period_s: seconds between two beats.
+
+    Raises ``ImportError`` when the package ``bond`` is not installed.
+    """
+
+    def __init__(self, node: Any, period_s: float) -> None:
+        from bond.msg import Status
+
+        self._node, self._status = node, Status
+        self._instance = str(uuid.uuid4())
+        self._period_s = period_s
+        self._publisher = node.create_publisher(Status, "bond", 10)
+        # steady: simulation time may stop while the node runs
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._timer = node.create_timer(period_s, self._beat, clock=self._steady)
+
+    def _beat(self) -> None:
+        if self._publisher.get_subscription_count():
+            self._publish(active=True)
+
+    def _publish(self, active: bool) -> None:
+        message = self._status(
+            id=self._node.get_name(),
+            instance_id=self._instance,
+            active=active,
+            heartbeat_timeout=BOND_TIMEOUT_S,
+            heartbeat_period=self._period_s,
+        )
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        self._publisher.publish(message)
+
+    def close(self) -> None:
+        """End the bond."""
+        self._publish(active=False)
+        self._node.destroy_timer(self._timer)
+        self._node.destroy_publisher(self._publisher)

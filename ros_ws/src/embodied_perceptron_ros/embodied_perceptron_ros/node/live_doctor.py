@@ -468,7 +468,7 @@ def _examine_transforms(listener: _Listener) -> list[Finding]:
             remedy = "start odometry or localisation; for a fixed camera, a static transform from the fusion frame"
             findings.append(Finding("transforms", Severity.ERROR, "nobody publishes /tf", remedy))
         findings += check_qos(topic, publishers, subscribers)
-    for words in listener.transforms.rivals.values():
+    for words in listener.transforms.conflicts.values():
         remedy = "remap /tf of each robot to its namespace, or let one of the publishers stop"
         findings.append(Finding("transforms", Severity.ERROR, words, remedy))
     for reason, count in listener.transforms.refused.items():

@@ -1,8 +1,9 @@
-"""Watch and steer a running ``/perception`` from another process: its diagnostics, its outputs, its services."""
+"""Observe a running ``/perception`` from another process: diagnostics, outputs, questions, saved maps."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
@@ -23,10 +24,9 @@ from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import String
 from vision_msgs.msg import Detection3DArray, LabelInfo
 
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.results import Grounding, SceneObject
 from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
 from embodied_perceptron_ros.node.health import read_diagnostics
 
 _OUTPUTS = (
@@ -37,16 +37,63 @@ _OUTPUTS = (
     ("occupancy_grid", OccupancyGrid, True),
     ("label_info", LabelInfo, True),
 )
-_KEPT = 10_000  # answers and boxes that are remembered
+_KEPT = 10_000  # answers and messages of boxes
+
+
+@dataclass(frozen=True)
+class MissionQuestion:
+    """A question over ``/grounding_query``, and the right answer if it is known.
+
+    Attributes:
+        id: of the query.
+        text: the sentence.
+        kind: what it tests (plain, relational, absent, where, ...), or empty.
+        standing: asked before the robot starts, answered again when the answer changes; others are asked at the end.
+        stamp_ns: viewpoint of the robot at this time; 0 = when asked.
+        expected: status of the last answer; empty = unknown.
+        box: (9,) true box for FOUND.
+    """
+
+    id: str
+    text: str
+    kind: str = ""
+    standing: bool = False
+    stamp_ns: int = 0
+    expected: str = ""
+    box: tuple[float, ...] = ()
+
+    def message(self) -> str:
+        """The JSON form of the query."""
+        fields: dict[str, Any] = {"id": self.id, "text": self.text}
+        if self.standing:
+            fields["standing"] = True
+        if self.stamp_ns:
+            fields["stamp"] = self.stamp_ns * 1e-9
+        return json.dumps(fields)
+
+
+@dataclass(frozen=True, eq=False)
+class TimedAnswer:
+    """One answer.
+
+    Attributes:
+        grounding: the answer.
+        ms: from the question to the answer; for later answers of a standing question, since the previous answer.
+        stamp_ns: of the map.
+    """
+
+    grounding: Grounding
+    ms: float
+    stamp_ns: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """The objects of one message on ``~/boxes``: stamp of the map, and when it was heard (monotonic seconds)."""
+    """The objects of one message on ``~/boxes``: stamp of the map, and time of arrival (monotonic seconds)."""
 
     stamp_ns: int
     objects: tuple[SceneObject, ...]
-    heard_s: float
+    received_s: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +105,7 @@ class NodeStatus:
         received, fused, pending: frames.
         dropped: by reason.
         latency_ms: per stage: p50, p99, max, count.
-        areas: everything, as strings.
+        areas: all diagnostics, as strings.
     """
 
     state: str = "absent"
@@ -71,12 +118,12 @@ class NodeStatus:
 
     @property
     def settled(self) -> int:
-        """Frames whose fate is known."""
+        """Frames that were fused or dropped."""
         return self.fused + sum(self.dropped.values())
 
 
 def status_from_areas(areas: dict[str, dict[str, str]]) -> NodeStatus:
-    """Diagnostics as :func:`~embodied_perceptron_ros.node.health.read_diagnostics` gives them -> status."""
+    """Result of :func:`~embodied_perceptron_ros.node.health.read_diagnostics` -> status."""
     frames = areas.get("frames", {})
     prefix = "frames_dropped."
     latency: dict[str, dict[str, float]] = {}
@@ -96,12 +143,11 @@ def status_from_areas(areas: dict[str, dict[str, str]]) -> NodeStatus:
 
 
 class NodeMonitor:
-    """A small node of its own context; call :meth:`spin` often. Use as a context manager.
+    """A small node with its own context; call :meth:`spin` often. Use as a context manager.
 
     Args:
-        domain_id: ROS domain; ``None`` = as the environment says.
-        node_name: whom to watch.
-        namespace: of that node.
+        domain_id: ROS domain; None = the environment's.
+        node_name, namespace: of the observed node.
     """
 
     def __init__(self, domain_id: int | None = None, node_name: str = "perception", namespace: str = "") -> None:
@@ -162,13 +208,13 @@ class NodeMonitor:
             self.status = status_from_areas(areas)
 
     def spin(self, seconds: float) -> None:
-        """Handle what arrives for ``seconds``."""
+        """Process messages for ``seconds``."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
 
     def ask(self, question: MissionQuestion, timeout_s: float = 30.0) -> bool:
-        """Publish a query and wait for its first answer; whether one came. See :attr:`answers`."""
+        """Publish a query and wait for an answer, which is added to :attr:`answers`; return False if none came."""
         deadline = time.monotonic() + timeout_s
         while self._queries.get_subscription_count() == 0 and time.monotonic() < deadline:
             self.spin(0.02)
@@ -180,7 +226,7 @@ class NodeMonitor:
         return len(self.answers.get(question.id, ())) > before
 
     def save_map(self, path: Path, timeout_s: float = 60.0) -> str:
-        """Have the node write its map to ``path``; returns its message. Raises ``RuntimeError`` when it did not."""
+        """Make the node save its map to ``path`` and return its message. Raises ``RuntimeError`` if it fails."""
         client = self.node.create_client(SaveMap, f"{self._path}/save_map")
         try:
             if not client.wait_for_service(timeout_sec=timeout_s):
@@ -200,17 +246,16 @@ class NodeMonitor:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m embodied_perceptron_ros.node.monitor``: one line about the node; exit code 0 when it is active.
+    """``python -m embodied_perceptron_ros.node.monitor``: print one line about the node; exit code 0 if it is active.
 
-    What a container's health check asks: quick, and independent of cameras.
+    Containers use it as their health check; it does not depend on cameras.
     """
     parser = argparse.ArgumentParser(prog="monitor", description="state of the running node /perception")
-    parser.add_argument("--timeout", type=float, default=10.0, help="how long to wait for its diagnostics, seconds")
+    parser.add_argument("--timeout", type=float, default=10.0, help="seconds to wait for its diagnostics")
     parser.add_argument("--namespace", default="", help="of the node")
     options = parser.parse_args(arguments)
-    timeout_s = options.timeout
     with NodeMonitor(namespace=options.namespace) as monitor:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + options.timeout
         while monitor.status.state != "active" and time.monotonic() < deadline:
             monitor.spin(0.1)
         status = monitor.status

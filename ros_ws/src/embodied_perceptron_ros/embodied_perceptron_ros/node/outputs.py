@@ -1,10 +1,8 @@
-"""Publishers of everything that perception yields; nothing is built that nobody listens to."""
+"""Publishers of perceptions. Messages without a subscriber are not built."""
 
 from __future__ import annotations
 
-import threading
 import time
-import traceback
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import OccupancyGrid
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.qos_overriding_options import QoSOverridingOptions
 from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
@@ -25,12 +21,11 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.language.object_states import with_conditions
-from embodied_perceptron.results import UNNAMED, Grounding, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
 from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, label_of, pixel
-from embodied_perceptron.visualization.rerun import RerunRecorder
 from embodied_perceptron_ros.conversion.maps import (
     grid_to_message,
     grid_update,
@@ -46,14 +41,14 @@ from embodied_perceptron_ros.conversion.objects import (
     objects_to_detections,
 )
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.health import WARN, Health
+from embodied_perceptron_ros.node.health import WARN, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.node.qos import latched_qos, qos_overrides, reliable_qos
 from embodied_perceptron_ros.node.transforms import TransformSource
 
-_TOLD_S = 5.0  # how long diagnostics repeat a problem of an output
+_HOLD_S = 5.0  # how long diagnostics report a problem of an output
 _UNKNOWN = -1  # of an OccupancyGrid
-_FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
+_FAR_PIXELS = 1e5  # OpenCV clips lines in 32-bit integers with 16 fractional bits
 
 
 def draw_objects(
@@ -62,7 +57,7 @@ def draw_objects(
     T_world_camera: NDArray[np.float64],
     objects: Iterable[SceneObject],
 ) -> NDArray[np.uint8]:
-    """A copy of the (H, W, 3) image with the edges of boxes in view and their labels."""
+    """Copy the (H, W, 3) image and draw the edges and labels of visible boxes."""
     image = np.ascontiguousarray(color).copy()
     T_camera_world = invert_transform(T_world_camera)
     for item in objects:
@@ -88,7 +83,7 @@ def draw_objects(
 
 @dataclass(frozen=True)
 class OutputPose:
-    """Where results go: the frame, and ``T_out_world`` from the map they are in (None = they stay as they are)."""
+    """The frame of published results, and ``T_out_world`` from the map's frame to it (None = identity)."""
 
     frame_id: str
     T_out_world: NDArray[np.float64] | None
@@ -105,11 +100,11 @@ def find_output_pose(
     stamp_ns: int,
     T_fusion_map: NDArray[np.float64] | None = None,
 ) -> OutputPose | str:
-    """How results of ``stamp_ns`` are moved into ``frame_id``; or, in words, why they cannot be.
+    """Pose for results of ``stamp_ns`` in ``frame_id``, or a message why there is none.
 
-    The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where there is none at that
-    stamp, the newest: a localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
-    ``T_fusion_map``: (4, 4) of the map in the fusion frame (:attr:`LiveMap.T_world_map`); None = they are the same.
+    Uses the transform at that stamp, so that a moving frame (``base_link``) fits; without one, the newest:
+    localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
+    ``T_fusion_map``: (4, 4) of the map in the fusion frame (:attr:`LiveMap.T_world_map`); None = identity.
     """
     if T_fusion_map is not None and np.array_equal(T_fusion_map, np.eye(4)):
         T_fusion_map = None
@@ -124,14 +119,14 @@ def find_output_pose(
 
 
 class Limiter:
-    """At most so many times a second."""
+    """Limits a rate of events."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_s = float("-inf")
 
     def due(self, rate_hz: float, always: bool = False) -> bool:
-        """Whether it may happen now; if so it counts as done."""
+        """Return True and count the event if it may happen now."""
         now_s = self._clock()
         if not always and now_s - self._last_s < 0.999 / rate_hz:
             return False
@@ -139,12 +134,17 @@ class Limiter:
         return True
 
     def reset(self) -> None:
-        """It happened just now."""
+        """Count an event now."""
         self._last_s = self._clock()
 
 
 class Outputs:
-    """The perception topics of a configured node. :meth:`publish` belongs to one thread."""
+    """The perception topics of a configured node. Call :meth:`publish` from one thread.
+
+    Args:
+        parameters: called each time, since they may change.
+        camera_frame: optical frame of a camera by its name.
+    """
 
     def __init__(
         self,
@@ -154,43 +154,38 @@ class Outputs:
         parameters: Callable[[], NodeParameters],
         camera_frame: Callable[[str], str],
     ) -> None:
-        """``camera_frame``: optical frame of a camera by its name."""
+
         self._node = node
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
         self._camera_frame = camera_frame
-        reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
-        plain: dict[str, Any] = {"depth": 2, **reliable}
-        latched: dict[str, Any] = {"depth": 1, "durability": DurabilityPolicy.TRANSIENT_LOCAL, **reliable}
-        self._publishers: dict[str, Any] = {}
-        for topic, message_type, profile in (
-            ("voxels", PointCloud2, plain),
-            ("boxes", Detection3DArray, plain),
-            ("states", Detection3DArray, plain),
-            ("box_markers", MarkerArray, plain),
-            ("label_info", LabelInfo, latched),
-            ("semantic_voxels", PointCloud2, plain),
-            ("occupancy_grid", OccupancyGrid, latched),
-            ("occupancy_grid_updates", OccupancyGridUpdate, {**plain, "depth": 10}),
-            ("obstacles", PointCloud2, plain),
-            ("overlay/image", Image, plain),
-        ):
-            self._publishers[topic] = node.create_lifecycle_publisher(
-                message_type,
-                f"~/{topic}",
-                QoSProfile(**profile),
-                qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+        self._publishers: dict[str, Any] = {
+            topic: node.create_lifecycle_publisher(
+                message_type, f"~/{topic}", qos, qos_overriding_options=qos_overrides()
             )
+            for topic, message_type, qos in (
+                ("voxels", PointCloud2, reliable_qos(2)),
+                ("boxes", Detection3DArray, reliable_qos(2)),
+                ("states", Detection3DArray, reliable_qos(2)),
+                ("box_markers", MarkerArray, reliable_qos(2)),
+                ("label_info", LabelInfo, latched_qos()),
+                ("semantic_voxels", PointCloud2, reliable_qos(2)),
+                ("occupancy_grid", OccupancyGrid, latched_qos()),
+                ("occupancy_grid_updates", OccupancyGridUpdate, reliable_qos(10)),
+                ("obstacles", PointCloud2, reliable_qos(2)),
+                ("overlay/image", Image, reliable_qos(2)),
+            )
+        }
         self._log = ThrottledLog(node.get_logger(), every_s=10.0)
-        self._grid: OccupancyGrid | None = None  # as listeners have it, updates included
+        self._grid: OccupancyGrid | None = None  # as subscribers have it, updates included
         self._grid_limit = Limiter()
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
         self._held: set[str] = set()
         self._voxels_limit, self._overlay_limit = Limiter(), Limiter()
-        self._timed: PosedFrame | None = None  # whose boxes' latency was counted last
+        self._timed: PosedFrame | None = None  # the frame whose box latency was counted last
 
     def close(self) -> None:
         """Destroy the publishers."""
@@ -199,17 +194,17 @@ class Outputs:
         self._publishers = {}
 
     def new_listeners(self) -> bool:
-        """Whether somebody subscribed since the last call: a still robot would otherwise show nothing in a viewer."""
+        """Return True if somebody subscribed since the last call: without news a viewer would otherwise stay empty."""
         now = {topic: publisher.get_subscription_count() for topic, publisher in self._publishers.items()}
         more = any(count > self._listeners.get(topic, 0) for topic, count in now.items())
         self._listeners = now
         return more
 
-    def _heard(self, topic: str) -> bool:
+    def _has_listeners(self, topic: str) -> bool:
         return bool(self._publishers[topic].get_subscription_count() > 0)
 
     def publish(self, perception: Perception, everything: bool = False) -> None:
-        """Publish one perception; ``everything``: rates do not hold this time."""
+        """Publish one perception; ``everything``: ignore the rate limits this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         pose = self._pose_in(parameters.output_frame, perception)
         if isinstance(pose, str):
@@ -220,36 +215,32 @@ class Outputs:
             return
         self._health.clear_problem("transforms")
         place = (stamp_ns, pose.frame_id, pose.T_out_world)
-        # boxes first: theirs is the latency that is promised
-        if self._heard("boxes"):
+        # boxes first: their latency matters most
+        if self._has_listeners("boxes"):
             self._send("boxes", objects_to_detections(perception.objects, *place))
         source = perception.source
-        if source is not None and source is not self._timed:  # not again for those who began to listen later
+        if source is not None and source is not self._timed:  # not again for a late subscriber
             self._health.latency("boxes", (time.time_ns() - source.arrival_ns) / 1e6)
             self._timed = source
-        if self._heard("states"):
+        if self._has_listeners("states"):
             conditioned = with_conditions(perception.objects, perception.voxels)
             self._send("states", conditions_to_detections(conditioned, *place))
-        if self._heard("box_markers"):
+        if self._has_listeners("box_markers"):
             markers, self._shown = object_markers(perception.objects, self._shown, *place)
             self._send("box_markers", markers)
         if perception.semantic.classes != self._labels or everything:
-            self._labels = perception.semantic.classes
-            self._send("label_info", make_label_info(self._names_of_boxes(), stamp_ns, pose.frame_id))
-        if perception.grid.cells.size or self._grid is not None:  # before there is one Nav2 would resize its costmap
+            self._labels = names = perception.semantic.classes
+            if parameters.config.network.classes and UNNAMED not in names:  # with a list of names, other boxes have it
+                names = (*names, UNNAMED)
+            self._send("label_info", make_label_info(names, stamp_ns, pose.frame_id))
+        if perception.grid.cells.size or self._grid is not None:  # for an empty grid Nav2 would resize its costmap
             self._publish_grid(perception.grid, place, parameters.grid_full_s, everything)
-        if self._heard("obstacles"):
+        if self._has_listeners("obstacles"):
             self._publish_obstacles(perception, parameters)
-        if self._heard("semantic_voxels"):
+        if self._has_listeners("semantic_voxels"):
             self._send("semantic_voxels", semantic_to_cloud(perception.semantic, *place))
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
-
-    def _names_of_boxes(self) -> tuple[str, ...]:
-        """The cells' classes by their numbers; under a list of names also the one of boxes that belong to none."""
-        classes = self._labels or ()
-        listed = bool(self._parameters().config.network.classes)
-        return (*classes, UNNAMED) if listed and UNNAMED not in classes else classes
 
     def _publish_grid(
         self,
@@ -258,15 +249,15 @@ class Outputs:
         full_s: float,
         everything: bool,
     ) -> None:
-        """The whole grid, or what changed where somebody listens to updates and has a whole one of the same place."""
+        """Publish the whole grid, or an update if subscribers of updates have a whole grid of the same place."""
         if grid.cells.size:
             message = grid_to_message(grid, *place, padded=full_s > 0)
-        else:  # the map is empty again: nothing is known of where it was
+        else:  # the map was reset: every cell becomes unknown
             assert self._grid is not None
             message = OccupancyGrid(header=self._grid.header, info=self._grid.info)
             message.data = array("b", [_UNKNOWN]) * (message.info.width * message.info.height)
         update = None
-        if self._grid is not None and full_s > 0 and self._heard("occupancy_grid_updates") and not everything:
+        if self._grid is not None and full_s > 0 and self._has_listeners("occupancy_grid_updates") and not everything:
             update = grid_update(self._grid, message)
         self._grid = message
         if update is None or self._grid_limit.due(1.0 / full_s):
@@ -281,7 +272,7 @@ class Outputs:
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
             message = f"no obstacles: base_frame {frame!r} is not known: {pose}"
-            self._health.problem("transforms", WARN, message, "base_frame", hold_s=_TOLD_S)
+            self._health.problem("transforms", WARN, message, "base_frame", hold_s=_HOLD_S)
             self._log.warning("base_frame", message)
             return
         T_base_world = np.eye(4) if pose.T_out_world is None else pose.T_out_world
@@ -296,20 +287,17 @@ class Outputs:
         self._send("obstacles", obstacles_to_cloud(obstacles, perception.stamp_ns, pose.frame_id, T_base_world))
 
     def publish_held(self, perception: Perception, everything: bool = False) -> None:
-        """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""
+        """Publish outputs that their own rate held back, if they are due: viewers must get the last state of a map."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
-        if (
-            "voxels" in self._held
-            and self._heard("voxels")
-            and self._voxels_limit.due(parameters.voxels_hz, everything)
-        ):
+        due = "voxels" in self._held and self._has_listeners("voxels")
+        if due and self._voxels_limit.due(parameters.voxels_hz, everything):
             pose = self._pose_in(parameters.output_frame, perception)
             if not isinstance(pose, str):
                 place = (stamp_ns, pose.frame_id, pose.T_out_world)
                 self._send("voxels", voxels_to_cloud(perception.voxels, *place, parameters.voxels_max_points))
                 self._held.discard("voxels")
         topic, source = "overlay/image", perception.source
-        if source is None or topic not in self._held or not self._heard(topic):
+        if source is None or topic not in self._held or not self._has_listeners(topic):
             return
         if self._overlay_limit.due(parameters.overlay_hz, everything):
             frame = source.frame
@@ -324,57 +312,3 @@ class Outputs:
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)
         self._health.tick(f"published.{topic}")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What the node sees and answers, shown by Rerun while it happens: a window, or a file.
-
-
-class LiveViewer:
-    """A recorder that may be told from several threads and that never harms the node: a viewer that fails is left.
-
-    Args:
-        path: file to write; empty opens a window.
-        logger: of the node.
-
-    Raises ``ViewerUnavailableError`` without the Rerun SDK, ``OSError`` for a file that cannot be written.
-    """
-
-    def __init__(self, path: str, logger: Any) -> None:
-        self._logger = logger
-        self._lock = threading.Lock()
-        self._last_frame_ns = -1
-        self._recorder: RerunRecorder | None = RerunRecorder(path or None)
-
-    def show(self, perception: Perception) -> None:
-        """One perception, and the image that it is of."""
-
-        def tell(recorder: RerunRecorder) -> None:
-            source = perception.source
-            if source is not None and source.frame.stamp_ns != self._last_frame_ns:
-                self._last_frame_ns = source.frame.stamp_ns
-                recorder.log_frame(source)
-            recorder.log_perception(perception)
-
-        self._tell(tell)
-
-    def answer(self, grounding: Grounding) -> None:
-        """One answer."""
-        self._tell(lambda recorder: recorder.log_grounding(grounding))
-
-    def close(self) -> None:
-        """Write everything out."""
-        with self._lock:
-            if self._recorder is not None:
-                self._recorder.close()
-                self._recorder = None
-
-    def _tell(self, what: Any) -> None:
-        with self._lock:
-            if self._recorder is None:
-                return
-            try:
-                what(self._recorder)
-            except Exception:
-                self._logger.error(f"the viewer failed and is left:\n{traceback.format_exc()}")
-                self._recorder = None

@@ -1,8 +1,8 @@
-"""The node's parameters: names, defaults, ranges, and what may change while it runs.
+"""The node's parameters: names, defaults, ranges, and which may change at run time.
 
-ROS parameters carry topics, frames, rates and one path to a configuration file; everything else stands in that file.
-The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0 or empty; ``weights``,
-of which "" means "no network" here as there, overrides it where it is not ``config``.
+ROS parameters carry topics, frames, rates and the path of a configuration file, which has everything else. Parameters
+that repeat a value of the file (``voxel_size_m`` ...) override it unless they are 0 or empty; ``weights`` overrides it
+unless it is ``config``, since its empty value means "no network".
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
 
 class ParameterError(ValueError):
-    """Parameters that cannot be used; the message names each, and what would do."""
+    """Bad parameters; the message names each and what is allowed."""
 
 
 @dataclass(frozen=True)
 class _Declaration:
-    """One parameter: default, meaning, range, whether it may change while the node is configured or active."""
+    """One parameter; ``live``: it may change while the node is configured."""
 
     default: Any
     description: str
@@ -53,7 +53,7 @@ class _Declaration:
     choices: tuple[str, ...] = ()
 
     def choices_text(self) -> str:
-        """``one of a, b``, the empty one in words."""
+        """``one of a, b (or empty, none)``."""
         named = ", ".join(choice for choice in self.choices if choice)
         return f"one of {named}" + (" (or empty, none)" if "" in self.choices else "")
 
@@ -79,99 +79,95 @@ DECLARATIONS: dict[str, _Declaration] = {
     "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
     "find_place": _D(
         True,
-        "Whether the robot finds its place in a loaded map by what its cameras see; false = the map lies at the pose "
-        "given with it, or where it was saved",
+        "Whether the robot searches its place in a loaded map by what its cameras see; false = the map lies at the "
+        "pose given with it, or where it was saved",
         live=True,
     ),
     "map_frame": _D("", "Frame of the map, published on /tf_static above the fusion frame; empty = a SLAM system does"),
-    "map_folder": _D("", "Folder below which ~/save_map and ~/load_map write and read; empty = the user's data folder"),
+    "map_folder": _D("", "Folder that ~/save_map and ~/load_map write and read; empty = the user's data folder"),
     "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
     "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
-    "base_frame": _D("base_link", "Frame of the robot: of ~/obstacles, which are the points around it", live=True),
-    "obstacles_range_m": _D(3.0, "How far ~/obstacles reach; clearing points lie there", 0.5, 20.0, live=True),
-    "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
+    "base_frame": _D("base_link", "Frame of the robot, in which ~/obstacles is published", live=True),
+    "obstacles_range_m": _D(3.0, "Range of ~/obstacles; clearing points lie at this distance", 0.5, 20.0, live=True),
+    "viewpoint_frame": _D("", "Viewpoint of words like 'left of'; empty = the newest camera", live=True),
     "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
     "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
-    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun", "web")),
-    "viewer_file": _D("", "Where Rerun's live view is recorded (.rrd); empty = a window"),
-    "web_host": _D("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = everybody who has the token"),
-    "web_port": _D(8085, "Port that viewer:=web listens on; 0 = any free one", 0, 65535),
-    "web_token": _D("", "What a browser must show (letters, digits, - and _); empty = made anew beyond this machine"),
-    "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
-    "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
+    "viewer": _D("", "Live view in addition to RViz and Foxglove; empty = none", choices=("", "rerun", "web")),
+    "viewer_file": _D("", "File (.rrd) of Rerun's live view; empty = a window"),
+    "web_host": _D("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = all networks, with the token"),
+    "web_port": _D(8085, "Port that viewer:=web listens on; 0 = any free port", 0, 65535),
+    "web_token": _D("", "Token for browsers (letters, digits, - and _); empty = a new one for other machines"),
+    "perception_hz": _D(3.0, "Maximum rate of boxes, occupancy and the grid", 0.05, 30.0, live=True),
+    "voxels_hz": _D(1.0, "Maximum rate of ~/voxels", 0.05, 30.0, live=True),
     "voxels_max_points": _D(
         200_000,
-        "Points of ~/voxels at most, of 20 bytes each; a larger map is published in coarser cells",
+        "Maximum number of points in ~/voxels, 20 bytes each; a larger map is published in coarser cells",
         1_000,
         10_000_000,
         live=True,
     ),
     "grid_full_s": _D(
         0.0,
-        "How often ~/occupancy_grid is published whole while somebody listens to ~/occupancy_grid_updates and only "
-        "cells change; 0 = each time, without updates",
+        "Seconds between whole messages on ~/occupancy_grid while ~/occupancy_grid_updates has subscribers and only "
+        "cells change; 0 = always whole, without updates",
         0.0,
         3600.0,
         live=True,
     ),
-    "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
-    "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
+    "overlay_hz": _D(2.0, "Maximum rate of ~/overlay/image", 0.05, 30.0, live=True),
+    "diagnostics_hz": _D(1.0, "Rate of /diagnostics", 0.1, 10.0),
     "bond_heartbeat_period": _D(
         0.1, "Seconds between heartbeats to Nav2's lifecycle manager while the node is active; 0 = none", 0.0, 10.0
     ),
     "on_time_jump": _D(
         "keep",
-        "What becomes of the map when a bag loops or a simulation restarts",
+        "What to do with the map when a bag loops or a simulation restarts",
         live=True,
         choices=TIME_JUMP_ACTIONS,
     ),
-    "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
+    "max_backlog": _D(3, "Frames that may wait for fusion; beyond it the oldest is dropped", 1, 100, live=True),
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
-    "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
-    "max_queries_hz": _D(
-        100.0, "Queries a second beyond a burst; further ones are INVALID unread", 0.1, 1e4, live=True
-    ),
-    "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
-    "robot_radius_m": _D(
-        0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
-    ),
+    "max_standing_queries": _D(16, "Number of standing queries; further ones are answered INVALID", 0, 1000),
+    "max_queries_hz": _D(100.0, "Queries a second after a burst; further ones are INVALID", 0.1, 1e4, live=True),
+    "default_top_k": _D(5, "Candidates of an answer if the query does not say", 1, 100, live=True),
+    "robot_radius_m": _D(0.3, "Free radius that the robot needs at the approach of an answer", 0.05, 1.4, live=True),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
     "classes": _D(
         "",
-        "Names that are published, what belongs to none of them is 'object': a file with one a line, or several "
-        "separated by commas; empty = as in the configuration (all)",
+        "Published names; all other objects are 'object': a file with one name a line, or names separated by commas; "
+        "empty = as in the configuration (all)",
     ),
     "spill_folder": _D(
-        "", "Folder for places left behind, which come back on return; empty = as in config_file (none: forgotten)"
+        "", "Folder for parts of the map that the robot has left; empty = as in config_file (none: deleted)"
     ),
     "sentence_reader": _D(
-        "", "What reads sentences; empty = as in the configuration (learned)", choices=("", "learned", "grammar")
+        "", "Reader of sentences; empty = as in the configuration (learned)", choices=("", "learned")
     ),
-    "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
-    "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
+    "device": _D("", "Device of the network: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
+    "window_m": _D(0.0, "Edge of the network's square window; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
-    "max_range_m": _D(0.0, "Depth that is used; 0 = as in the configuration", 0.0, 100.0),
-    "radius_m": _D(0.0, "The map forgets what is further from the camera; 0 = as in the configuration", 0.0, 1000.0),
-    "max_blocks": _D(0, "Block budget of the map; 0 = as in the configuration", 0, 100_000_000),
+    "max_range_m": _D(0.0, "Largest depth that is used; 0 = as in the configuration", 0.0, 100.0),
+    "radius_m": _D(0.0, "Radius of the map around the camera; 0 = as in the configuration", 0.0, 1000.0),
+    "max_blocks": _D(0, "Largest number of blocks in the map; 0 = as in the configuration", 0, 100_000_000),
     "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
-    "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
+    "pair_tolerance_s": _D(0.0, "Largest difference of colour and depth stamps; 0 = as in the configuration", 0.0, 1.0),
     "detections_tolerance_s": _D(
-        0.0, "Stamps of 2-D detections and images may differ by this; 0 = as in the configuration", 0.0, 1.0
+        0.0, "Largest difference of the stamps of 2-D detections and images; 0 = as in the configuration", 0.0, 1.0
     ),
     "persons": _D(
         "",
-        "People whom a 2-D detector of the node sees: 'masked' out of the map, or 'mapped'; empty = as configured",
+        "People seen by the node's 2-D detector: 'masked' out of the map, or 'mapped'; empty = as configured",
         choices=("", "masked", "mapped"),
     ),
-    "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
+    "grid_resolution_m": _D(0.0, "Cell size of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
     "min_obstacle_height_m": _D(
-        0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
+        0.0, "Lowest height above the floor that blocks the robot; 0 = as in the configuration", 0.0, 10.0
     ),
     "max_obstacle_height_m": _D(
-        0.0, "What is higher above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
+        0.0, "Largest height above the floor that blocks the robot; 0 = as in the configuration", 0.0, 10.0
     ),
 }
 CAMERA_DECLARATIONS: dict[str, _Declaration] = {
@@ -180,31 +176,31 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
     "depth_info_topic": _D(
         "",
-        "sensor_msgs/CameraInfo of depth, which registers it where it is in another frame or of another size; "
-        "empty = camera_info beside the depth images",
+        "sensor_msgs/CameraInfo of depth, to register depth of another frame or size; "
+        "empty = camera_info in the namespace of the depth images",
     ),
-    "color_transport": _D("raw", "How colour comes", choices=("raw", "compressed")),
-    "depth_transport": _D("raw", "How depth comes", choices=("raw", "compressed", "compressedDepth")),
+    "color_transport": _D("raw", "Transport of the colour images", choices=("raw", "compressed")),
+    "depth_transport": _D("raw", "Transport of the depth images", choices=("raw", "compressed", "compressedDepth")),
     "inf_depth": _D(
         "free",
-        "What +Inf in depth says: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
+        "Meaning of +Inf in depth: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
         choices=INF_MEANINGS,
     ),
     "detections_topic": _D("", "vision_msgs/Detection2DArray of another program for the colour images"),
-    "rectified": _D(False, "The images are rectified already: P of camera_info holds, not K and D"),
+    "rectified": _D(False, "Whether the images are rectified: P of camera_info holds, not K and D"),
 }
-_VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
-_ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
-_NETWORK_OVERRIDES = ("device", "window_m")
-# parameter -> field of GridConfig
-_GRID_OVERRIDES = {
-    "grid_resolution_m": "resolution_m",
-    "min_obstacle_height_m": "min_obstacle_height_m",
-    "max_obstacle_height_m": "max_obstacle_height_m",
+# parameter -> section of PerceptronConfig and its field
+_OVERRIDES = {
+    **{name: ("volume", name) for name in ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")},
+    **{name: ("assembler", name) for name in ("max_pose_wait_s", "pair_tolerance_s")},
+    **{name: ("network", name) for name in ("device", "window_m")},
+    "grid_resolution_m": ("grid", "resolution_m"),
+    **{name: ("grid", name) for name in ("min_obstacle_height_m", "max_obstacle_height_m")},
+    "detections_tolerance_s": ("lift", "stamp_tolerance_s"),
+    "persons": ("lift", "persons"),
+    "sentence_reader": ("language", "reader"),
+    "spill_folder": ("spill", "folder"),
 }
-_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s", "persons": "persons"}
-_LANGUAGE_OVERRIDES = {"sentence_reader": "reader"}
-_SPILL_OVERRIDES = {"spill_folder": "folder"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -225,14 +221,14 @@ class CameraParameters:
 
     @property
     def depth_info(self) -> str:
-        """Topic of the calibration of depth; empty where that is colour's."""
+        """Topic of depth's calibration; empty if it is colour's."""
         above, _, _ = self.depth_topic.rpartition("/")
         topic = self.depth_info_topic or (f"{above}/camera_info" if above else "")
         return "" if topic == self.info_topic else topic
 
     @property
     def subscriptions(self) -> dict[Kind, tuple[type, str]]:
-        """Message type and topic of each kind, as image_transport names them."""
+        """Message type and topic of each kind, with the names of image_transport."""
         images: dict[Kind, tuple[type, str]] = {}
         for kind, topic, transport in (
             ("color", self.color_topic, self.color_transport),
@@ -244,7 +240,7 @@ class CameraParameters:
 
 @dataclass(frozen=True)
 class NodeParameters:
-    """What the parameters say, checked. Field names are the parameters' names; see :data:`DECLARATIONS`."""
+    """Checked parameters. Field names are the parameters' names; see :data:`DECLARATIONS`."""
 
     autostart: bool
     config_file: str
@@ -287,12 +283,11 @@ class NodeParameters:
 
 
 def declare_parameters(node: Node) -> None:
-    """Declare everything but the cameras' parameters.
+    """Declare all parameters but those of the cameras. Integers are accepted for floating-point parameters.
 
-    Raises :class:`ParameterError` for names that nobody knows, and lets integers serve for floating-point numbers;
-    rclpy raises for other overrides of a wrong type or out of range.
+    Raises :class:`ParameterError` for unknown names; rclpy raises for a wrong type or range.
     """
-    given = node._parameter_overrides  # rclpy offers no other way to what the command line and the files say
+    given = node._parameter_overrides  # rclpy has no other access to the values of command line and files
     cameras = given["cameras"].value if "cameras" in given else DECLARATIONS["cameras"].default
     problems = unknown_parameters(given, cameras if isinstance(cameras, (list, tuple)) else ())
     if problems:
@@ -304,7 +299,7 @@ def declare_parameters(node: Node) -> None:
         node.add_pre_set_parameters_callback(integers_as_doubles)
 
 
-# rclpy's own, of every node
+# declared by rclpy in every node
 _COMMON_PARAMETERS = ("use_sim_time", "start_type_description_service")
 _QOS_OVERRIDE = re.compile(
     r"qos_overrides\..+\.(publisher|subscription)(_[^.]+)?\."
@@ -314,16 +309,13 @@ _QOS_OVERRIDE = re.compile(
 
 
 def unknown_parameters(names: Iterable[str], cameras: Sequence[str]) -> list[str]:
-    """A sentence for every name that is no parameter of a node with these cameras, with the nearest that is one.
+    """One message for every name that is no parameter of a node with these cameras, with the closest known name.
 
-    Parameters of the default camera are known whatever the cameras are: the shipped file has them.
+    The default camera's parameters are always known, since the shipped file has them.
     """
     there = (*cameras, *DECLARATIONS["cameras"].default)
-    known = {
-        *DECLARATIONS,
-        *_COMMON_PARAMETERS,
-        *(f"{camera}.{key}" for camera in there for key in CAMERA_DECLARATIONS),
-    }
+    of_cameras = (f"{camera}.{key}" for camera in there for key in CAMERA_DECLARATIONS)
+    known = {*DECLARATIONS, *_COMMON_PARAMETERS, *of_cameras}
     problems = []
     for name in names:
         if name in known or _QOS_OVERRIDE.fullmatch(name):
@@ -340,13 +332,13 @@ def unknown_parameters(names: Iterable[str], cameras: Sequence[str]) -> list[str
 
 
 def unused_overrides(node: Node) -> list[str]:
-    """QoS overrides that were given and that no publisher or subscription has asked for: mostly a misspelt topic."""
+    """QoS overrides without a publisher or subscription, mostly of a misspelt topic."""
     given: Iterable[str] = node._parameter_overrides
     return sorted(name for name in given if name.startswith("qos_overrides.") and not node.has_parameter(name))
 
 
 def integers_as_doubles(parameters: list[Parameter[Any]]) -> list[Parameter[Any]]:
-    """``max_range_m: 5`` for ``5.0``: integers given for floating-point parameters, as such numbers."""
+    """Convert integers to floating-point numbers for parameters that need them (``max_range_m: 5``)."""
     return [
         Parameter(p.name, Parameter.Type.DOUBLE, float(p.value))
         if p.type_ == Parameter.Type.INTEGER
@@ -358,7 +350,7 @@ def integers_as_doubles(parameters: list[Parameter[Any]]) -> list[Parameter[Any]
 
 
 def read_parameters(node: Node) -> NodeParameters:
-    """Read and check all parameters, declaring those of the cameras that ``cameras`` names.
+    """Read and check all parameters; declare those of the cameras.
 
     Raises ``ValueError`` naming the parameter, ``OSError`` when the configuration file cannot be opened.
     """
@@ -368,16 +360,14 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
-    names = (*names, *_LANGUAGE_OVERRIDES, *_SPILL_OVERRIDES)
-    overrides = {name: values.pop(name) for name in (*names, "weights", "classes")}
+    overrides = {name: values.pop(name) for name in (*_OVERRIDES, "weights", "classes")}
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
 
 
 def _without_none(name: str, value: Any) -> Any:
-    """``none`` is the same as empty wherever empty is the default and stands for "without" or "as configured"."""
+    """Replace ``none`` by the empty string in parameters that are empty by default, but not in frames."""
     declaration = DECLARATIONS.get(name) or CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
     is_none = isinstance(value, str) and value.strip().lower() == "none"
     may_be = declaration is not None and declaration.default == "" and not name.endswith("_frame")
@@ -387,7 +377,7 @@ def _without_none(name: str, value: Any) -> Any:
 def _with_detections(
     cameras: tuple[CameraParameters, ...], config: PerceptronConfig
 ) -> tuple[tuple[CameraParameters, ...], PerceptronConfig]:
-    """A ``detections_topic`` turns the lift of topics on; where the configuration does, every camera has one."""
+    """A ``detections_topic`` sets ``lift.from_topics``; if the configuration sets it, every camera gets a topic."""
     if config.lift.from_topics:
         topics = [camera.detections_topic or f"{camera.name}/detections" for camera in cameras]
         cameras = tuple(
@@ -400,45 +390,28 @@ def _with_detections(
 
 def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     config = load_config(path) if path else PerceptronConfig()
-    volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
-    assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
-    network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
-    grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
-    lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
-    language = {field: overrides[k] for k, field in _LANGUAGE_OVERRIDES.items() if overrides[k]}
-    spill = {field: overrides[k] for k, field in _SPILL_OVERRIDES.items() if overrides[k]}
+    changes: dict[str, dict[str, Any]] = {section: {} for section, _ in _OVERRIDES.values()}
+    for name, (section, field) in _OVERRIDES.items():
+        if overrides[name]:
+            changes[section][field] = overrides[name]
     if overrides["weights"] != AS_CONFIGURED:
-        network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
+        changes["network"]["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
         try:
-            from embodied_perceptron.language.class_list import read_names  # torch loads behind the node's first words
+            from embodied_perceptron.language.class_list import read_names  # imports torch: only when needed
 
-            network["classes"] = read_names(overrides["classes"])
+            changes["network"]["classes"] = read_names(overrides["classes"])
         except ValueError as error:
             raise ValueError(f"classes: {error}") from error
-    return dataclasses.replace(
-        config,
-        volume=dataclasses.replace(config.volume, **volume),
-        assembler=dataclasses.replace(config.assembler, **assembler),
-        network=dataclasses.replace(config.network, **network),
-        grid=dataclasses.replace(config.grid, **grid),
-        lift=dataclasses.replace(config.lift, **lift),
-        spill=dataclasses.replace(config.spill, **spill),
-        language=dataclasses.replace(config.language, **language),
-    )
+    sections = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in changes.items()}
+    return dataclasses.replace(config, **sections)
 
 
 def effective_values(parameters: NodeParameters) -> dict[str, Any]:
-    """Parameters that stand for "as configured" or "the default" -> the values in use, by name of the parameter."""
+    """Values in use of the parameters that may say "as configured" or "default", by parameter."""
     config = parameters.config
     values: dict[str, Any] = {"output_frame": parameters.output_frame}
-    values |= {name: getattr(config.volume, name) for name in _VOLUME_OVERRIDES}
-    values |= {name: getattr(config.assembler, name) for name in _ASSEMBLER_OVERRIDES}
-    values |= {name: getattr(config.network, name) for name in _NETWORK_OVERRIDES}
-    values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
-    values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
-    values |= {name: getattr(config.language, field) for name, field in _LANGUAGE_OVERRIDES.items()}
-    values |= {name: getattr(config.spill, field) for name, field in _SPILL_OVERRIDES.items()}
+    values |= {name: getattr(getattr(config, section), field) for name, (section, field) in _OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
     values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:
@@ -447,28 +420,26 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
 
 
 class ReadBack:
-    """Shows the values in use while the node is configured, and what was given again afterwards.
-
-    Otherwise the next configuration would take this one's values for the user's.
-    """
+    """Sets parameters to the values in use while the node is configured, and restores the given values afterwards:
+    otherwise the next configuration would take them for the user's."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._given: dict[str, Any] = {}
-        self.is_writing = False  # the node then refuses nothing
+        self.is_writing = False  # the node then accepts every change
 
     def show(self, values: Mapping[str, Any]) -> None:
-        """Write the values in use; those that a parameter's range cannot hold (an infinite window) stay as given."""
+        """Set the values in use; rclpy keeps the given one if the range does not allow it (an infinite window)."""
         self._given |= {n: self._node.get_parameter(n).value for n in values if n not in self._given}
         self._write(values)
 
     def restore(self) -> None:
-        """Write back what was given, unless it was changed since."""
+        """Restore the given values, except those that the user has changed since."""
         given, self._given = self._given, {}
         self._write(given)
 
     def changed(self, parameters: Sequence[Parameter[Any]]) -> None:
-        """Somebody set these: theirs from now on."""
+        """Register a change by the user."""
         for parameter in parameters:
             self._given.pop(parameter.name, None)
 
@@ -482,7 +453,7 @@ class ReadBack:
 
 
 def default_topics(camera: str, alone: bool) -> dict[str, str]:
-    """Topic parameters of a camera: one camera keeps the short names, several are told apart by their own."""
+    """Default topics of a camera; with several cameras, its name is the prefix."""
     prefix = "" if alone else f"{camera}/"
     return {
         "color_topic": f"{prefix}color/image_raw",
@@ -511,7 +482,7 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
 
 
 def parameter_problem(name: str, value: Any) -> str:
-    """Why ``value`` does not do for parameter ``name``; empty when it does. Ranges are rclpy's business."""
+    """Why ``value`` is bad for parameter ``name``; empty if it is good. rclpy checks ranges."""
     declaration = DECLARATIONS.get(name) or CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
     if declaration is None:
         return ""
@@ -524,7 +495,7 @@ def parameter_problem(name: str, value: Any) -> str:
             return "cameras must name at least one camera"
         for camera in value:
             if not _NAME.fullmatch(camera) or camera in DECLARATIONS:
-                return f"cameras: {camera!r} is no usable name (letters, digits, underscores)"
+                return f"cameras: {camera!r} is not a valid name (letters, digits, underscores)"
         if len(set(value)) < len(value):
             return f"cameras: names must differ, got {list(value)}"
     optional = ("output_frame", "viewpoint_frame", "map_frame")
@@ -534,7 +505,7 @@ def parameter_problem(name: str, value: Any) -> str:
 
 
 def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetParametersResult:
-    """Whether a change at run time is accepted; what is fixed by configuration is refused while ``configured``."""
+    """Accept or refuse changes at run time; while ``configured``, only live parameters may change."""
     for parameter in parameters:
         problem = parameter_problem(parameter.name, _without_none(parameter.name, parameter.value))
         if problem:
@@ -548,6 +519,6 @@ def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetP
 
 
 def apply_change(current: NodeParameters, parameters: Sequence[Parameter[Any]]) -> NodeParameters:
-    """``current`` with the accepted changes."""
+    """Apply accepted changes to ``current``."""
     live = {p.name: p.value for p in parameters if p.name in DECLARATIONS and DECLARATIONS[p.name].live}
     return dataclasses.replace(current, **live)

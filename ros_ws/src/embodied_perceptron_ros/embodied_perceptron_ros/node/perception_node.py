@@ -1,12 +1,11 @@
-"""The lifecycle node ``/perception``: parameters, transitions, diagnostics; computes nothing itself.
+"""The lifecycle node ``/perception``: parameters, transitions, diagnostics.
 
-Threads: the executor takes messages and hands them over, and answers whatever the others do; ``lifecycle`` configures,
-which is half a minute of compiling at worst; ``fusion`` owns the map; ``perception`` works on snapshots; ``queries``
-answers; ``language`` reads the text encoder and ends. configure builds map and workers
-(:mod:`embodied_perceptron_ros.node.wiring`), activate opens the ears and mouths, deactivate closes them and keeps the
-map, cleanup frees everything.
+Threads: the executor receives messages and answers services; ``lifecycle`` configures, which may compile for half a
+minute; ``fusion`` owns the map; ``perception`` works on snapshots; ``queries`` answers; ``language`` loads the text
+encoder. configure builds map and workers (:mod:`embodied_perceptron_ros.node.wiring`), activate creates subscriptions,
+deactivate destroys them and keeps the map, cleanup frees everything.
 
-What is heavy is imported by the configuration, so that the node is there a second after its start.
+Heavy imports happen in the configuration, so that the node answers a second after its start.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
-from embodied_perceptron_ros.node.health import ERROR, OK, WARN, FrameCounts, Health
+from embodied_perceptron_ros.environment import ros_environment
+from embodied_perceptron_ros.node.health import ERROR, OK, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
     ParameterError,
@@ -48,8 +48,6 @@ from embodied_perceptron_ros.node.parameters import (
     unused_overrides,
 )
 from embodied_perceptron_ros.node.threads import BackgroundThread, GivenUpError, await_in_executor, run_in_executor
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
-from embodied_perceptron_ros.players.processes import ros_environment
 
 if TYPE_CHECKING:
     from embodied_perceptron_ros.node.inputs import Silence
@@ -58,20 +56,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ClockChange = rclpy_implementation.ClockChange
 _SWITCH_INTERVAL_S = 0.0005
-_LOOK_S = 0.2
-_FAREWELL_S = 0.1
-_GIVE_UP_S = 1.0  # for the callback at work when a configuration is given up
+_CHECK_S = 0.2  # between two checks of the main thread
+_LAST_ANSWERS_S = 0.1  # for answers that stopping set free
+_GIVE_UP_S = 1.0  # for the running callback when a configuration is given up
 _PROGRESS_S = 0.25  # between diagnostics while the node starts
-_STARTING_S = 3.0  # so long after the start they are frequent in any state
-_SILENCE_LOGGED_S = 30.0  # between two log lines of one silent input
-_NAMESAKES_S = 5.0  # between two looks for nodes of the same name
+_STARTING_S = 3.0  # after the start, diagnostics are frequent in any state
+_SILENCE_LOGGED_S = 30.0  # between two log lines about one silent input
+_DUPLICATES_S = 5.0  # between two searches for nodes of the same name
 _CLOCK_CHANGES = (ClockChange.ROS_TIME_ACTIVATED, ClockChange.ROS_TIME_DEACTIVATED)
 _SUCCESS, _FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
 class WaitingClock:
-    """Bounds waiting: simulation time where it is used, otherwise a clock that nobody sets. It goes on where one takes
-    the other's place: how long something has waited says nothing about what time it is. From one thread."""
+    """Monotonic time for waiting: simulation time if it is used, else the steady clock. A change of the source does not
+    change the value. Not thread-safe."""
 
     def __init__(self, clock: Any, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
@@ -81,33 +79,30 @@ class WaitingClock:
         self._last_ns = 0
 
     def now_ns(self) -> int:
-        """Nanoseconds; differences count."""
+        """Nanoseconds; only differences have a meaning."""
         simulated = bool(self._clock.ros_time_is_active)
         here_ns = int(self._clock.now().nanoseconds) if simulated else self._monotonic_ns()
         if simulated != self._simulated:
             self._shift_ns = 0 if self._simulated is None else self._last_ns - here_ns
             self._simulated = simulated
-        elif simulated and self._is_first_time(here_ns):
+        elif simulated and self._last_ns == self._shift_ns and here_ns > 0:  # it is 0 until the first /clock message
             self._shift_ns = self._last_ns - here_ns
         self._last_ns = here_ns + self._shift_ns
         return self._last_ns
 
-    def _is_first_time(self, here_ns: int) -> bool:
-        """Simulation time is 0 until /clock is heard."""
-        return self._last_ns == self._shift_ns and here_ns > 0
-
 
 class PerceptionNode(LifecycleNode):
-    """See the module's docstring; parameters are declared in :mod:`embodied_perceptron_ros.node.parameters`."""
+    """See the module's docstring; parameters are declared in :mod:`embodied_perceptron_ros.node.parameters`.
+
+    ``stop``: set by any thread or signal to end the process; a running configuration then gives up.
+    """
 
     def __init__(self, node_name: str = "perception", stop: threading.Event | None = None, **node_options: Any) -> None:
-        """``stop``: set, by any thread or signal, when the process shall end; a configuration then gives up."""
         super().__init__(node_name, **node_options)
         self._ending = threading.Event() if stop is None else stop
         self.health = Health(self.get_fully_qualified_name().lstrip("/"))
         self._transitions = BackgroundThread("lifecycle")
-        # rclpy makes this service itself, with a callback that keeps the executor until the transition is over, in the
-        # group of everything else
+        # rclpy creates this service with a callback that blocks the executor until the transition ends
         self._change_state_now = self._service_change_state.callback
         self._service_change_state.callback = self._change_state
         self._service_change_state.callback_group = ReentrantCallbackGroup()
@@ -121,12 +116,12 @@ class PerceptionNode(LifecycleNode):
         self._read_back = ReadBack(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        # steady: a simulation that stands still is just what diagnostics have to tell
+        # steady: diagnostics must also report a simulation that stands still
         period_s = 1.0 / self.get_parameter("diagnostics_hz").value
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._timer = self.create_timer(period_s, self._publish_diagnostics, clock=self._steady)
         self._started_s = time.monotonic()
-        self._looked_s = float("-inf")
+        self._searched_s = float("-inf")
         self._progress_timer = self.create_timer(_PROGRESS_S, self._publish_progress, clock=self._steady)
         self._waiting_clock = WaitingClock(self.get_clock())
         backwards = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
@@ -134,14 +129,14 @@ class PerceptionNode(LifecycleNode):
 
     @property
     def parameters(self) -> NodeParameters:
-        """Checked parameters; only once configured."""
+        """Checked parameters; after configuration only."""
         assert self._parameters_now is not None, "the node is not configured"
         return self._parameters_now
 
     # ---- lifecycle
 
     async def _change_state(self, request: Any, response: Any) -> Any:
-        """Answer ``~/change_state``: a configuration runs in its own thread, so that the executor goes on answering."""
+        """Answer ``~/change_state``; configure in another thread, so that the executor stays free."""
         configure = (request.transition.id, request.transition.label)
         if configure[0] != Transition.TRANSITION_CONFIGURE and configure[1] != "configure":
             return self._change_state_now(request, response)
@@ -150,13 +145,13 @@ class PerceptionNode(LifecycleNode):
         return done.result()
 
     def _in_executor(self, job: Callable[[], T]) -> T:
-        """Entities change in the thread that looks at them."""
+        """Create and destroy entities in the executor's thread, which uses them."""
         if self._transitions.is_current:
             return run_in_executor(self, job, self._ending.is_set)
         return job()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Read parameters, build map, workers, publishers and services. Fails by name, and stays unconfigured."""
+        """Read parameters, build map, workers, publishers and services. On an error, log it and stay unconfigured."""
         self._state, started_s = "configuring", time.monotonic()
         self._progress_timer.reset()
         try:
@@ -192,12 +187,12 @@ class PerceptionNode(LifecycleNode):
         self._state = "unconfigured"
 
     def _report(self, doing: str) -> None:
-        """Tell what the configuration is at, by diagnostics and now and then by the log."""
+        """Report the configuration's progress by diagnostics and log."""
         self.health.problem("node", OK, f"configuring: {doing}", "configuring")
         self.log.info("configuring", f"configuring: {doing}")
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Open the ears: cameras and queries; begin perceiving."""
+        """Subscribe to cameras and queries; start perceiving."""
         from embodied_perceptron_ros.node.wiring import LiveParts
 
         assert self._map is not None
@@ -215,38 +210,38 @@ class PerceptionNode(LifecycleNode):
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop listening and give the accelerator's memory back; the map stays."""
+        """Destroy subscriptions and free the accelerator's memory; keep the map."""
         self.stop_listening()
         if self._map is not None:
             self._map.perceptron.release_accelerator()
         self._state = "inactive"
-        self.get_logger().info("inactive: the map stays")
+        self.get_logger().info("inactive: the map is kept")
         return super().on_deactivate(state)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything."""
         self._free()
         self._state = "unconfigured"
-        self.get_logger().info("cleaned up: the map is gone")
+        self.get_logger().info("cleaned up: the map is deleted")
         return super().on_cleanup(state)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free everything for good."""
+        """Free everything; the node cannot be configured again."""
         self._free()
         self._state = "finalized"
         self.get_logger().info("shut down")
         return super().on_shutdown(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """After an exception in a transition: back to unconfigured, with nothing left behind."""
+        """Free everything after an exception in a transition; the node becomes unconfigured."""
         self._free()
         self._state = "unconfigured"
         super().on_error(state)
         return _SUCCESS
 
     def autostart(self) -> ThreadFuture[bool]:
-        """Configure and activate, in their own thread while another spins the node; False when either failed (the log
-        says why)."""
+        """Configure and activate in another thread while the caller's executor spins; the result is False when either
+        failed (see the log)."""
 
         def start() -> bool:
             if self.trigger_configure() != _SUCCESS:
@@ -260,31 +255,31 @@ class PerceptionNode(LifecycleNode):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the process is about to end."""
+        """Whether the process is ending."""
         return self._ending.is_set()
 
     @property
     def is_active(self) -> bool:
-        """Whether it listens and perceives."""
+        """Whether the node is active."""
         return self._state == "active"
 
     @property
     def is_configuring(self) -> bool:
-        """Whether a configuration is at work."""
+        """Whether a configuration is running."""
         return self._transitions.is_busy
 
     def close(self) -> None:
-        """Stop all threads and free everything, whatever the state."""
+        """Stop all threads and free everything, in any state."""
         self._free()
 
     def destroy_node(self) -> None:
-        """With the state machine, which rclpy forgets: it would keep the DDS participant alive, and a process that ends
-        by :func:`leave` would leave that one's shared memory behind, tens of megabytes at every start."""
+        """Destroy the state machine too, which rclpy does not: it would keep the DDS participant alive, and
+        :func:`leave` would leak its shared memory, tens of megabytes at every start."""
         super().destroy_node()
         self._state_machine.destroy_when_not_in_use()
 
     def stop_listening(self) -> None:
-        """Take nothing more; what waits is answered."""
+        """Destroy subscriptions; answer waiting queries."""
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -300,11 +295,11 @@ class PerceptionNode(LifecycleNode):
     # ---- time, parameters, diagnostics
 
     def now_ns(self) -> int:
-        """For waiting; from the thread that fuses."""
+        """Time for waiting; from the fusion thread only."""
         return self._waiting_clock.now_ns()
 
     def _on_clock_jump(self, jump: TimeJump) -> None:
-        if jump.clock_change in _CLOCK_CHANGES:  # use_sim_time was set: another clock, no other time of the sensors
+        if jump.clock_change in _CLOCK_CHANGES:  # use_sim_time was set; the sensors' time did not change
             self.get_logger().info(f"use_sim_time is {self.get_clock().ros_time_is_active}")
             return
         self.get_logger().warning(f"the clock went back by {-jump.delta.nanoseconds / 1e9:.3f} s")
@@ -327,39 +322,42 @@ class PerceptionNode(LifecycleNode):
         if self._map is not None:
             counts, areas = self._map.inbox.counts, self._map.diagnostics()
         if self._live is not None:
-            self._live.cameras.look_for_latched()
-            self._tell_of_silence(self._live.cameras.silence)
+            self._live.cameras.subscribe_latched()
+            self._report_silence(self._live.cameras.silence)
             areas["frames"] = self._live.cameras.silence.ages()
-        self._look_for_namesakes()
+        self._check_duplicates()
         now_ns = self.get_clock().now().nanoseconds
         self._diagnostics.publish(self.health.diagnostics(now_ns, self._state, counts, areas))
 
-    def _tell_of_silence(self, silence: Silence) -> None:
-        missed = silence.silent()
-        if not missed:
+    def _report_silence(self, silence: Silence) -> None:
+        missing = silence.silent()
+        if not missing:
             self.health.clear_problem("frames", "silence")
             return
-        self.health.problem("frames", WARN, "; ".join(missed), "silence")
-        for words in missed:
-            self.log.warning(words.partition(" for ")[0].partition(" since ")[0], words, every_s=_SILENCE_LOGGED_S)
+        self.health.problem("frames", WARN, "; ".join(missing), "silence")
+        for message in missing:
+            self.log.warning(message.partition(" for ")[0].partition(" since ")[0], message, every_s=_SILENCE_LOGGED_S)
 
-    def _look_for_namesakes(self) -> None:
-        """Two nodes of one name answer each other's services; nothing else would say so."""
+    def _check_duplicates(self) -> None:
+        """Report nodes of the same name: they answer each other's services."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _NAMESAKES_S:
+        if now_s - self._searched_s < _DUPLICATES_S:
             return
-        self._looked_s = now_s
+        self._searched_s = now_s
         own = self.get_name(), self.get_namespace()
         count = sum((name, namespace) == own for name, namespace in self.get_node_names_and_namespaces())
         if count < 2:
-            self.health.clear_problem("node", "namesakes")
+            self.health.clear_problem("node", "duplicates")
             return
-        words = f"there are {count} nodes {self.get_fully_qualified_name()}: services and parameters reach any of them"
-        self.health.problem("node", ERROR, f"{words}; give each its namespace", "namesakes")
-        self.log.error("namesakes", f"{words}; give each its namespace", every_s=_SILENCE_LOGGED_S)
+        message = (
+            f"there are {count} nodes {self.get_fully_qualified_name()}: services and parameters reach any of them; "
+            "give each its namespace"
+        )
+        self.health.problem("node", ERROR, message, "duplicates")
+        self.log.error("duplicates", message, every_s=_SILENCE_LOGGED_S)
 
     def _publish_progress(self) -> None:
-        """More often than the diagnostics' own rate as long as there is progress to tell."""
+        """Publish diagnostics more often than ``diagnostics_hz`` while the node starts or configures."""
         if self._state == "configuring" or time.monotonic() - self._started_s < _STARTING_S:
             self._publish_diagnostics()
         else:
@@ -371,24 +369,25 @@ class PerceptionNode(LifecycleNode):
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the node until SIGINT or SIGTERM; exit code 0 then, 1 when it could not start.
+    """Run the node until SIGINT or SIGTERM; return exit code 0, or 1 if it could not start.
 
-    Threads may be left that cannot be told to end, such as one that compiles: :func:`leave` with the exit code.
+    Threads may still run, such as one that compiles: end the process with :func:`leave`.
     """
-    # Perceiving is long stretches of Python: at the default of 5 ms a message would wait several times that long
+    # With the default of 5 ms a message would wait for several turns of the perception thread
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    if not os.environ.get("OMP_NUM_THREADS"):  # one core stays free for fusion, whatever the network does
+    if not os.environ.get("OMP_NUM_THREADS"):  # keep one core free for fusion while the network runs
         os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 2) - 1))
     os.environ.update(ros_environment())
-    # Our own handlers: with rclpy's the context is gone before waiting queries can be answered.
+    # Our own signal handlers: rclpy's shut the context down before waiting queries can be answered
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = PerceptionNode(stop=stop)
-    except Exception as error:  # a parameter that is unknown, of the wrong type or out of range
-        print(f"perception cannot start: {_reason(error)}", file=sys.stderr)
+    except Exception as error:  # a parameter is unknown, of the wrong type or out of range
+        reason = str(error) if isinstance(error, ParameterError) else f"{type(error).__name__}: {error}"
+        print(f"perception cannot start: {reason}", file=sys.stderr)
         rclpy.try_shutdown()
         return 1
     executor = SingleThreadedExecutor()
@@ -404,7 +403,7 @@ def main(args: list[str] | None = None) -> int:
 
     started = node.autostart() if node.get_parameter("autostart").value else None
     failed = frozen = False
-    while not stop.wait(_LOOK_S):
+    while not stop.wait(_CHECK_S):
         if node.is_active != frozen:
             frozen = node.is_active
             _keep_from_collections(frozen)
@@ -412,10 +411,10 @@ def main(args: list[str] | None = None) -> int:
         if failed:
             stop.set()
     exit_code = 1 if failed else 0
-    # Shutting down destroys what callbacks use: only when none is at work, or else leave() ends them
+    # Shutting down destroys what callbacks use: only if none is running; otherwise leave() ends them
     if node.is_configuring:
         node.get_logger().info("configuration given up: the node was asked to stop")
-        if end_spinning(_GIVE_UP_S):  # nothing to save, and what is half built is nobody's yet
+        if end_spinning(_GIVE_UP_S):
             node.destroy_node()
             rclpy.try_shutdown()
         return exit_code
@@ -431,8 +430,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _keep_from_collections(loaded: bool) -> None:
-    """Leave what is loaded out of collections, which would walk over it for a fifth of a second; or, once the node is
-    no longer active and may give it up, collect it again."""
+    """Exclude loaded objects from garbage collection, which would take 0.2 s; include them again when inactive."""
     if loaded:
         gc.collect()
         gc.freeze()
@@ -440,20 +438,15 @@ def _keep_from_collections(loaded: bool) -> None:
         gc.unfreeze()
 
 
-def _reason(error: Exception) -> str:
-    """Checks of our own are sentences; of others the name of the exception says more."""
-    return str(error) if isinstance(error, ParameterError) else f"{type(error).__name__}: {error}"
-
-
 def leave(exit_code: int) -> NoReturn:
-    """End at once, whatever daemons are still at. Nothing is lost: compiled kernels are kept as whole files."""
+    """End the process with its daemon threads. Nothing is lost: compiled kernels are written as whole files."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
 
 
 def _run_in_executor(executor: SingleThreadedExecutor, job: Callable[[], None], timeout_s: float) -> None:
-    """Entities change in the thread that looks at them; then a moment for answers that this set free."""
+    """Run ``job`` in the executor's thread, then wait a moment for the answers that it caused."""
     done = threading.Event()
 
     def run() -> None:
@@ -464,14 +457,14 @@ def _run_in_executor(executor: SingleThreadedExecutor, job: Callable[[], None], 
 
     executor.create_task(run)
     if done.wait(timeout_s):
-        time.sleep(_FAREWELL_S)
+        time.sleep(_LAST_ANSWERS_S)
 
 
 def _spin(
     executor: SingleThreadedExecutor, node: PerceptionNode, stop: threading.Event, ended: threading.Event
 ) -> None:
-    """Spin until ``ended``, which a task of the executor sets; on after an exception in a callback: one bad message
-    must not end the node."""
+    """Spin until a task of the executor sets ``ended``. Continue after an exception in a callback: a bad message must
+    not end the node."""
     while not ended.is_set():
         try:
             executor.spin_once()

@@ -1,9 +1,9 @@
 """Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/changes``,
 ``~/name_object``, ``~/correct_object``.
 
-They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
-moment that the map itself is touched. A refusal is an answer (``success`` false, ``message`` says why in a sentence for
-people) and a warning in the log, never an exception.
+One thread runs them in order; the executor continues to receive images, and fusion pauses only while the map itself is
+changed. A refusal is an answer (``success`` false, ``message`` with the reason) and a warning in the log, never an
+exception.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.node import Node
 from std_srvs.srv import Trigger
 
 from embodied_perceptron.apps.view_command import open_map
@@ -31,50 +30,47 @@ from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
 from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError
 from embodied_perceptron_ros.node.outputs import find_output_pose
-from embodied_perceptron_ros.node.threads import BackgroundThread, await_in_executor
+from embodied_perceptron_ros.node.threads import SERVICE_LIMIT_S, BackgroundThread, Watchdog, await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
-from embodied_perceptron_ros.node.watchdog import SERVICE_LIMIT_S, Watchdog
 
 _MAX_WAITING = 16  # calls at a time; each may take seconds
 _MAX_CHARACTERS = 500  # of a refusal
-_SAVE_LIMIT_S = 12.0  # so long the end waits for a map that is being saved
+_SAVE_LIMIT_S = 12.0  # how long close() waits for a map that is being saved
 _MAX_DIGITS = 18  # of an id
 
 
 def refusal(error: Exception) -> str:
-    """One line for people on why a call was refused; empty where ``error`` is none that a caller can do anything about.
+    """One line on why a call was refused; empty for a program error, about which the caller can do nothing.
 
-    What is refused on purpose is a ``ValueError``, ``LookupError`` or ``OSError`` with a sentence; a mistake of the
-    program is anything else.
+    Deliberate refusals are ``ValueError``, ``LookupError`` or ``OSError`` with a sentence.
     """
     if isinstance(error, KeyError | IndexError) or not isinstance(error, ValueError | LookupError | OSError):
         return ""
-    said = str(error)
-    if isinstance(error, OSError) and error.strerror:  # its own words begin with a number
-        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(said.split())[:_MAX_CHARACTERS]
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:  # str() would begin with a number
+        message = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(message.split())[:_MAX_CHARACTERS]
 
 
 class MapServices:
-    """The services of a configured node."""
+    """The services of a configured node.
+
+    Args:
+        node: the ``PerceptionNode``; parameters ``fusion_frame``, ``map_folder`` and ``find_place``.
+        perceptron: its map.
+        transforms: of the robot.
+        on_map_replaced: called after a service changed the map.
+        watchdog: limits each call.
+    """
 
     def __init__(
         self,
-        node: Node,
+        node: Any,
         perceptron: Perceptron,
         transforms: TransformSource,
-        fusion_frame: str,
         on_map_replaced: Callable[[], None],
-        map_folder: MapFolder,
         watchdog: Watchdog,
-        *,
-        find_place: Callable[[], bool],
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``.
-
-        ``find_place``: whether the robot's place is looked for in a map that is loaded without a pose.
-        """
-        self._find_place = find_place
         self._node = node
         self._perceptron = perceptron
         self._watchdog = watchdog
@@ -82,11 +78,10 @@ class MapServices:
         self._swapping = threading.Lock()
         self._is_closing = False
         self._transforms = transforms
-        self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
-        self._map_folder = map_folder
+        self._map_folder = MapFolder(node.parameters.map_folder)
         self._unfinished = 0
-        group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
+        group = ReentrantCallbackGroup()  # a slow save must not delay the other services
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
             for kind, name, callback in (
@@ -102,7 +97,7 @@ class MapServices:
         ]
 
     def close(self) -> None:
-        """Finish what is in work, refuse what waits, destroy the services."""
+        """Finish the running call, refuse waiting ones, destroy the services."""
         self._is_closing = True
         self._thread.close(_SAVE_LIMIT_S)
         for service in self._services:
@@ -128,19 +123,19 @@ class MapServices:
             reason = refusal(error)
             if reason:
                 return self._refuse(name, response, reason)
-            response.message = "it failed by a mistake of the program, which the node's log tells in full"
+            response.message = "it failed by an internal error; see the node's log"
             self._node.get_logger().error(f"{name} failed:\n{traceback.format_exc()}")
         return response
 
     def _submit(self, name: str, job: Callable[[], str], future: ThreadFuture[str]) -> None:
-        """Do ``job`` after those before it; ``future`` gets what came of it, or that it took too long."""
+        """Queue ``job``; ``future`` gets its result, or the error that it took too long."""
         once = threading.Lock()
 
-        def give_up(words: str) -> None:
+        def give_up(message: str) -> None:
             with self._swapping:
-                self._thread = self._thread.successor()  # the job at work may come back late, or never
+                self._thread = self._thread.successor()  # the running job may come back late, or never
             if once.acquire(blocking=False):
-                future.set_exception(TimeoutError(words))
+                future.set_exception(TimeoutError(message))
 
         def run() -> None:
             try:
@@ -168,7 +163,7 @@ class MapServices:
             path = self._map_folder.to_write(request.path)
             try:
                 self._perceptron.save(path)
-            except OSError as error:  # names the temporary file
+            except OSError as error:  # its text names the temporary file
                 raise MapPathError(f"{path} cannot be written: {error.strerror or error}") from error
             return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
@@ -178,12 +173,12 @@ class MapServices:
         def job() -> str:
             path = self._map_folder.to_read(request.path)
             T_fusion_saved = pose_to_matrix(request.pose)
-            find = self._find_place() and np.array_equal(T_fusion_saved, np.eye(4))
+            find = self._node.parameters.find_place and np.array_equal(T_fusion_saved, np.eye(4))
             reason = self._perceptron.load(path, T_fusion_saved, find_place=find)
             self._on_map_replaced()
             if not find:
                 return f"loaded {path}"
-            return f"loaded {path}; {reason or 'the place of the robot in it is looked for'}"
+            return f"loaded {path}; {reason or 'searching for the place of the robot in it'}"
 
         return await self._run("load_map", job, response)
 
@@ -200,29 +195,33 @@ class MapServices:
         return await self._run("describe", lambda: describe(self._perceptron.conditioned()).text, response)
 
     async def _changes(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """The message is what has changed since the map was saved that was loaded, a change a line."""
+        """The message has one line for each change since the loaded map was saved."""
         return await self._run("changes", self.changes_since_loaded, response)
 
     def changes_since_loaded(self) -> str:
-        """In words, coordinates in the map. Raises ``ValueError`` where nothing was loaded, or its place is not known
-        yet, ``OSError`` where the file is gone."""
+        """Changes since the loaded map was saved, one a line, coordinates in the map.
+
+        Raises ``ValueError`` if no map was loaded or the robot's place is not known yet, ``OSError`` if the file is
+        gone.
+        """
         path = self._perceptron.map.loaded_from
         if path is None:
             raise ValueError("no map was loaded: there is nothing to compare with")
         if self._perceptron.place_estimate is not None:
-            raise ValueError("the robot's place in the loaded map is still looked for")
+            raise ValueError("the robot's place in the loaded map is not known yet")
         if not path.is_file():
-            raise FileNotFoundError(errno.ENOENT, "the map that was loaded is not there any more", str(path))
+            raise FileNotFoundError(errno.ENOENT, "the loaded map's file does not exist any more", str(path))
         before = open_map(path).recall()
         return "\n".join(compare_maps(before, self._perceptron.recall()).lines())
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
-            frame = request.frame_id or self._fusion_frame
+            fusion_frame = self._node.parameters.fusion_frame
             newest = self._perceptron.newest_frame
             stamp_ns = newest.frame.stamp_ns if newest else 0
             T_fusion_map = self._perceptron.T_world_map
-            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, T_fusion_map)
+            frame = request.frame_id or fusion_frame
+            pose = find_output_pose(self._transforms, fusion_frame, frame, stamp_ns, T_fusion_map)
             if isinstance(pose, str):
                 raise ValueError(pose)
             response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
@@ -233,7 +232,7 @@ class MapServices:
 
     async def _name_object(self, request: NameObject.Request, response: NameObject.Response) -> NameObject.Response:
         def job() -> str:
-            number = self._meant(request.id)
+            number = self._find_object(request.id)
             response.id = str(number)
             return self.name_object(number, request.name)
 
@@ -243,37 +242,39 @@ class MapServices:
         self, request: CorrectObject.Request, response: CorrectObject.Response
     ) -> CorrectObject.Response:
         def job() -> str:
-            number = self._meant(request.id)
+            number = self._find_object(request.id)
             response.id = str(number)
             return self.correct_object(number, request.label, request.not_there)
 
         return await self._run("correct_object", job, response)
 
     def name_object(self, number: int, name: str) -> str:
-        """What was done, in words. Raises as :meth:`Perceptron.name_object`."""
-        thing = self._perceptron.name_object(number, name)
+        """Name an object and return a message. Raises as :meth:`Perceptron.name_object`."""
+        item = self._perceptron.name_object(number, name)
         self._on_map_replaced()
-        if not thing.user_name:
-            return f"{thing.label} {thing.id} has no name of yours any more"
-        return f"{thing.label} {thing.id} is called {thing.user_name!r}"
+        if not item.user_name:
+            return f"the name of {item.label} {item.id} is removed"
+        return f"{item.label} {item.id} is named {item.user_name!r}"
 
     def correct_object(self, number: int, label: str, not_there: bool) -> str:
-        """What was done, in words. Raises as :meth:`Perceptron.correct_object`."""
-        thing = self._perceptron.correct_object(number, label, not_there)
+        """Correct an object and return a message. Raises as :meth:`Perceptron.correct_object`."""
+        item = self._perceptron.correct_object(number, label, not_there)
         self._on_map_replaced()
-        return f"there is no {thing.label} {thing.id}" if not_there else f"object {thing.id} is a {thing.label}"
+        return f"there is no {item.label} {item.id}" if not_there else f"object {item.id} is a {item.label}"
 
-    def _meant(self, text: str) -> int:
-        """The id that a text gives, or of the one object that a sentence means."""
+    def _find_object(self, text: str) -> int:
+        """The id in ``text``, or that of the single object that the sentence ``text`` describes."""
         if not text.strip():
-            raise ValueError("the id is empty: give the number of an object, or a sentence that means one")
+            raise ValueError("the id is empty: give the number of an object, or a sentence that describes one")
         if text.strip().isdecimal():
             if len(text.strip()) > _MAX_DIGITS:
                 raise LookupError(f"there is no object {text.strip()[:_MAX_DIGITS]}...")
             return int(text)
         answer = self._perceptron.ground(text)
         if answer.status != GroundingStatus.FOUND or (answer.count or 1) > 1:
-            raise LookupError(f"{answer.text[:80]!r} means no single object ({answer.status.name}): {answer.reason}")
+            raise LookupError(
+                f"{answer.text[:80]!r} describes no single object ({answer.status.name}): {answer.reason}"
+            )
         if not answer.candidates[0].id:
-            raise LookupError(f"what {answer.text[:80]!r} means is no object of the map yet")
+            raise LookupError(f"{answer.text[:80]!r} describes something that is not an object of the map yet")
         return answer.candidates[0].id

@@ -1,7 +1,7 @@
-"""Transforms over time from /tf and /tf_static, behind one interface with or without tf2_ros.
+"""Transforms over time from /tf and /tf_static, with the same interface with and without tf2_ros; and ``map_frame``.
 
-The live path never waits inside of a lookup: an answer is a value (``Found``, ``TooEarly``, ...), and whoever needs a
-transform that has not come yet asks again when :attr:`TransformSource.on_change` was called.
+A lookup never waits: it returns a value (``Found``, ``TooEarly``, ...). A caller that needs a later transform asks
+again after ``on_change`` was called.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.duration import Duration
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
 from rclpy.time import Time
 from tf2_msgs.msg import TFMessage
 
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.sensors.poses import (
     Disconnected,
     Found,
@@ -36,48 +37,23 @@ from embodied_perceptron.sensors.poses import (
     frame_name,
 )
 from embodied_perceptron.sensors.stamps import StampJudge
-from embodied_perceptron_ros.conversion.values import stamp_to_ns, transform_to_matrix
-from embodied_perceptron_ros.node.throttled_log import ThrottledLog
+from embodied_perceptron_ros.conversion.values import make_transform_stamped, stamp_to_ns, transform_to_matrix
+from embodied_perceptron_ros.node.health import ThrottledLog
+from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides, reliable_qos
+
+if TYPE_CHECKING:
+    from embodied_perceptron.perceptron import Perceptron
 
 HISTORY_S = 10.0
-# two publishers of one frame are rivals when they disagree by more, so often, within so long of each other
-_RIVALS_APART_M, _RIVAL_TURNS, _TURNS_S = 0.3, 6, 2.0
-_RIVALS_HOLD_S = 10.0  # how long it is told of
+# Publishers of one frame conflict when they alternate so often, so quickly, with positions so far apart
+_CONFLICT_M, _CONFLICT_TURNS, _TURNS_S = 0.3, 6, 2.0
+_CONFLICT_HOLD_S = 10.0  # how long a conflict is reported
+_MAX_REASONS = 20  # of refused transforms; further ones are counted as "others"
 _AUTHORITY = "embodied_perceptron"
 
 
-class TransformSource(Protocol):
-    """Stamped transforms between named frames; safe to ask from any thread."""
-
-    refused: Counter[str]
-    """Transforms that could not be used, by reason (non-unit quaternion, loop, ...)."""
-    restarts: int
-    """How often a link went on elsewhere in time and its history was cleared."""
-
-    @property
-    def rivals(self) -> dict[str, str]:
-        """Frames that several publishers set differently, in words."""
-        ...
-
-    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
-        """``T_target_source`` at ``stamp_ns``: points of ``source`` into ``target``; or why there is none."""
-        ...
-
-    def lookup_latest(self, target: str, source: str) -> PoseLookup:
-        """``T_target_source`` at the newest stamp at which the chain is known."""
-        ...
-
-    def clear(self) -> None:
-        """Forget what has stamps."""
-        ...
-
-    def close(self) -> None:
-        """Destroy the subscriptions."""
-        ...
-
-
 def tf2_available() -> bool:
-    """Whether tf2_ros is importable here."""
+    """Whether tf2_ros is importable."""
     return importlib.util.find_spec("tf2_ros") is not None
 
 
@@ -87,9 +63,9 @@ def make_transform_source(
     history_s: float = HISTORY_S,
     max_gap_s: float | None = None,
 ) -> TransformSource:
-    """tf2_ros where it is importable, otherwise :class:`TreeTransforms`; subscribed on ``node``.
+    """Subscribe to transforms on ``node``: with tf2_ros where it is importable, otherwise with :class:`TreeTransforms`.
 
-    ``max_gap_s``: transforms further apart are not interpolated between; tf2 knows no such limit and ignores it.
+    ``max_gap_s``: do not interpolate over longer gaps; tf2 has no such limit and ignores it.
     """
     if tf2_available():
         return Tf2Transforms(node, on_change, history_s)
@@ -97,42 +73,43 @@ def make_transform_source(
 
 
 @dataclass
-class _Setter:
-    """Who set a frame last: publisher, parent, position in it, when, and how often another disagreed."""
+class _LastSet:
+    """The last message that set a frame, and the number of recent disagreements between its publishers."""
 
     sender: bytes
     parent: str
     position: NDArray[np.float64]
-    heard_s: float
+    received_s: float
     turns: int = 0
     disagreed_s: float = float("-inf")
 
 
-class _Subscribed:
-    """Subscriptions to /tf and /tf_static that feed ``_accept``; bad transforms are counted, never raised."""
+class TransformSource:
+    """Stamped transforms between named frames; thread-safe.
+
+    Attributes:
+        refused: transforms that could not be used, by reason (non-unit quaternion, loop, ...).
+        restarts: how often a link jumped in time and its history was cleared.
+    """
 
     def __init__(self, node: Node, on_change: Callable[[], None] | None) -> None:
         self.refused: Counter[str] = Counter()
         self.restarts = 0
-        self._rivals: dict[str, tuple[str, float]] = {}
-        self._setters: dict[str, _Setter] = {}
+        self._conflicts: dict[str, tuple[str, float]] = {}
+        self._last_set: dict[str, _LastSet] = {}
         self._log = ThrottledLog(node.get_logger(), every_s=30.0)
         self._node = node
         self._on_change = on_change
-        reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
-        moving = QoSProfile(depth=100, **reliable)
-        # transient local: a static transform is published once, perhaps before this node started
-        static = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL, **reliable)
-        # and volatile, best effort: players and bridges repeat it so, which fits the other subscription never
-        repeated = QoSProfile(depth=100, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
         self._subscriptions = [
-            self._subscribe(node, "/tf", False, moving, QoSOverridingOptions.with_default_policies()),
-            self._subscribe(node, "/tf_static", True, static),
-            self._subscribe(node, "/tf_static", True, repeated),
+            self._subscribe("/tf", False, reliable_qos(100), qos_overrides()),
+            # latched: a static transform is published once, perhaps before this node started
+            self._subscribe("/tf_static", True, latched_qos(100)),
+            # players and bridges repeat it as volatile best effort, which does not match the latched subscription
+            self._subscribe("/tf_static", True, best_effort_qos(100)),
         ]
 
     def _subscribe(
-        self, node: Node, topic: str, static: bool, qos: QoSProfile, overrides: QoSOverridingOptions | None = None
+        self, topic: str, static: bool, qos: QoSProfile, overrides: QoSOverridingOptions | None = None
     ) -> Any:
         def with_sender(message: TFMessage, info: Any) -> None:
             self._receive(message, static, bytes(info["publisher_gid"]["data"]) if "publisher_gid" in info else b"")
@@ -140,10 +117,10 @@ class _Subscribed:
         def without(message: TFMessage) -> None:
             self._receive(message, static)
 
-        return node.create_subscription(
+        return self._node.create_subscription(
             TFMessage,
             topic,
-            with_sender if hasattr(Subscription, "CallbackType") else without,  # not told in Humble
+            with_sender if hasattr(Subscription, "CallbackType") else without,  # Humble passes no message info
             qos,
             qos_overriding_options=overrides,
             event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=topic == "/tf"),
@@ -154,56 +131,72 @@ class _Subscribed:
             try:
                 self._accept(transform, static)
                 if not static:
-                    self._look_for_rivals(transform, sender)
+                    self._check_conflict(transform, sender)
             except ValueError as error:
                 reason = f"{transform.header.frame_id!r} -> {transform.child_frame_id!r}: {error}"
-                if self.refused[reason] == 0 and len(self.refused) <= 20:
+                if self.refused[reason] == 0 and len(self.refused) <= _MAX_REASONS:
                     self._node.get_logger().warning(f"transform refused: {reason}")
-                self.refused[reason if len(self.refused) <= 20 else "others"] += 1
+                self.refused[reason if len(self.refused) <= _MAX_REASONS else "others"] += 1
         if self._on_change is not None:
             self._on_change()
 
     @property
-    def rivals(self) -> dict[str, str]:
+    def conflicts(self) -> dict[str, str]:
+        """Frames that several publishers set differently -> message."""
         now_s = time.monotonic()
         return {
-            child: words for child, (words, told_s) in list(self._rivals.items()) if now_s - told_s < _RIVALS_HOLD_S
+            child: message
+            for child, (message, found_s) in list(self._conflicts.items())
+            if now_s - found_s < _CONFLICT_HOLD_S
         }
 
-    def _look_for_rivals(self, stamped: Any, sender: bytes) -> None:
-        """Two publishers that take turns at one frame and do not agree: several robots' transforms on one topic, or
-        odometry beside a filter that publishes the same."""
+    def _check_conflict(self, stamped: Any, sender: bytes) -> None:
+        """Find two publishers that alternately set one frame and disagree: several robots on one topic, or odometry
+        and a filter that publish the same frame."""
         child, now_s = frame_name(stamped.child_frame_id), time.monotonic()
         at = stamped.transform.translation
-        now = _Setter(sender, frame_name(stamped.header.frame_id), np.array([at.x, at.y, at.z]), now_s)
-        last = self._setters.get(child)
-        self._setters[child] = now
+        now = _LastSet(sender, frame_name(stamped.header.frame_id), np.array([at.x, at.y, at.z]), now_s)
+        last = self._last_set.get(child)
+        self._last_set[child] = now
         if last is None:
             return
         if now_s - last.disagreed_s < _TURNS_S:
             now.turns, now.disagreed_s = last.turns, last.disagreed_s
         apart_m = float(np.linalg.norm(now.position - last.position))
-        agree = last.parent == now.parent and apart_m < _RIVALS_APART_M
-        if last.sender == sender or agree or now_s - last.heard_s > _TURNS_S:
+        agree = last.parent == now.parent and apart_m < _CONFLICT_M
+        if last.sender == sender or agree or now_s - last.received_s > _TURNS_S:
             return
         now.turns, now.disagreed_s = now.turns + 1, now_s
-        if now.turns >= _RIVAL_TURNS:
+        if now.turns >= _CONFLICT_TURNS:
             how = f"{apart_m:.2f} m apart" if last.parent == now.parent else f"in {last.parent!r} and in {now.parent!r}"
-            words = f"two publishers set the frame {child!r}, {how}: are transforms of several robots on one topic?"
-            self._rivals[child] = words, now_s
-            self._log.error(f"rivals {child}", words)
+            message = f"two publishers set the frame {child!r}, {how}: are transforms of several robots on one topic?"
+            self._conflicts[child] = message, now_s
+            self._log.error(f"conflict {child}", message)
 
     def _accept(self, stamped: Any, static: bool) -> None:
         raise NotImplementedError
 
+    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
+        """``T_target_source`` at ``stamp_ns`` (maps points of ``source`` into ``target``), or why there is none."""
+        raise NotImplementedError
+
+    def lookup_latest(self, target: str, source: str) -> PoseLookup:
+        """``T_target_source`` at the newest stamp at which the whole chain is known, or why there is none."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Delete everything but static transforms."""
+        raise NotImplementedError
+
     def close(self) -> None:
+        """Destroy the subscriptions."""
         for subscription in self._subscriptions:
             self._node.destroy_subscription(subscription)
         self._subscriptions = []
 
 
-class TreeTransforms(_Subscribed):
-    """The own buffer, used where tf2_ros is not installed."""
+class TreeTransforms(TransformSource):
+    """The library's own buffer, for installations without tf2_ros."""
 
     def __init__(
         self,
@@ -239,8 +232,8 @@ class TreeTransforms(_Subscribed):
             self._tree.clear_moving()
 
 
-class Tf2Transforms(_Subscribed):
-    """tf2_ros.Buffer, fed by our own subscriptions so that both sources hear and refuse the same messages."""
+class Tf2Transforms(TransformSource):
+    """tf2_ros.Buffer, fed by our own subscriptions so that both sources receive and refuse the same messages."""
 
     def __init__(self, node: Node, on_change: Callable[[], None] | None = None, history_s: float = HISTORY_S) -> None:
         import tf2_ros
@@ -253,12 +246,9 @@ class Tf2Transforms(_Subscribed):
         super().__init__(node, on_change)
 
     def _accept(self, stamped: Any, static: bool) -> None:
-        transform_to_matrix(stamped.transform)  # tf2 normalises or stores what it should refuse
-        stamped.header.frame_id, stamped.child_frame_id = (
-            frame_name(stamped.header.frame_id),
-            frame_name(stamped.child_frame_id),
-        )
-        link = stamped.header.frame_id, stamped.child_frame_id
+        transform_to_matrix(stamped.transform)  # tf2 would normalise or store what has to be refused
+        link = frame_name(stamped.header.frame_id), frame_name(stamped.child_frame_id)
+        stamped.header.frame_id, stamped.child_frame_id = link
         self._refuse_loop(*link)
         if static:
             self._buffer.set_transform_static(stamped, _AUTHORITY)
@@ -274,17 +264,17 @@ class Tf2Transforms(_Subscribed):
         if len(judge.suspects) == 1:
             odd.clear()
         odd.append(stamped)
-        if verdict == "moved":  # tf2 would ignore the past for good, and knows no way to forget one link
+        if verdict == "moved":  # tf2 would ignore the past forever, and cannot clear a single link
             self.restarts += 1
             kept = [each for several in self._odd.values() for each in several]
             self.clear()
             for each in kept:
                 self._buffer.set_transform(each, _AUTHORITY)
         elif judge.newest_ns is not None and stamp_ns < judge.newest_ns:
-            self._buffer.set_transform(stamped, _AUTHORITY)  # late, perhaps: tf2 sorts it in
+            self._buffer.set_transform(stamped, _AUTHORITY)  # perhaps late: tf2 sorts it in
 
     def _refuse_loop(self, parent: str, child: str) -> None:
-        """tf2 would take a loop and then answer nothing in this tree."""
+        """tf2 would accept a loop, and then answer no lookup in this tree."""
         above: str | None = parent
         while above is not None:
             if above == child:
@@ -295,7 +285,7 @@ class Tf2Transforms(_Subscribed):
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         target, source = frame_name(target), frame_name(source)
         try:
-            # stamp 0 means "latest" to tf2; 1 ns is as old as can be asked
+            # stamp 0 means "latest" to tf2; 1 ns is the oldest stamp that can be asked for
             found = self._buffer.lookup_transform_core(target, source, Time(nanoseconds=max(stamp_ns, 1)))
             return Found(transform_to_matrix(found.transform))
         except self._tf2.ExtrapolationException as error:
@@ -307,7 +297,7 @@ class Tf2Transforms(_Subscribed):
             return Disconnected(target, source, str(error))
 
     def _extrapolation(self, target: str, source: str, stamp_ns: int, text: str) -> TooEarly | TooOld:
-        """Into the future or the past? tf2 says it in words only, so ask for what it has."""
+        """Distinguish future from past; tf2 says it only in its text, so ask for the newest stamp."""
         try:
             newest_ns = self._buffer.get_latest_common_time(target, source).nanoseconds
         except self._tf2.TransformException:
@@ -324,7 +314,7 @@ class Tf2Transforms(_Subscribed):
             return Disconnected(target, source, str(error))
 
     def _starting_over(self, stamp_ns: int) -> bool:
-        """Whether a link may be on its way to this time."""
+        """Whether a link may be jumping to this time."""
         first = [each for odd in list(self._odd.values()) for each in odd[:1]]
         return any(stamp_to_ns(each.header.stamp) <= stamp_ns for each in first)
 
@@ -335,6 +325,38 @@ class Tf2Transforms(_Subscribed):
 
 
 def _earliest_ns(text: str, default_ns: int) -> int:
-    """The oldest stamp that tf2 names in its message; only shown to people."""
+    """The oldest stamp in tf2's error message; used in messages only."""
     seconds = re.search(r"earliest data is at time (\d+)\.(\d+)", text)
     return default_ns if seconds is None else int(seconds[1]) * 1_000_000_000 + int(seconds[2].ljust(9, "0")[:9])
+
+
+class MapFramePublisher:
+    """Publishes the static transform ``map_frame`` -> ``fusion_frame``, for robots without a SLAM system. Thread-safe.
+
+    It changes only when the robot finds its place in another map.
+    """
+
+    def __init__(self, node: Node, perceptron: Perceptron, map_frame: str, fusion_frame: str) -> None:
+        self._node = node
+        self._perceptron = perceptron
+        self._frames = map_frame, fusion_frame
+        self._lock = threading.Lock()
+        self._published: NDArray[np.float64] | None = None
+        self._publisher = node.create_publisher(TFMessage, "/tf_static", latched_qos())
+
+    def update(self) -> None:
+        """Publish the transform if it has changed and the robot's place is known."""
+        if self._perceptron.place_estimate is not None:
+            return
+        T_map_fusion = invert_transform(self._perceptron.T_world_map)
+        with self._lock:
+            if self._published is not None and np.array_equal(self._published, T_map_fusion):
+                return
+            self._published = T_map_fusion
+            stamp_ns = self._node.get_clock().now().nanoseconds
+            stamped = make_transform_stamped(T_map_fusion, stamp_ns, *self._frames)
+            self._publisher.publish(TFMessage(transforms=[stamped]))
+
+    def close(self) -> None:
+        """Destroy the publisher."""
+        self._node.destroy_publisher(self._publisher)

@@ -24,12 +24,11 @@ from rosbags.interfaces import Connection, QosDurability
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.recordings.packed_bags import unpack
+from embodied_perceptron_ros.node.qos import latched_qos, reliable_qos
 from embodied_perceptron_ros.players.playback import (
     Pacer,
     PlaybackReport,
     flush,
-    image_qos,
-    latched_qos,
     player_parser,
     run_player,
     wait_for_node,
@@ -56,7 +55,7 @@ def publisher_qos(connection: Connection) -> QoSProfile:
     latched = any(profile.durability == QosDurability.TRANSIENT_LOCAL for profile in offered)
     if latched or connection.topic.endswith("tf_static"):
         return latched_qos(depth=100)  # several nodes send statics on one topic; each message has to stay
-    return image_qos()
+    return reliable_qos(30)
 
 
 def topic_in(namespace: str, topic: str) -> str:

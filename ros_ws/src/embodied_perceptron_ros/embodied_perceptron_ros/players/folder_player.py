@@ -37,12 +37,11 @@ from embodied_perceptron.recordings.recording import (
 from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.node.parameters import default_topics
+from embodied_perceptron_ros.node.qos import latched_qos, reliable_qos
 from embodied_perceptron_ros.players.playback import (
     Pacer,
     PlaybackReport,
     flush,
-    image_qos,
-    latched_qos,
     player_parser,
     read_ahead,
     run_player,
@@ -97,14 +96,14 @@ class RecordingPlayer:
         self._depth_encoding = depth_encoding
         self.report = PlaybackReport(source=str(recording.source))
         self._pacer = Pacer(node if clock else None, start_stamp_ns(recording), rate)
-        self._tf = node.create_publisher(TFMessage, "/tf", image_qos(100))
+        self._tf = node.create_publisher(TFMessage, "/tf", reliable_qos(100))
         self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
         self._publishers: dict[tuple[str, type], Any] = {}
         for camera in recording.cameras:
             topics = default_topics(camera, alone=len(recording.cameras) == 1).values()
             kinds = ((ColorSample, Image), (DepthSample, Image), (CalibrationSample, CameraInfo))
             for (sample, kind), topic in zip(kinds, topics, strict=True):
-                self._publishers[camera, sample] = node.create_publisher(kind, topic, image_qos())
+                self._publishers[camera, sample] = node.create_publisher(kind, topic, reliable_qos(30))
 
     def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
         """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""

@@ -197,47 +197,40 @@ def detection_topics(cameras: Sequence[str], topic: str) -> dict[str, Any]:
 
 
 def node_parameters(
-    cameras: Sequence[str] = (),
-    fusion_frame: str = "",
-    output_frame: str = "",
-    use_sim_time: bool = False,
-    overrides: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
     *,
+    cameras: Sequence[str] = (),
+    use_sim_time: bool = False,
     weights: str | None = None,
-    viewer: str = "",
-    device: str = "",
-    map_file: str = "",
-    classes: str = "",
     topics: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Parameters to set over the YAML file: only what was given; ``overrides`` win. ``weights`` "" = no network.
+    """Parameters to set over the YAML file: only those that were given.
 
-    ``topics`` as :func:`camera_topics` gives them, ``classes`` a file or a list.
+    Args:
+        options: fusion_frame, output_frame, viewer, device, classes (a file or a list), map_file; empty = not given.
+        cameras: their names.
+        use_sim_time: whether time comes from /clock.
+        weights: None = not given, "" = no network.
+        topics: from :func:`camera_topics` and :func:`detection_topics`.
+        overrides: replace all others.
 
-    Raises ``FileNotFoundError`` for a ``map_file`` that is not there.
+    Raises ``FileNotFoundError`` for a ``map_file`` that does not exist.
     """
-    parameters: dict[str, Any] = dict(topics or {})
+    given = {name: text for name, text in (options or {}).items() if text}
+    if "classes" in given and "," not in given["classes"] and Path(given["classes"]).expanduser().is_file():
+        given["classes"] = str(Path(given["classes"]).expanduser().absolute())
+    if "map_file" in given:
+        if not Path(given["map_file"]).expanduser().is_file():
+            raise FileNotFoundError(f"no map at {given['map_file']}")
+        given["map_file"] = str(Path(given["map_file"]).expanduser().absolute())
+    parameters: dict[str, Any] = {**(topics or {}), **given}
     if cameras:
         parameters["cameras"] = list(cameras)
-    if fusion_frame:
-        parameters["fusion_frame"] = fusion_frame
-    if output_frame:
-        parameters["output_frame"] = output_frame
     if use_sim_time:
         parameters["use_sim_time"] = True
     if weights is not None:
         parameters["weights"] = weights
-    if viewer:
-        parameters["viewer"] = viewer
-    if device:
-        parameters["device"] = device
-    if classes:
-        is_file = "," not in classes and Path(classes).expanduser().is_file()
-        parameters["classes"] = str(Path(classes).expanduser().absolute()) if is_file else classes
-    if map_file:
-        if not Path(map_file).expanduser().is_file():
-            raise FileNotFoundError(f"no map at {map_file}")
-        parameters["map_file"] = str(Path(map_file).expanduser().absolute())
     return {**parameters, **(overrides or {})}
 
 

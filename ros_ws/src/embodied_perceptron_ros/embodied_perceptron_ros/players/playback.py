@@ -21,12 +21,12 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from embodied_perceptron_ros.conversion.values import ns_to_stamp
 from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.node.qos import reliable_qos
 from embodied_perceptron_ros.players.launch_options import NODE_NAME
 
 T = TypeVar("T")
@@ -39,21 +39,6 @@ _SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
 _STATE_HOLDS_S = 5.0  # so long what the node told of itself counts
 _END_S = 2.0
 _SETTLE_S = 0.3  # a match is seen on the publisher's side first
-
-
-def image_qos(depth: int = 30) -> QoSProfile:
-    """Reliable, so that a subscriber may choose: reliable ones lose nothing, best-effort ones match too."""
-    return QoSProfile(depth=depth, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
-
-
-def latched_qos(depth: int = 1) -> QoSProfile:
-    """Kept for late subscribers (transient local), as /tf_static is."""
-    return QoSProfile(
-        depth=depth,
-        history=HistoryPolicy.KEEP_LAST,
-        reliability=ReliabilityPolicy.RELIABLE,
-        durability=DurabilityPolicy.TRANSIENT_LOCAL,
-    )
 
 
 class NoSubscriberError(RuntimeError):
@@ -209,7 +194,7 @@ class Pacer:
     def __init__(self, node: Node | None, start_ns: int, rate: float, clock_hz: float = 100.0) -> None:
         if not rate > 0:
             raise ValueError(f"rate must be positive, got {rate}")
-        self._publisher = None if node is None else node.create_publisher(Clock, "/clock", image_qos(1))
+        self._publisher = None if node is None else node.create_publisher(Clock, "/clock", reliable_qos(1))
         self._start_ns = start_ns
         self._rate = rate
         self._clock_period_s = 1.0 / clock_hz

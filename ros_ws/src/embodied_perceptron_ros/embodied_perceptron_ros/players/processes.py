@@ -18,22 +18,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-FASTDDS_PROFILE = Path(__file__).resolve().parents[1] / "config" / "fastdds_shared_memory.xml"
-
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
-
-
-def ros_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment for a ROS process: ``base`` (default: this process's) and the Fast DDS profile unless one is set.
-
-    Fast DDS's default shared-memory segment holds half a VGA frame: best-effort images are then mostly lost. The
-    profile enlarges it; who has a profile of their own keeps it. Both names of the variable are looked at.
-    """
-    environment = dict(os.environ if base is None else base)
-    if not any(environment.get(name) for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")):
-        environment["FASTDDS_DEFAULT_PROFILES_FILE"] = str(FASTDDS_PROFILE)
-    return environment
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

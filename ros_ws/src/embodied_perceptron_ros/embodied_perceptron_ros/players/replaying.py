@@ -24,11 +24,11 @@ from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
-from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
-from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
+from embodied_perceptron_ros.environment import ros_environment
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeMonitor, NodeStatus, Sighting, TimedAnswer
 from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
-from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command
 
 _PERIOD_S = 0.2
 _START_TIMEOUT_S = 60.0  # without a sign of configuring: the first start may compile for minutes
@@ -101,7 +101,7 @@ class ReplayOutcome:
     @property
     def perception_hz(self) -> float | None:
         """How often objects were published, while they were; None for fewer than two times."""
-        times = [sighting.heard_s for sighting in self.sightings]
+        times = [sighting.received_s for sighting in self.sightings]
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 
     @property

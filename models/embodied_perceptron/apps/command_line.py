@@ -1,0 +1,179 @@
+"""What all commands share: exit codes, errors, progress, plugins, the group ``dev`` and former names."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+EXIT_BAD_RESULT = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+_PROGRESS_PERIOD_S = 10.0  # between two lines of progress
+
+
+class CommandError(Exception):
+    """Ends a command with a message instead of a traceback; plugins may raise it too."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_BAD_INPUT) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def load_plugin(group: str, purpose: str) -> Any:
+    """Load the function of an entry point group, which keeps ROS out of the library.
+
+    Raises ``CommandError`` with ``purpose`` when the group is empty or cannot be loaded.
+    """
+    found = list(entry_points(group=group))
+    if not found:
+        raise CommandError(f"{purpose} needs the ROS package: run `make setup`, or source your ROS 2 workspace")
+    try:
+        return found[0].load()
+    except Exception as error:
+        raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# commands for developers, and commands that were renamed
+
+
+def add_dev_command(app: typer.Typer, name: str, command: Callable[..., None], former: str = "") -> None:
+    """Add ``dev NAME`` to ``app``, and the top-level command ``former``, its hidden former name."""
+    group = next((info.typer_instance for info in app.registered_groups if info.name == "dev"), None)
+    if group is None:
+        group = typer.Typer(help="For developers of this project: benchmarks, results, weights.", no_args_is_help=True)
+        app.add_typer(group, name="dev")
+    group.command(name)(command)
+    if former:
+        add_former_name(app, former, f"dev {name}", command)
+
+
+def add_former_name(
+    app: typer.Typer, name: str, new_name: str, command: Callable[..., None], path: str = "", **fixed: Any
+) -> None:
+    """Add a hidden command that prints the new name and then runs ``command``.
+
+    Args:
+        app: the group that had the command.
+        name: its former name within ``app``.
+        new_name: words that call it now, without the program.
+        command: the function of the new command.
+        path: words that call ``app``, without the program, followed by a space.
+        fixed: arguments that make ``command`` do what the former command did.
+    """
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        print(f"`{path}{name}` is now `{new_name}`; the old name goes in 0.4", file=sys.stderr)
+        command(**{**values, **fixed})
+
+    app.command(name, hidden=True)(run)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# progress
+
+
+class _WatchedStream:
+    """A stream that sets an event when something is written to it."""
+
+    def __init__(self, stream: TextIO, written: threading.Event) -> None:
+        self._stream = stream
+        self._written = written
+
+    def write(self, text: str) -> int:
+        self._written.set()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def announce_slow_start(text: str, after_s: float = 0.8) -> Iterator[None]:
+    """Print ``text`` on standard error when the block prints nothing for ``after_s``: imports may take seconds."""
+    written, streams = threading.Event(), (sys.stdout, sys.stderr)
+
+    def announce() -> None:
+        if not written.wait(after_s):
+            print(text, file=streams[1], flush=True)
+
+    sys.stdout, sys.stderr = (_WatchedStream(stream, written) for stream in streams)
+    threading.Thread(target=announce, name="slow start", daemon=True).start()
+    try:
+        yield
+    finally:
+        written.set()
+        sys.stdout, sys.stderr = streams
+
+
+class TaskProgress:
+    """Progress of one task on standard error; a context manager.
+
+    A terminal shows a bar. Other outputs get a line at once and then every ten seconds.
+
+    Args:
+        what: the task in a few words.
+        console: output; by default standard error.
+    """
+
+    def __init__(self, what: str, console: Console | None = None) -> None:
+        self.console = console if console is not None else Console(stderr=True)
+        self._line = f"{what} ..."
+        self._what = what
+        self._began_s = time.monotonic()
+        self._ended = threading.Event()
+        self._bar: Progress | None = None
+        if self.console.is_terminal:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
+            self._task = self._bar.add_task(what, total=None)
+        else:
+            self._printer = threading.Thread(target=self._print_periodically, name="progress", daemon=True)
+
+    def __enter__(self) -> TaskProgress:
+        if self._bar is not None:
+            self._bar.start()
+        else:
+            self._began_s = time.monotonic()
+            self.say(self._line)
+            self._printer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._bar is not None:
+            self._bar.stop()
+        else:
+            self._printer.join()
+
+    def update(self, done: int, total: int, text: str = "") -> None:
+        """Show that ``done`` of ``total`` steps are done; ``text`` replaces the name of the task."""
+        text = text or self._what
+        self._line = f"{text}: {done} of {total}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text)
+
+    def say(self, line: str) -> None:
+        """Print a line that stays above the bar."""
+        (self.console if self._bar is None else self._bar.console).print(
+            line, highlight=False, soft_wrap=True, markup=False
+        )
+
+    def _print_periodically(self) -> None:
+        while not self._ended.wait(_PROGRESS_PERIOD_S):
+            self.say(f"{self._line}, {time.monotonic() - self._began_s:.0f} s")

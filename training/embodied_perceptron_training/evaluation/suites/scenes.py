@@ -1,0 +1,179 @@
+"""What the suites of other systems share: what to run on, its scenes, and the driver.
+
+The map of a scene is built from all of its used views and perceived as a whole. Ground truth enters no answer, except
+that of the upper bounds (``bound_*``), whose masks are those of a detector without faults or with simulated ones.
+
+Synthetic homes have instance images, in which visible pixels are counted. For real scans the infos say which instances
+a view shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Perception
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
+from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
+from embodied_perceptron_training.homes.generate import load_record
+from embodied_perceptron_training.processes import Workers
+
+I64 = NDArray[np.int64]
+Result = TypeVar("Result")
+Progress = Callable[[int, int], None]
+Scored = tuple[dict[str, float], dict[str, Any]]  # figures in percent, and notes about the run
+UNNAMED = frozenset(("object",))
+STRUCTURE = frozenset(("wall", "floor", "ceiling"))
+
+
+@dataclass(frozen=True)
+class SuiteSpec:
+    """What to run on; plain values, so that they can be sent to worker processes.
+
+    Attributes:
+        data: folder in EmbodiedScan's layout, with instance images (``embodied-perceptron generate``).
+        split: train, val or test.
+        weights: shipped name or path.
+        scenes: number of scenes, from the first; None = all.
+        views: per scene, evenly spaced.
+        seed: of random negatives and of the noisy detector.
+        training: scene list of the training set for 3D-POPE; None = for homes that of the shipped weights, for real
+            scans the training split of the data.
+        references: ARKitSceneRefer records about the scans; None = one sentence for each small object.
+        detector, layout: ONNX file of a 2-D detector that is also lifted; "" = none.
+        cluster_m: largest distance between hits of one cluster of lifted detections.
+    """
+
+    data: str
+    split: str = "test"
+    weights: str = "tiny"
+    scenes: int | None = None
+    views: int = 20
+    seed: int = 0
+    training: str | None = None
+    references: str | None = None
+    detector: str = ""
+    layout: str = ""
+    cluster_m: float = 0.02  # of the published baseline, for hits of every tenth frame of a video
+
+    def __post_init__(self) -> None:
+        if bool(self.detector) != bool(self.layout):
+            raise EvaluationError("--detector and --detector-layout belong together")
+
+    @property
+    def plain(self) -> EvaluationSpec:
+        """Scenes and network."""
+        return EvaluationSpec(self.data, self.split, self.weights, ("detection",), self.scenes, self.views)
+
+
+@dataclass(frozen=True, eq=False)
+class SuiteRun(Generic[Result]):
+    """Figures in percent, results per scene, skipped scenes with reasons, notes about the run, and wall seconds."""
+
+    figures: dict[str, float]
+    results: list[Result]
+    skipped: dict[str, str]
+    notes: dict[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class SuiteScene:
+    """A scene, with instance images where it is a synthetic home.
+
+    Attributes:
+        scene: frames and truth.
+        instances: per frame (H, W) int64 annotation ids, -1 = none; None for a real scan.
+    """
+
+    scene: EvaluationScene
+    instances: tuple[I64, ...] | None
+
+    @property
+    def label_of(self) -> dict[int, str]:
+        """Class by annotation id."""
+        return dict(zip(self.scene.ids.tolist(), self.scene.labels, strict=True))
+
+
+@functools.lru_cache(maxsize=2)
+def suite_dataset(data: str, split: str) -> EmbodiedScanDataset:
+    """The data set, opened once per process."""
+    return EmbodiedScanDataset(Path(data), split)
+
+
+def is_home(name: str) -> bool:
+    """Whether a scan is a synthetic home, by its sample_idx."""
+    return name.split("/")[0] == "synthetic"
+
+
+def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
+    """Read a scene. Raises :class:`CorruptSceneError` naming a file that is missing or does not fit."""
+    scene = load(spec.plain, name)
+    if not is_home(name):
+        return SuiteScene(scene, None)
+    try:
+        images = suite_dataset(spec.data, spec.split).by_name(name).images
+        record = load_record(spec.data, name)
+        number = {int(i["object_id"]) + 1: int(i["bbox_id"]) for i in record["instances"]}
+    except (OSError, ValueError, KeyError) as error:
+        raise CorruptSceneError(f"{name}: the record has no instances of a synthetic home: {error}") from error
+    found = []
+    for frame, view in zip(scene.frames, choose_views(len(images), spec.views), strict=True):
+        color = images[view].color_path
+        path = color.parent.parent / "ids" / f"{color.stem}.png"
+        image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        if image is None or image.shape != frame.frame.depth_m.shape:
+            raise CorruptSceneError(f"{path} is missing or not of the depth image's size")
+        lookup = np.full(int(image.max()) + 1, -1, np.int64)
+        for pixel, annotation in number.items():
+            if pixel < len(lookup):
+                lookup[pixel] = annotation
+        found.append(lookup[image])
+    return SuiteScene(scene, tuple(found))
+
+
+def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron, Perception]:
+    """The deployed perceptron after all views, and its perception of the whole scene."""
+    perceptron = mapped_scene(scene, cached_predictor(spec.weights), every_box=False)
+    return perceptron, perceptron.perceive(window_m=math.inf)
+
+
+def run_scenes(
+    spec: EvaluationSpec,
+    work: Callable[[str], Result],
+    score: Callable[[list[Result]], Scored],
+    workers: Workers = 1,
+    progress: Progress | None = None,
+) -> SuiteRun[Result]:
+    """``work`` (picklable) for every scene of ``spec`` by name, then ``score`` of all results.
+
+    Raises :class:`EvaluationError` where no scene is left, and what ``work`` and ``score`` raise.
+    """
+    start = time.perf_counter()
+    outcome = map_scenes(work, scene_names(spec), workers, progress)
+    if not outcome.results:
+        raise EvaluationError("no scene to score")
+    figures, notes = score(outcome.results)
+    return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
+
+
+def read_json(path: Path) -> Any:
+    """JSON of a file. Raises ``ValueError`` naming the file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
