@@ -398,7 +398,7 @@ def test_numbers_that_do_not_fit_are_told() -> None:
     for change, message in (
         ({"voxel_size_m": 0.0}, "voxel_size_m must be positive, got 0.0"),
         ({"voxel_size_m": 0.03}, "no backbone level has cells of 0.16 m"),
-        ({"detection": None}, "reads the detection neck"),
+        ({"detection": None}, "needs a detection head"),
         ({"inputs": "smell"}, "inputs must be one of .* got 'smell'"),
         ({"image": dataclasses.replace(config.image, encoder="alexnet")}, "alexnet"),
     ):
