@@ -52,7 +52,7 @@ _ASSETS_HELP = (
 )
 
 
-# options of generate that only a data set or only --drive has
+# options of generate for data sets only, and for --drive only
 _DATA_SET_OPTIONS = [
     "homes",
     "views",
@@ -289,7 +289,7 @@ def map_error_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
     map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
 ) -> None:
-    """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
+    """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.recording import map_error, map_points
@@ -304,7 +304,7 @@ def map_error_command(
 def mission_questions_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
 ) -> None:
-    """Print, as JSON, questions about the home that a simulated recording shows, with the right answers."""
+    """Print questions about the home of a simulated recording with their answers, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.mission import make_questions
