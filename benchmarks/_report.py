@@ -1,13 +1,13 @@
-"""What all benchmarks share: options, tables on the screen, figures in out/bench/NAME.json, and inputs that are found.
+"""Options, tables on the screen and JSON files (out/bench/NAME.json) that all benchmarks share.
 
     parser = report.parser(__doc__)                          # --quick and --out
     parser.add_argument("--frames", type=int, default=3600)
-    options = report.parse(parser, frames=600)               # 600 with --quick, unless --frames says otherwise
+    options = report.parse(parser, frames=600)               # 600 with --quick, unless --frames is given
     report.show("a day", rows)
     report.write(options, {"frames": 600, "p50_ms": 1.2, "stages": rows})
 
 A file is flat: ``command``, ``quick``, ``machine``, then figures by name. A mapping becomes one figure per key with a
-dot in between (``memory_mib.per_day``); only tables, lists of flat mappings, and lists of values stay as they are.
+dot in between (``memory_mib.per_day``); tables (lists of flat mappings) and lists of values stay as they are.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ Figures = dict[str, Any]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """Options that every benchmark has; ``doc`` is its module docstring."""
+    """Parser with the options of every benchmark; ``doc`` is its module docstring."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="small inputs, seconds: whether it runs, not how fast")
+    made.add_argument("--quick", action="store_true", help="small inputs: checks in seconds that it runs")
     name = Path(sys.argv[0]).stem
     made.add_argument("--out", type=Path, default=OUT / f"{name}.json", metavar="FILE", help="where the figures go")
     return made
 
 
 def parse(made: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """Options of the command line; with ``--quick``, ``quick`` are the defaults."""
+    """Parse the command line; with ``--quick``, ``quick`` are the defaults."""
     if made.parse_known_args()[0].quick:
         made.set_defaults(**quick)
     return made.parse_args()
 
 
 def data_folder(name: str) -> Path | None:
-    """A folder or file below ``$EMBODIED_DATA_DIR`` (default ../shared/data), or None where it is absent."""
+    """Path below ``$EMBODIED_DATA_DIR`` (default ../shared/data), or None when it is absent."""
     path = Path(os.environ.get("EMBODIED_DATA_DIR", REPO.parent / "shared" / "data")) / name
     return path if path.exists() else None
 
 
 def write(options: argparse.Namespace, figures: Mapping[str, Any], trees: Mapping[str, Any] | None = None) -> Path:
-    """Figures in ``options.out``, flat (see the module docstring); numbers that are not finite become null.
+    """Write figures to ``options.out``, flat (see the module docstring); numbers that are not finite become null.
 
-    ``trees`` stay nested as they are, for programs that read them by module.
+    ``trees`` stay nested.
 
     Raises ``TypeError`` for a value that is neither a figure nor a table.
     """
@@ -77,7 +77,7 @@ def write(options: argparse.Namespace, figures: Mapping[str, Any], trees: Mappin
 
 
 def machine() -> str:
-    """Processor, cores, and how busy they were in the last minute."""
+    """Name of the processor, number of cores and load of the last minute."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def machine() -> str:
 
 
 def show(title: str, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> None:
-    """A table on the screen: a row per mapping, or one figure per row where ``rows`` is a mapping."""
+    """Print a table: a row per mapping, or a figure per row when ``rows`` is a mapping."""
     if isinstance(rows, Mapping):
         rows = [{"": name, "value": value} for name, value in _flat(rows).items() if not isinstance(value, list)]
     rows = [_flat(row) for row in rows]
@@ -102,7 +102,7 @@ def show(title: str, rows: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> N
 
 
 def goal(what: str, value: float | None, least: float | None = None, most: float | None = None) -> Figures:
-    """A row of a table of goals: ``value`` shall be at ``least`` or at ``most`` so much; none was measured: not met."""
+    """Row of a table of targets: bounds of ``value``; a value that was not measured (None) misses them."""
     met = value is not None and (least is None or value >= least) and (most is None or value <= most)
     return {"goal": what, "measured": value, "at least": least, "at most": most, "met": met}
 

@@ -1,5 +1,7 @@
-"""Homes that a robot drives through twice: on the day of its map, and later, in other light and with things carried
-elsewhere. Rendered once, kept between runs."""
+"""Simulated homes that a robot visits twice: for its map, and later with other light and moved objects.
+
+The recordings are rendered once and kept between runs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_tra
 F64 = NDArray[np.float64]
 RATE_HZ = 2.5
 WIDTH, HEIGHT = 320, 240
-CARRIED_SHARE = 0.3  # of what one person carries
+CARRIED_SHARE = 0.3  # of an object that one person can carry
 _CARRIED_M = 1.3  # footprint's diagonal at most
 _TRIES = 40
 
@@ -38,8 +40,8 @@ class Drive:
     Attributes:
         color: (N, H, W, 3) uint8.
         depth_mm: (N, H, W) uint16, 0 = unknown.
-        T_home_camera: (N, 4, 4) where the camera was.
-        T_odom_camera: (N, 4, 4) where odometry says that it was.
+        T_home_camera: (N, 4, 4) true poses of the camera.
+        T_odom_camera: (N, 4, 4) poses of the camera by odometry.
         intrinsics: of the camera.
     """
 
@@ -53,7 +55,7 @@ class Drive:
         return len(self.color)
 
     def frame(self, index: int, first_ns: int = 1) -> PosedFrame:
-        """Frame ``index`` at odometry's pose."""
+        """Frame ``index`` with its pose by odometry."""
         depth_m = self.depth_mm[index].astype(np.float32) * np.float32(0.001)
         stamp_ns = first_ns + int(index * 1e9 / RATE_HZ)
         return PosedFrame(
@@ -62,7 +64,7 @@ class Drive:
 
     @classmethod
     def read(cls, path: Path) -> Drive:
-        """What :meth:`write` wrote."""
+        """Read a file of :meth:`write`."""
         with np.load(path) as data:
             fx, fy, cx, cy = data["pinhole"]
             height, width = data["depth_mm"].shape[1:]
@@ -70,7 +72,7 @@ class Drive:
             return cls(data["color"], data["depth_mm"], data["T_home_camera"], data["T_odom_camera"], intrinsics)
 
     def write(self, path: Path) -> None:
-        """To a file, which appears whole."""
+        """Write to a file, atomically."""
         k = self.intrinsics
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".part.npz")
@@ -82,13 +84,12 @@ class Drive:
 
 
 def map_drive(seed: int, rooms: int, frames: int) -> Drive:
-    """Through the home of ``seed``; odometry begins at the home's origin."""
+    """First drive through the home of ``seed``; odometry starts at the home's origin."""
     return _kept("map", seed, rooms, frames)
 
 
 def later_drive(seed: int, rooms: int, frames: int) -> Drive:
-    """Another way through the same home, with the same camera, in other light and with things carried elsewhere;
-    odometry begins anywhere."""
+    """Second drive on another path, with the same camera, other light and moved objects; odometry starts anywhere."""
     return _kept("later", seed, rooms, frames)
 
 
@@ -142,7 +143,7 @@ def _drive(home: Home, scene: RenderScene, sensor: SensorModel, frames: int, see
 
 
 def _carried(home: Home, rng: np.random.Generator) -> tuple[PlacedObject, ...]:
-    """The home's objects with some of those that stand on the floor, and what lies on them, at other free places."""
+    """Objects of the home after some that stand on the floor moved, with everything on them."""
     objects = list(home.objects)
     space = free_space(home)
     cells = space.cells()
@@ -166,13 +167,13 @@ def _carried(home: Home, rng: np.random.Generator) -> tuple[PlacedObject, ...]:
 
 
 def _carrier(home: Home, thing: PlacedObject) -> int:
-    """Id of what stands on the floor under ``thing``."""
+    """Id of the object on the floor that carries ``thing``."""
     while thing.support is not None:
         thing = home.objects[thing.support]
     return thing.id
 
 
 def true_place(drive: Drive, index: int) -> F64:
-    """(4, 4) T_home_odom at a frame: what finding one's place should give."""
+    """(4, 4) true T_home_odom at a frame, which relocalisation should find."""
     T: F64 = drive.T_home_camera[index] @ invert_transform(drive.T_odom_camera[index])
     return T

@@ -1,7 +1,4 @@
-"""What a building, a day and a fleet take, from measured coefficients: memory, disk, processor, network.
-
-Everything is a product of a count and what was measured for one; nothing here measures.
-"""
+"""Memory, disk, processor and network that a building, a day and a fleet take, computed from measured coefficients."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 MIB = 2**20
-_FIELDS = {  # of Coefficients -> file and figure that it is read from
+_FIELDS = {  # field of Coefficients -> file and figure
     "map_bytes_per_m2": ("memory", "bytes.per_m2_of_map"),
     "disk_bytes_per_m2": ("memory", "bytes.per_m2_on_disk"),
     "index_bytes_per_m2": ("memory", "bytes.per_m2_of_index"),
@@ -27,13 +24,13 @@ _FIELDS = {  # of Coefficients -> file and figure that it is read from
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What was measured on one machine.
+    """Measurements of one machine.
 
     Attributes:
         map_bytes_per_m2: main memory of voxels and their copies, for each square metre of floor.
-        disk_bytes_per_m2, index_bytes_per_m2: of places left behind: on the disk, and in main memory.
-        keyframe_bytes: images and their features. object_bytes: of one object; ``objects_per_m2``: how many there are.
-        network_bytes: what the network keeps between perceptions. fixed_bytes: program, libraries, weights.
+        disk_bytes_per_m2, index_bytes_per_m2: of places outside of the radius: on the disk, and in main memory.
+        keyframe_bytes: images and their features of a keyframe. object_bytes: of an object; ``objects_per_m2``: count.
+        network_bytes: kept by the network between perceptions. fixed_bytes: program, libraries, weights.
         fuse_ms, perceive_ms: CPU time of a frame of 640 x 480, and of a perception.
     """
 
@@ -52,7 +49,7 @@ class Coefficients:
     def read(cls, files: Mapping[str, Mapping[str, Any]]) -> Coefficients:
         """From the figures of ``memory.json``, ``fusion.json`` and ``online.json``, by the name of the file.
 
-        Raises ``ValueError`` naming the figure that is missing or no positive number, and what makes it.
+        Raises ``ValueError`` naming a figure that is missing or not positive, and the benchmark that measures it.
         """
         found = {}
         for field, (file, figure) in _FIELDS.items():
@@ -65,12 +62,12 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Site:
-    """A place and those who work in it.
+    """A place and its robots.
 
     Attributes:
-        area_m2: of floor that is known at the end.
-        radius_m: of the map in main memory (``volume.radius_m``); what lies outside is on the disk.
-        keyframes: that are kept (``keyframes.max_count``).
+        area_m2: floor that is mapped at the end.
+        radius_m: of the map in main memory (``volume.radius_m``); the rest is on the disk.
+        keyframes: kept keyframes (``keyframes.max_count``).
         cameras: of one robot, each with ``frames_hz`` fused frames a second of ``pixels``.
         perception_hz: perceptions a second.
         robots: each with its own map.
@@ -103,12 +100,12 @@ SITES = {
 
 
 def in_memory_m2(site: Site) -> float:
-    """Floor within the radius: what main memory holds of the voxels at most."""
+    """Floor within the radius, in square metres: the most that main memory holds."""
     return min(site.area_m2, math.pi * site.radius_m**2)
 
 
 def sized(c: Coefficients, site: Site) -> dict[str, float]:
-    """What one robot takes at the end of a day, and all of them together.
+    """Resources of one robot at the end of a day, and of all robots together.
 
     Keyframes are shared by a robot's cameras; the frames of several cameras are fused one after the other.
     """
@@ -140,7 +137,7 @@ def sized(c: Coefficients, site: Site) -> dict[str, float]:
 
 
 def largest_area_m2(c: Coefficients, memory_bytes: float, site: Site) -> float:
-    """Floor whose map fits into so much main memory, with the rest of ``site`` as it is; 0 where nothing fits."""
+    """Largest floor, in square metres, whose map fits into the given main memory; 0 if none fits."""
 
     def fits(area_m2: float) -> bool:
         return sized(c, replace(site, area_m2=area_m2))["map_mib"] * MIB <= memory_bytes

@@ -1,16 +1,13 @@
-"""A day in minutes: the online algorithm without ROS, one frame for each second of the robot's day.
+"""A day of driving in minutes: the online algorithm without ROS, one frame per second of the robot's day.
 
     python benchmarks/day.py                       # the first hour: table, and out/bench/day.json
     python benchmarks/day.py --frames 86400        # the whole day
 
-A robot drives round a furnished room; every tenth frame is perceived and followed by a query. Every ten minutes a piece
-of furniture is carried elsewhere, every quarter of an hour a SLAM system corrects all keyframes by two centimetres
-(there and back), every hour the map is saved, and every fourth time loaded again. What stays in its place must keep its
-id; what was carried must be found at its new place and nowhere else; memory and latency must not grow. Slopes are
-those of a straight line through the medians of ten minutes each, without the first tenth of the run, with their 95 %
-interval.
-
-No network: its cost per update is the matter of online.py.
+A robot drives round a furnished room. Every tenth frame is perceived and followed by a query. Every ten minutes a piece
+of furniture moves, every quarter of an hour all keyframes are corrected by two centimetres (there and back), every hour
+the map is saved, and every fourth hour loaded again. Objects that stay must keep their ids; the moved object must be
+found at its new place and nowhere else; memory and latency must not grow. Slopes are those of a straight line through
+the medians of ten minutes each, without the first tenth of the run, with their 95 % interval. There is no network.
 """
 
 from __future__ import annotations
@@ -46,20 +43,20 @@ PERCEIVE_EVERY, WINDOW_S, MOVE_EVERY_S, CORRECT_EVERY_S, SAVE_EVERY_S = 10, 600,
 POSES = 180  # of a round
 SHIFT_M = 0.02
 ROOM = (np.array([-2.6, -2.2, 0.0]), np.array([2.6, 2.2, 2.4]))
-# low and high corners; these stay
+# low and high corners of furniture that stays
 STAYING = (
     ((1.7, -0.5, 0.0), (2.3, 0.5, 0.75)),
     ((-2.3, 0.9, 0.0), (-1.6, 1.7, 0.55)),
     ((-0.4, 1.5, 0.0), (0.3, 2.0, 1.1)),
 )
 CARRIED_SIZE = (0.5, 0.5, 0.9)
-PLACES = ((-1.9, -1.5), (0.2, -1.6), (1.4, 1.5), (-0.9, -1.6))  # centres, on the floor, of what is carried
+PLACES = ((-1.9, -1.5), (0.2, -1.6), (1.4, 1.5), (-0.9, -1.6))  # centres on the floor of the furniture that moves
 MEMORY_LIMIT_MIB_PER_DAY = 50.0
 LATENCY_LIMIT = 0.10  # of the median, over the run
 
 
 def furniture(place: int) -> list[NDArray[np.float64]]:
-    """(2, 3) corners of every piece, the carried one last."""
+    """(2, 3) corners of every piece, the moving one last."""
     w, d, h = CARRIED_SIZE
     x, y = PLACES[place]
     carried = ((x - w / 2, y - d / 2, 0.0), (x + w / 2, y + d / 2, h))
@@ -100,7 +97,7 @@ def photograph(T: NDArray[np.float64], pieces: Sequence[NDArray[np.float64]]) ->
 
 
 class World:
-    """Pictures by second of the day; those of one place and layout are rendered once."""
+    """Images by second of the day; each place and layout is rendered once."""
 
     def __init__(self) -> None:
         self._poses = drive()
@@ -108,12 +105,12 @@ class World:
 
     @staticmethod
     def place(second: int) -> int:
-        """Where the carried piece stands."""
+        """Place of the moving piece."""
         return second // MOVE_EVERY_S % len(PLACES)
 
     @staticmethod
     def shift_m(second: int) -> float:
-        """By how much the SLAM system's frame is off, along x."""
+        """Offset of the SLAM system's frame along x, in metres."""
         return SHIFT_M * (second // CORRECT_EVERY_S % 2)
 
     def frame(self, second: int) -> PosedFrame:
@@ -127,12 +124,12 @@ class World:
 
 @dataclass
 class Window:
-    """Ten minutes.
+    """Figures of ten minutes.
 
     Attributes:
         integrate_ms, perceive_ms, query_ms: medians.
-        staying_found, staying_kept: pieces that stay, found at the end; of those, with the id that they had first.
-        carried_found: the carried piece stands at its place; ghosts: confirmed objects where it had stood.
+        staying_found, staying_kept: fixed pieces found at the end; of those, with their first id.
+        carried_found: the moving piece was found at its place; ghosts: confirmed objects at its earlier places.
     """
 
     end_s: int
@@ -149,7 +146,7 @@ class Window:
 
 @dataclass
 class Day:
-    """A run so far."""
+    """State of a run."""
 
     windows: list[Window] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
@@ -168,7 +165,7 @@ def resident_mib() -> float:
 
 
 def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> int | None:
-    """Id of the object whose centre lies over a piece of furniture and whose size is like its."""
+    """Id of the object with the place and about the size of a piece of furniture."""
     for item in objects:
         center, size = item.box[:3], np.sort(item.box[3:5])
         over = (center[:2] > low[:2]).all() and (center[:2] < high[:2]).all()
@@ -178,7 +175,7 @@ def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np
 
 
 def live_through(frames: int, folder: Path) -> Iterator[Day]:
-    """The day so far, after each ten minutes of it."""
+    """Yield the state after every ten minutes of the day."""
     config = PerceptronConfig(
         volume=VolumeConfig(voxel_size_m=0.06, max_blocks=6000),
         keyframes=KeyframeConfig(max_count=40),
@@ -251,7 +248,7 @@ def _window(
 
 
 def slope(end_s: Sequence[float], values: Sequence[float]) -> dict[str, float] | None:
-    """Per day, with half of its 95 % interval; None for fewer than four points."""
+    """Slope per day and half of its 95 % interval; None for fewer than four points."""
     if len(values) < 4:
         return None
     line = stats.linregress(end_s, values)
@@ -260,7 +257,7 @@ def slope(end_s: Sequence[float], values: Sequence[float]) -> dict[str, float] |
 
 
 def summarise(day: Day, frames: int) -> dict[str, Any]:
-    """Contents of ``day.json``. Healthy: nothing unexplained, and no slope whose whole interval is above its limit."""
+    """Contents of ``day.json``. Healthy: nothing unexplained, and no slope with its whole interval above its limit."""
     steady = [w for w in day.windows if w.end_s > 0.1 * frames]
     end_s = [float(w.end_s) for w in steady]
     slopes = {
@@ -303,7 +300,7 @@ def summarise(day: Day, frames: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Live through it; exit code 1 when something is not as it should be."""
+    """Run the day; exit code 1 when it was not healthy."""
     parser = report.parser(__doc__)
     parser.add_argument("--frames", type=int, default=3600, help="seconds of the day")
     options = report.parse(parser, frames=WINDOW_S)
@@ -315,7 +312,7 @@ def main() -> int:
         for day in live_through(options.frames, Path(folder)):
             done = day.windows[-1].end_s
             result = summarise(day, done)
-            report.write(options, result)  # a day that is cut short has its figures
+            report.write(options, result)  # an interrupted day keeps its figures
             report.console.print(f"{done / 3600:.1f} h, {result['frames_per_s']} frames/s: {day.windows[-1]}")
     report.show("a day", result)
     return 0 if result["healthy"] else 1

@@ -1,18 +1,16 @@
-"""What a GPU is asked for: operations launched and waits for their results, counted where there is no GPU.
+"""Operations launched on a GPU and waits for their results, counted without a GPU.
 
     python benchmarks/device_ops.py             # table, and out/bench/device_ops.json
     python benchmarks/device_ops.py --quick     # a training step of two scenes instead of four
 
-On a GPU every small operation costs its launch, some 5 to 20 microseconds of Python, and every wait costs all that was
-launched before it. So what is counted bounds the time of a perception whose arithmetic a GPU does in no time. The code
-path of devices runs on tensors of the CPU (``geometry.compute_path.device_path``); views and empty allocations are
-free. A wait is whatever needs the result on the host: a number, a comparison, a size that depends on data, a copy. What
-is computed of tensors that were brought to the host, or made of arrays there, is no concern of a device and does not
-count; bringing one to the device is an operation.
+Each small operation costs a GPU its launch, 5 to 20 microseconds of Python; each wait costs all work launched before
+it. So the counts bound the time of a perception. The device code runs on CPU tensors; views and empty allocations are
+free. A wait is anything that needs a result on the host: a number, a comparison, a size that depends on data, a copy.
+Work on tensors that were copied to the host or made there does not count; copying one to the device is an operation.
 
 Counted with the shipped weights on the two-room tour of ``benchmarks/online.py`` at its 13th keyframe: one perception,
-the integration of the next keyframe, and one step of training (``tiny``, all heads, on generated homes); and one step
-of ``paper``'s grounding.
+the integration of the next keyframe, one training step (``tiny``, all heads, generated homes), and one step of
+``paper``'s grounding.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from embodied_perceptron_training.training.tasks import SceneTask
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import Precision, TrainingRun
 
-HOMES = range(700_000, 700_004)  # of nobody's training, validation or test
+HOMES = range(700_000, 700_004)  # not used for training, validation or test
 PACKAGES = ("/embodied_perceptron/", "/embodied_perceptron_training/")
 FREE = {
     *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "select", "slice", "unsqueeze", "squeeze"),
@@ -60,7 +58,7 @@ FREE = {
     *("lift_fresh", "diagonal", "view_as_real", "set_", "resize_", "is_pinned"),
     *("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
 }
-# their results, or the sizes of their results, are read by the host
+# operations whose results, or sizes of results, the host reads
 WAITING = {
     *("nonzero", "nonzero_numpy", "_local_scalar_dense", "_unique2", "unique_dim", "unique_consecutive"),
     *("masked_select", "equal", "is_nonzero", "bincount", "histc", "_linalg_check_errors"),
@@ -69,12 +67,12 @@ Row = dict[str, Any]
 
 
 class OperationCount:
-    """Counts what is asked of torch while it is entered, by module: the innermost file of the project that asks.
+    """Count torch operations inside of the context, by the innermost file of the project that calls them.
 
     Attributes:
         operations, waits: by module.
         names: operations by module and name.
-        on_host: tensors that would be on the host.
+        on_host: tensors that a device run would have on the host.
     """
 
     def __init__(self) -> None:
@@ -112,7 +110,7 @@ class OperationCount:
         self.waits[asking_module()] += 1
 
     def row(self) -> Row:
-        """As the JSON file has it."""
+        """Counts as nested mappings for the JSON file."""
         modules = {
             name: {"operations": count, "waits": self.waits[name]} for name, count in self.operations.most_common()
         }
@@ -131,7 +129,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Row | None = None) -> Any:
         kwargs = kwargs or {}
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:  # made of others, which are what a device is asked for; not by decompositions for compilers
+            with self:  # composed of other operations, which are counted instead
                 return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         first = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)  # numbers may come from anywhere
@@ -150,7 +148,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Copies from one side to the other, which are no operations where all tensors are on one."""
+    """Count copies between host and device."""
 
     def __init__(self, count: OperationCount) -> None:
         super().__init__()
@@ -176,13 +174,13 @@ class _Calls(TorchFunctionMode):
         return result
 
     def _to_device(self, arguments: Sequence[Any]) -> bool:
-        """Whether ``Tensor.to`` is told a device, or a tensor that is on one."""
+        """Whether the arguments of ``Tensor.to`` name a device or a tensor on one."""
         to_device = isinstance(arguments[0], torch.Tensor) and arguments[0] not in self._count.on_host
         return to_device or any(isinstance(a, torch.device) or (isinstance(a, str) and a != "cpu") for a in arguments)
 
 
 def _by_mask(name: str, args: Sequence[Any]) -> bool:
-    """Whether rows are chosen by a mask, whose number of hits is read first."""
+    """Whether the index is a mask, whose number of hits has to be read."""
     if name not in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"):
         return False
     return any(isinstance(a, torch.Tensor) and a.dtype in (torch.bool, torch.uint8) for a in args[1])
@@ -204,7 +202,7 @@ def asking_module() -> str:
 
 
 def counted(call: Callable[[], Any]) -> OperationCount:
-    """``call`` by the path of devices."""
+    """Run ``call`` on the device path."""
     with device_path(), OperationCount() as count:
         call()
     return count
@@ -236,8 +234,9 @@ def training_step(
     precision: Precision = "float32",
     what: Mapping[str, Any] = ALL_HEADS,
 ) -> tuple[OperationCount, list[dict[str, float]]]:
-    """Forward, backward and update of the second step, on generated homes; and what both steps tell of themselves:
-    losses, and the gradient's norm. ``what`` is trained; networks of ``paper`` have a quarter of their channels."""
+    """Counts of the second training step on generated homes, and the log lines of both steps.
+
+    ``what`` is trained; networks of ``paper`` have a quarter of their channels."""
     with tempfile.TemporaryDirectory() as folder:
         homes = Path(folder) / "homes"
         generate(homes, list(HOMES[:scenes]), HomeSampleSpec(8, 160, 120), "train")
@@ -272,7 +271,7 @@ def narrowed(config: NetworkConfig, by: int) -> NetworkConfig:
 
 
 class _SecondStep(Trainer):
-    """Counts its second step; the first one makes what is made once."""
+    """Counts the second step, after one-time set-up in the first."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

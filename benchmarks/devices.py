@@ -1,13 +1,12 @@
-"""The chain on a GPU beside the CPU: time of each stage, the same answers, and the convolutions of both ways in turn.
+"""The online algorithm on a GPU and on the CPU: time of each stage, equality of results, and both convolution paths.
 
     python benchmarks/devices.py                        # table, and out/bench/devices.json
-    python benchmarks/devices.py --devices cpu,cuda     # the default; what is not there is left out
+    python benchmarks/devices.py --devices cpu,cuda     # the default; absent devices are left out
 
-A tour of two simulated rooms with the shipped weights: every frame is a keyframe, and after each one the network looks
-at the map. The voxels stay on the CPU, as with ``device:=cuda``, or lie on the device too (``volume.device``). Times
-are of the wall, medians; a GPU is waited for at the end of each stage; its memory is the peak of the process so far.
-Convolutions are those of the network's own layers, offset by offset as the CPU does them and whole neighbourhoods at
-once as devices do; the ratio is of the same sites in the same process.
+A tour of two simulated rooms with the shipped weights: every frame is a keyframe and is followed by a perception. The
+voxels stay on the CPU (``device:=cuda``) or lie on the device (``volume.device``). Times are medians of wall times with
+a synchronisation at the end of each stage; memory of a GPU is the peak of the process. Convolutions of the network's
+layers run offset by offset (CPU path) and by whole neighbourhoods (device path) on the same sites in the same process.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def chain(frames: list[PosedFrame], device: str, whole: bool, weights: str) -> t
 
 
 def same_boxes(a: Perceptron, b: Perceptron) -> Row:
-    """What the last looks of both found, box by box."""
+    """Differences between the last perceptions of both, box by box."""
     left, right = (it.prediction.detections for it in (a, b))  # type: ignore[union-attr]
     assert left is not None
     assert right is not None
@@ -99,7 +98,7 @@ def same_boxes(a: Perceptron, b: Perceptron) -> Row:
 
 
 def convolutions(it: Perceptron, device: str) -> Row:
-    """Milliseconds of a look, with the convolutions of both ways in turn."""
+    """Milliseconds of a prediction with both convolution paths in turn."""
     spent: dict[str, list[float]] = defaultdict(list)
     ways = {"whole": engine._WholeConvolution, "offsets": engine._Convolution}
     for round_ in range(8):
@@ -118,7 +117,7 @@ def main() -> int:
     parser.add_argument("--weights", default="tiny", help="a shipped name or a file")
     parser.add_argument("--frames", type=int, default=24)
     options = report.parse(parser, frames=3)
-    torch.set_num_threads(min(torch.get_num_threads(), 4))  # of small products more threads make no less time
+    torch.set_num_threads(min(torch.get_num_threads(), 4))  # more threads do not speed up small products
     devices = [d for d in options.devices.split(",") if d == "cpu" or torch.cuda.is_available()]
     chains, same, ways = [], [], []
     first: Perceptron | None = None

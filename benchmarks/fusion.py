@@ -1,20 +1,19 @@
-"""Fusing RGB-D frames into the volume: time, voxels and memory on one core, beside two peers in the same run.
+"""Fusing RGB-D frames into the volume: time, voxels and memory on one core, with two peers in the same run.
 
     python benchmarks/fusion.py                 # everything: peers, a loop of 10,000 frames, a long drive
     python benchmarks/fusion.py --laps 10       # a shorter loop
 
-Table on the screen, figures in out/bench/fusion.json. Peers that are not installed (extra `bench`) are left out, and
-their figures are null. Frames are 640 x 480: the recording in
-$EMBODIED_DATA_DIR/kitchen (default ../shared/data/kitchen), or a synthetic room where that is absent.
+Prints a table and writes out/bench/fusion.json. Peers that are not installed (extra `bench`) are left out; their
+figures are null. Frames are 640 x 480: the recording $EMBODIED_DATA_DIR/kitchen (default ../shared/data/kitchen), or a
+synthetic room if that is absent.
 
-All contenders take the same frames in turn, pinned to one core, so that whatever else the machine does hits all of
-them. Wall time is what a user waits for; CPU time is what the work costs, without what neighbours take. Peers run with
-what is usual or suits them: Open3D's VoxelBlockGrid with colour and its default truncation of 8 voxels, either block
-size, the faster one counts; OctoMap without colour, discretised and with lazy inner nodes. Only the volume and OctoMap
-clear what is seen through.
+All contenders fuse the same frames in turn, pinned to one core, so that other load affects all of them. CPU time is
+free of the load of others. Peers run with usual settings: Open3D's VoxelBlockGrid with colour and its default
+truncation of 8 voxels, the faster of two block sizes; OctoMap without colour, discretised, with lazy inner nodes. Only
+the volume and OctoMap clear space that is seen through.
 
-Whether a volume gets slower with age is asked in its last lap: beside it a young volume, which has only seen the laps
-before, takes the same frames in turn.
+For the cost of age, a young volume that has seen only the laps before fuses the frames of the last lap in turn with the
+old one.
 """
 
 # ruff: noqa: E402 (threads are set before the libraries load)
@@ -68,7 +67,7 @@ def kitchen_frames(folder: Path) -> list[PosedFrame]:
 
 
 def synthetic_frames(count: int) -> list[PosedFrame]:
-    """A walk in a circle through a 6 x 5 x 2.6 m room with eight boxes, with depth noise."""
+    """A circular path through a 6 x 5 x 2.6 m room with eight boxes, with depth noise."""
     k = Intrinsics(585.0, 585.0, 319.5, 239.5, 640, 480)
     rng = np.random.default_rng(0)
     low = np.concatenate([rng.uniform((-2.6, -2.1), (1.8, 1.3), (8, 2)), np.zeros((8, 1))], axis=1)
@@ -111,7 +110,7 @@ def restamped(frame: PosedFrame, index: int, shift_m: float = 0.0) -> PosedFrame
 
 @dataclass
 class Contender:
-    """``prepare`` a frame outside of the clock, ``fuse`` it, and at the end say ``(voxels, bytes)``."""
+    """``prepare`` a frame (not timed), ``fuse`` it, and report ``(voxels, bytes)`` at the end."""
 
     name: str
     prepare: Callable[[PosedFrame], Any]
@@ -220,7 +219,7 @@ def timed(call: Callable[[Any], Any], argument: Any) -> tuple[float, float]:
 
 
 def summary(times: NDArray[np.float64]) -> dict[str, float]:
-    """(N, 2) wall, CPU -> figures."""
+    """Figures of (N, 2) wall and CPU times."""
     wall, cpu = times[:, 0], times[:, 1]
     return {
         "wall_ms_median": float(np.median(wall)),
@@ -232,7 +231,7 @@ def summary(times: NDArray[np.float64]) -> dict[str, float]:
 
 
 def compare(frames: list[PosedFrame], contenders: list[Contender]) -> list[dict[str, Any]]:
-    """All contenders over the same frames, frame by frame in turn."""
+    """Run all contenders over the same frames, in turn."""
     times: list[list[tuple[float, float]]] = [[] for _ in contenders]
     for i, frame in enumerate(frames):
         for contender, rows in zip(contenders, times, strict=True):
@@ -246,9 +245,9 @@ def compare(frames: list[PosedFrame], contenders: list[Contender]) -> list[dict[
 
 
 def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: float, name: str) -> dict[str, Any]:
-    """The same poses again and again; with ``step_m`` each lap lies that much further along x."""
+    """Repeat the same poses; with ``step_m`` each lap is shifted further along x."""
     old, young = FeatureVolume(config, KeyframeConfig()), FeatureVolume(config, KeyframeConfig())
-    # laps that a volume must have seen to hold all that an older one holds: one, or as many as fill the radius
+    # laps after which a volume holds as much as an older one: one, or as many as fill the radius
     needed = 1 if step_m == 0 else int(2 * config.radius_m / step_m) + 1
     laps_ms, resident = [], []
 
@@ -274,7 +273,7 @@ def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: floa
         "lap_cpu_ms_median": [float(x[1]) for x in laps_ms],
         "old_cpu_ms": float(np.median(last[:, 0, 1])),
         "young_cpu_ms": float(np.median(last[:, 1, 1])),
-        # frame by frame, so that a busy moment counts for neither
+        # in turn, so that other load affects both
         "old_over_young": float(np.median(last[:, 0, 1] / last[:, 1, 1])),
         "resident_mb": resident,
         "growth_second_half_mb": resident[-1] - resident[len(resident) // 2],
@@ -290,7 +289,7 @@ def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: floa
 
 
 def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of one core: the wall time of a core that is shared with others says nothing about the work."""
+    """Targets in CPU time: the wall time of a shared core depends on other load."""
     ours_ms = result["ours_ms"]
     rows = [report.goal("ms per frame, clearing included", ours_ms, most=GOAL_MS)]
     for kind, least in (("open3d", GOAL_OPEN3D), ("octomap", GOAL_OCTOMAP)):
@@ -304,17 +303,17 @@ def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def has(module: str) -> bool:
-    """Whether a peer can be imported; says why not."""
+    """Whether a peer can be imported; prints the reason if not."""
     try:
         __import__(module)
-    except (ImportError, OSError) as error:  # Open3D looks for libraries of the system
+    except (ImportError, OSError) as error:  # Open3D needs system libraries
         report.console.print(f"without {module}: {error}", markup=False)
         return False
     return True
 
 
 def fastest_ms(compared: list[dict[str, Any]], kind: str) -> float | None:
-    """CPU milliseconds of the fastest contender of a kind, None where none is installed."""
+    """CPU milliseconds of the fastest contender of a kind; None if none is installed."""
     return min((c["cpu_ms_median"] for c in compared if c["name"].startswith(kind)), default=None)
 
 

@@ -65,13 +65,13 @@ def box_of(entry: dict[str, Any]) -> NDArray[np.float64]:
 
 
 def detections_of(scene: dict[str, Any]) -> tuple[SceneObject, ...]:
-    """What the detector found."""
+    """Boxes of the detector."""
     found = enumerate(scene["detections"])
     return tuple(SceneObject(i + 1, d["category"], float(d["score"]), box_of(d)) for i, d in found)
 
 
 def half_of(scan: str) -> str:
-    """Which half a scan belongs to: all scans of one place together."""
+    """The half that a scan belongs to; all scans of one place are in the same half."""
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
 
 
@@ -90,7 +90,7 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         grounding = ground_objects(asked, scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms - parse_ms[-1])
         truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-        ranked = grounding.choice  # every sentence means something: a choice has to be made
+        ranked = grounding.choice  # every description has an object, so that the best choice counts
         overlap = iou_aabb(ranked[0].box, truth) if ranked else 0.0
         groups = [query["source"], f"{query['source']} {half_of(query['scene'])}"]
         if "view_dependent" in query:
@@ -126,7 +126,7 @@ def show_error(text: str, grounding: Grounding, truth: str) -> None:
 
 
 def reliability(pairs: list[tuple[float, bool]], bins: int = 5) -> list[dict[str, float]]:
-    """Stated against measured probability, in bins of the stated one."""
+    """Measured share of right answers in bins of the stated probability."""
     rows = []
     for k in range(bins):
         inside = [(p, hit) for p, hit in pairs if k / bins <= p < (k + 1) / bins or (p == 1.0 and k == bins - 1)]
@@ -139,14 +139,15 @@ def reliability(pairs: list[tuple[float, bool]], bins: int = 5) -> list[dict[str
 # --------------------------------------------------------------------------------------------------------------------
 # one fact of a home in many words
 
-_NEAR_M = 1.2  # nearest things that are further off are not said to be near
-_FACTS = 4  # of each relation and home
+_NEAR_M = 1.2  # a nearest object further away is not called near
+_FACTS = 4  # for each relation and home
 
 
 def paraphrases(count: int) -> dict[str, dict[str, float]]:
-    """Top-1 in percent by relation, over the true boxes of ``count`` homes that are laid out, not rendered: in the
-    patterns and free forms of the prompts that the reader is fitted to, in those that it is not, and in the forms of
-    :data:`SPOKEN`, of which those of even places were looked at."""
+    """Top-1 in percent by relation, over the true boxes of ``count`` homes (not rendered).
+
+    Asked in patterns and free forms that the reader was fitted to, in held-out ones, and in the forms of
+    :data:`SPOKEN`, of which those at even places were used for tuning."""
     spoken: dict[str, list[str]] = json.loads(SPOKEN.read_text(encoding="utf-8"))
     seen = {relation: forms[::2] for relation, forms in spoken.items()}
     kept = {relation: forms[1::2] for relation, forms in spoken.items()}

@@ -1,12 +1,11 @@
-"""What ten and a hundred times the training would give, by the learning curve: a study on paper, in a second.
+"""Prediction of ten and a hundred times the training, by a learning curve.
 
     python benchmarks/learning_curve.py            # table, and out/bench/learning_curve.json
 
-A saturating power law, AP(n) = A - B n^(-c), is fitted to what validation printed while the shipped weights were
-trained (``benchmarks/data/learning_curve.json``). Four points do not fix three numbers: what is given is the posterior
-over a grid of A and c, both as likely everywhere within :data:`LIMITS` and :data:`POWERS` beforehand (c on a scale of
-logarithms), with B that fits best for each and Gaussian noise. n counts either from the last change of the network's
-rules, or from its first step of all: nobody knows how much of what came before still counts, so both are told.
+A saturating power law, AP(n) = A - B n^(-c), is fitted to the validations of the training of the shipped weights
+(``benchmarks/data/learning_curve.json``). Four points do not determine three numbers, so the result is a posterior over
+a grid of A and c with flat priors within :data:`LIMITS` and :data:`POWERS` (c on a logarithmic scale), the best B for
+each, and Gaussian noise. n is counted from the last change of the network's rules, and from its first step.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class Fit:
     """The posterior over a grid.
 
     Attributes:
-        limit, power, drop: A, c and B of each of G grid points. weight: (G,) probability.
-        best: position of the likeliest.
+        limit, power, drop: (G,) A, c and B of the grid points. weight: (G,) probability.
+        best: index of the most probable.
     """
 
     limit: F64
@@ -45,20 +44,20 @@ class Fit:
     best: int
 
     def at(self, windows: float) -> tuple[float, float, float]:
-        """5 %, 50 % and 95 % of the value after so many windows."""
+        """5 %, 50 % and 95 % quantiles of the value after a number of windows."""
         return _quantiles(self.limit - self.drop * windows**-self.power, self.weight)
 
     def of_limit(self) -> tuple[float, float, float]:
-        """The same of A."""
+        """Quantiles of A."""
         return _quantiles(self.limit, self.weight)
 
     def of_power(self) -> tuple[float, float, float]:
-        """The same of c."""
+        """Quantiles of c."""
         return _quantiles(self.power, self.weight)
 
 
 def fit_power_law(windows: Sequence[float], values: Sequence[float], noise: float) -> Fit:
-    """A saturating power law through points. ``noise``: standard deviation of a point.
+    """Fit a saturating power law to points. ``noise``: standard deviation of a point.
 
     Raises ``ValueError`` for fewer than three points, windows that are not positive, or noise that is not.
     """
@@ -87,7 +86,7 @@ def _quantiles(values: F64, weight: F64) -> tuple[float, float, float]:
 
 
 def study(data: dict[str, Any], times: Sequence[float] = (1.0, 10.0, 100.0)) -> dict[str, Any]:
-    """Fits for both ways to count, and what they say after so many ``times`` all training."""
+    """Fits for both counts, and their predictions for multiples of all training (``times``)."""
     points = data["points"]
     values = [p["value"] + data["shift"] * p["shifted"] for p in points]
     result: dict[str, Any] = {"points": [[p["windows"], v] for p, v in zip(points, values, strict=True)]}
@@ -111,7 +110,7 @@ def main() -> int:
     """Fit, print, write."""
     parser = report.parser(__doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="points, as in benchmarks/data/learning_curve.json")
-    options = report.parse(parser)  # nothing is smaller: it takes a second
+    options = report.parse(parser)  # the whole study takes a second
     data = json.loads(options.data.read_text(encoding="utf-8"))
     result = study(data)
     rows = []

@@ -1,12 +1,11 @@
-"""Memory of a map: bytes per square metre, keyframe, object and kept state of the network, measured on simulated rooms.
+"""Memory of a map: bytes per square metre, keyframe, object and kept state of the network, in simulated rooms.
 
     python benchmarks/memory.py                    # table, and out/bench/memory.json
     python benchmarks/memory.py --rooms 8          # a longer tour
 
-A robot drives through rooms whose floor is known, and perceives; then everything that the map holds is followed from
-object to object and counted, each array once. Voxels are counted twice, as the arrays of the map and its copies and as
-blocks, so that a share that is missed shows. The second half of the tour goes to the disk, to count places left behind.
-What 2,000 m2 would take is computed from these (benchmarks/scaling.py), and marked so.
+A robot drives through rooms of known floor area and perceives. Then all objects that the map references are counted,
+each array once. Voxels are counted twice, as arrays of the map with its copies and as blocks, so that a missed share
+shows. The second half of the tour is spilled to the disk. The figures of 2,000 m2 are computed (benchmarks/scaling.py).
 """
 
 from __future__ import annotations
@@ -35,13 +34,14 @@ from embodied_perceptron.mapping.volume import warm_up
 from embodied_perceptron.perceptron import Perceptron
 
 BUDGET_BYTES = 2**30
-CLOSE_M = 5.5  # a map just larger than what the cameras and the network's window reach
+CLOSE_M = 5.5  # just larger than the reach of the cameras and of the network's window
 _CODE = type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType
 
 
 def held_bytes(roots: Iterable[Any], besides: Iterable[Any] = ()) -> int:
-    """Main memory of all that is reached from some objects, without what is reached from others: arrays and storages of
-    tensors once each, and Python's own objects. Classes, functions and networks are passed over."""
+    """Bytes of all arrays, tensor storages and Python objects that are reachable from some objects and not from others.
+
+    Each is counted once; classes, functions and networks are left out."""
     seen: set[int] = set()
     _walk(besides, seen)
     return _walk(roots, seen)
@@ -73,12 +73,12 @@ def _walk(roots: Iterable[Any], seen: set[int]) -> int:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def drive(it: Perceptron, rooms: int, poses: int) -> None:
-    """One lap through the rooms, perceived every fifth frame."""
+    """Drive one lap through the rooms and perceive at every fifth frame."""
     for i, frame in enumerate(frames_of(rooms, poses), 1):
         it.integrate(again(frame, 200_000_000 * i))
         if i % 5 == 0:
@@ -125,7 +125,7 @@ def measure(rooms: int, poses: int, weights: str) -> dict[str, Any]:
 
 
 def left_behind(rooms: int, poses: int, area_m2: float) -> dict[str, float]:
-    """Of the same lap, all of whose blocks are left behind at last."""
+    """Counts and bytes of the same lap after all blocks were spilled."""
     with tempfile.TemporaryDirectory() as folder:
         volume = VolumeConfig(radius_m=10.0, device="cpu")
         it = Perceptron(PerceptronConfig(volume=volume, network=NetworkOptions("none"), spill=SpillConfig(folder)))
@@ -142,7 +142,7 @@ def left_behind(rooms: int, poses: int, area_m2: float) -> dict[str, float]:
         on_disk = sum(path.stat().st_size for path in Path(folder).rglob("*.safetensors"))
         index = held_bytes([segment.keys for segment in spill._segments] + [s.coords for s in spill._segments])
         written = sum(segment.nbytes for segment in spill._segments)
-        share = written / max(spill.nbytes, 1)  # the last segment is not full yet
+        share = written / max(spill.nbytes, 1)  # the last segment is not full
         spill.close()
     return {"per_m2_on_disk": on_disk / share / area_m2, "per_m2_of_index": index / share / area_m2}
 
@@ -157,7 +157,7 @@ def main() -> int:
     torch.set_num_threads(1)
     found = measure(options.rooms, options.poses, options.weights)
     flat = {f"bytes.{key}": value for key, value in found["bytes"].items()}
-    times = {"fusion": {"ours_ms": 0.0}, "online": {"rates.perceive_cpu_ms": 0.0}}  # no matter here
+    times = {"fusion": {"ours_ms": 0.0}, "online": {"rates.perceive_cpu_ms": 0.0}}  # irrelevant here
     c = Coefficients.read({"memory": flat | {"objects_per_m2": found["objects_per_m2"]}, **times})
     usual, close, whole = (Site(2_000.0, radius_m=radius_m) for radius_m in (10.0, CLOSE_M, 1e4))
     found["computed"] = {

@@ -1,14 +1,13 @@
-"""The demo's mission in several homes, as fast as the machine goes: what maps and answers are worth, home by home.
+"""The demo's mission in several simulated homes, without ROS and as fast as the machine allows: maps and answers.
 
     python benchmarks/missions.py                              # four homes; table, and out/bench/missions.json
-    python benchmarks/missions.py --homes 12 --ahead 0 0.25    # windows around the camera, and before it
+    python benchmarks/missions.py --homes 12 --ahead 0 0.25    # windows around the camera, and ahead of it
 
-Each home is driven through as `make demo` does, and replayed without ROS: the same looks at the same recorded times
-whatever the machine. Questions of a home that has none of some kind are left out.
+Perceptions happen at the same recorded times on every machine. Questions whose kind a home does not have are left out.
 
-AP counts boxes of any score, and the map publishes what is probably right: ``look`` is what the network makes of the
-whole map at the end, boxes of any score, and ``look, sure`` those of it from the score on from which objects are
-published. What lies between these two is the threshold's; what lies between the second and AP25 is the drive's.
+AP25 scores the published map. ``look`` scores the network's boxes of any score over the whole map at the end, and
+``look, sure`` those from the publishing threshold on. The difference of the two is due to the threshold; the difference
+between the second and AP25 is due to the drive.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_e
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
 from embodied_perceptron_training.homes.recording import HomeTrajectory, watch_recording
 
-PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
+PERCEIVE_S = 0.4  # the rate of two slow cores during fusion
 SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU", "look", "look, sure")
 
 
 def questions_of(tour: HomeTrajectory) -> tuple[MissionQuestion, ...]:
-    """None where the home has none of some kind."""
+    """Questions of a home; None if it lacks a kind."""
     try:
         return read_questions([question.as_dict() for question in make_questions(tour)])
     except MissionError as reason:
@@ -62,7 +61,7 @@ def ask(result: ReplayResult, tour: HomeTrajectory, questions: Sequence[MissionQ
 
 
 def last_look(result: ReplayResult, tour: HomeTrajectory) -> dict[str, float]:
-    """AP25 of what the network makes of the whole map at once: of all its boxes, and of the sure ones alone."""
+    """AP25 of a prediction over the whole map: of all boxes, and of those above the publishing threshold."""
     found = predict_everywhere(result.perceptron).detections
     inference = result.perceptron.inference
     if found is None or inference is None:
@@ -77,7 +76,7 @@ def last_look(result: ReplayResult, tour: HomeTrajectory) -> dict[str, float]:
 
 
 def missions(seed: int, weights: str, shares: Sequence[float], short: bool) -> Iterator[dict[str, Any]]:
-    """Figures of one home, in percent, and which answers are right, for each share that the window lies ahead."""
+    """Figures of one home, in percent, and correct answers, for each share of the window that lies ahead."""
     source = simulated_drive(seed, short)
     tour = watch_recording(source)
     questions = questions_of(tour)
@@ -92,7 +91,7 @@ def missions(seed: int, weights: str, shares: Sequence[float], short: bool) -> I
 
 
 def means(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Over homes, and how many answers are right."""
+    """Means over homes, and the number of correct answers."""
     asked = [right for row in rows for right in row["right"].values()]
     figures = {name: float(np.mean([row[name] for row in rows])) for name in SHOWN}
     return {**figures, "answers_right": sum(asked), "answers": len(asked)}

@@ -1,10 +1,10 @@
-"""What an update of the map of objects costs beside many known objects: only what is near may count.
+"""Cost of an update of the object map with many known objects: it should depend on the nearby objects only.
 
     python benchmarks/objects.py                      # table, and out/bench/objects.json
     python benchmarks/objects.py --known 100 2000
 
-A house of so many objects is known; the robot stands in one room of it, finds the same 20 things again and again and
-misses a few. The last column compares with the smallest house; 1.2 is the target for 10,000 objects against 100.
+The map knows many objects; the robot stands in one room, finds the same 20 objects again and again and misses a few.
+The last column is the ratio to the smallest map; the target is 1.2 for 10,000 objects against 100.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def boxes_at(centers_m: NDArray[np.float64], rng: np.random.Generator) -> NDArra
 
 
 def snapshot_of(boxes: NDArray[np.float64], floor_m: float = 0.0) -> VoxelSnapshot:
-    """The upper half of each box, filled every 4 cm, and a floor of so many metres around the origin."""
+    """Voxels every 4 cm in the upper half of each box, and of a floor around the origin."""
     step = np.arange(-0.16, 0.17, 0.04)
     block = np.stack(np.meshgrid(step, step, np.arange(0.45, 0.8, 0.04), indexing="ij"), axis=-1).reshape(-1, 3)
     points = [block + np.append(box[:2], 0.0) for box in boxes]
@@ -63,13 +63,13 @@ def detections(boxes: NDArray[np.float64]) -> Detections:
 
 
 class House:
-    """A map of so many objects, and the room of it where the robot stands."""
+    """An object map and the room where the robot stands."""
 
     def __init__(self, known: int) -> None:
         rng = np.random.default_rng(0)
         self.objects = ObjectMap()
         self.now_ns = 0
-        # the near ones around the origin, the others in rooms that begin 20 m away
+        # near objects around the origin, the others in rooms from 20 m away
         row = max(1, round(np.sqrt(known)))
         far = np.array([(20.0 + SPACING_M * (i % row), 20.0 + SPACING_M * (i // row)) for i in range(known - 20)])
         for start in range(0, len(far), row):
@@ -85,13 +85,13 @@ class House:
         self.rng = rng
 
     def see(self, boxes: NDArray[np.float64], snapshot: VoxelSnapshot, looked_at: Region) -> None:
-        """Find them twice."""
+        """Find all objects twice, so that they are confirmed."""
         for _ in range(2):
             self.now_ns += SECOND_NS // 3
             self.objects.update(detections(boxes), snapshot, self.now_ns, looked_at=looked_at, scores=SCORES)
 
     def update_ms(self) -> float:
-        """One update, with noise; some things are missed."""
+        """One noisy update that misses some objects."""
         noisy = self.boxes + np.pad(self.rng.normal(0, 0.01, (20, 6)), ((0, 0), (0, 3)))
         found = detections(noisy).take(np.flatnonzero(self.rng.random(20) < 0.9))
         self.now_ns += SECOND_NS // 3
@@ -101,7 +101,7 @@ class House:
 
 
 def measure(known: list[int], rounds: int) -> list[dict[str, float]]:
-    """Houses take turns, so that a busy machine slows them alike."""
+    """Update the maps in turn, so that other load slows them alike."""
     houses = [House(n) for n in known]
     times = np.array([[house.update_ms() for house in houses] for _ in range(rounds + 3)])[3:]
     ratio = np.median(times / times[:, :1], axis=0)

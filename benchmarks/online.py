@@ -3,22 +3,22 @@
     python benchmarks/online.py                    # table, and out/bench/online.json
     python benchmarks/online.py --weights FILE     # a trained network; else the shipped one, else random weights
 
-Prefixes: one sequence of 50 frames in one run. (a) the paper's protocol: at a prefix of n frames all n images are
-encoded and lifted to the voxels anew, then the network and its heads run; (b) ours: one image is encoded, the running
-sums take in what is new, then the same network and heads run. Both take their input sites from the map; making them
-anew from all depth images, which (a) would have to do, is not counted, fusing the newest one is counted for (b). The
-boxes of both are compared. What is new differs from frame to frame, and the speed of a machine from second to second:
-the ratios are those of the sums over the ten prefixes of 41 to 50 frames, each of which both protocols take in turn.
+Prefixes: one sequence of 50 frames in one run. (a) The paper's protocol: at a prefix of n frames all n images are
+encoded and lifted to the voxels again, then the network and its heads run. (b) Ours: one image is encoded, the running
+sums are updated, then the same network and heads run. Both take their input sites from the map; making the sites from
+all depth images, which (a) would need, is not counted; fusing the newest frame is counted for (b). The boxes of both
+are compared. The ratios are those of the sums over the ten prefixes of 41 to 50 frames, which both protocols run in
+turn, because frames and the load of the machine differ.
 
-Standing still: the robot stays at its last pose for as many frames as it drove; at each of the last ten both protocols
-take their turn again. Nothing new is seen: ours encodes no image, and where the means of the voxels have come to rest
-the network does not run. The boxes are compared then too: what has changed since it ran moves them a little.
+Standing still: the robot stays at its last pose for as many frames as it drove; both protocols run at each of the last
+ten frames. Ours encodes no image, and the network does not run once the means of the voxels have settled. The boxes are
+compared again.
 
-Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
-second. Rates: one thread fuses at 30 Hz, one encodes and one perceives as fast as it can, as in the node.
+Laps: a repeated tour of several rooms; an update at the same poses must cost the same in the last lap as in the second.
+Rates: one thread fuses at 30 Hz, one encodes and one perceives as fast as it can, as in the node.
 
-Ratios are of CPU time of one torch thread, which does not see what else the machine does; rates are of wall time, with
-as many threads as the node has.
+Ratios are of CPU time of one torch thread, which other load does not change; rates are of wall time, with as many
+threads as the node has.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from embodied_perceptron.mapping.devices import yield_to_fusion
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
-from embodied_perceptron.mapping.wall_columns import WallFrame
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
@@ -91,7 +91,7 @@ def boxes_of(rooms: int, seed: int = 0) -> NDArray[np.float64]:
 
 
 def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
-    """Camera poses on a closed way through all rooms: along the middle, looking from side to side, and back."""
+    """Camera poses on a closed path through the middle of all rooms, looking from side to side, and back."""
     length = (rooms - 0.5) * ROOM_M[0]
     poses = []
     for i in range(count):
@@ -109,7 +109,7 @@ def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
 
 
 def photograph(T: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Colour and depth of what the camera at ``T`` sees."""
+    """Colour and depth images of the camera at ``T``."""
     u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
     rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1).reshape(-1, 3) @ T[:3, :3].T
     eye, depth = T[:3, 3], np.full(len(rays), np.inf)
@@ -385,7 +385,7 @@ def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
 
 
 def network(weights: str, precision: Literal["float32", "auto"]) -> tuple[Predictor, str]:
-    """The named weights, else the shipped ones, else random ones."""
+    """Network of the named weights, else the shipped ones, else random ones."""
     if not weights and "tiny" in available():
         weights = "tiny"
     if weights:
@@ -415,7 +415,7 @@ def main() -> int:
         "--precision", default=NetworkOptions.precision, choices=("float32", "auto"), help="as network.precision"
     )
     parser.add_argument("--frames", type=int, default=50, help="of the longest prefix")
-    parser.add_argument("--last", type=int, default=10, help="so many of the last prefixes make the ratios")
+    parser.add_argument("--last", type=int, default=10, help="number of last prefixes for the ratios")
     parser.add_argument("--rooms", type=int, default=4, help="of a lap")
     parser.add_argument("--poses", type=int, default=100, help="of a lap")
     parser.add_argument("--laps", type=int, default=4, help="at least 3")
@@ -426,8 +426,8 @@ def main() -> int:
     warm_up()
     count, compared = options.frames, options.last
     at = {*range(10, count, 10), *(end - i for end in (count, 2 * count) for i in range(compared))}
-    with patch.object(predictor_module, "parallel", lambda function, _: function):  # two at once would take longer each
-        prefixes(inference, 3, (3,))  # compiles what is left
+    with patch.object(predictor_module, "parallel", lambda function, _: function):  # two at once would slow each other
+        prefixes(inference, 3, (3,))  # compiles the remaining kernels
         rows = prefixes(inference, count, at, count)
 
     def ratio(rows: list[Row], *names: str) -> float:

@@ -1,13 +1,13 @@
-"""Finding one's place in a saved map: in homes, on another day, and in a real kitchen.
+"""Relocalisation in a saved map: in simulated homes on another day, and in a real kitchen.
 
     python benchmarks/relocalise.py                # table, and out/bench/relocalise.json
     python benchmarks/relocalise.py --features xfeat
     python benchmarks/relocalise.py --quick        # one home
 
-A robot maps a home, saves the map, and is started again somewhere, on another day: the light is other, a third of what
-can be carried stands elsewhere, odometry begins anywhere, and the way is another. Each start looks for its place with
-the frames of the first seconds. Right is within 10 cm and 5 degrees. Starts that see less than 70 % of what the map
-holds cannot be told, and count apart; every one of them, and every start in a map of another home, has to be refused.
+A robot maps a home, saves the map and starts again somewhere on another day: other light, a third of the portable
+objects moved, odometry with another origin, another path. Each start searches its place with the frames of the first
+seconds. A result within 10 cm and 5 degrees is right. Starts that see less than 70 % of what the map holds are counted
+apart. All of these, and every start in a map of another home, must be refused.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from embodied_perceptron.recordings.tum import TumRecording
 from embodied_perceptron.sensors.frame import PosedFrame
 
 ROOMS, START_FRAMES = 3, 12
-STRANGE = 4  # one start in so many is tried in the map of another home, too
+STRANGE = 4  # one start in this many is also tried in the map of another home
 RIGHT_M, RIGHT_RAD = 0.10, np.deg2rad(5.0)
-KNOWN_SHARE = 0.7  # of what a start sees lies on surfaces of the map
+KNOWN_SHARE = 0.7  # share of a start's points on surfaces of the map
 SEED = 710_000
 
 
 @dataclass(frozen=True)
 class Start:
-    """What became of one start.
+    """Outcome of one start.
 
     Attributes:
         outcome: right, wrong or refused.
-        known: share of what it saw that the map holds.
-        frames: that it took; look_ms: the mean of one.
-        error_m, error_deg: of what was found; not a number where nothing was.
-        reason: why it was refused.
+        known: share of the seen points that the map holds.
+        frames: number of frames used; look_ms: mean time of one.
+        error_m, error_deg: of the found pose; NaN if none was found.
+        reason: of a refusal.
     """
 
     outcome: str
@@ -61,7 +61,7 @@ class Start:
 
 
 def build_map(frames: Iterator[PosedFrame], config: PerceptronConfig, path: Path) -> tuple[dict[str, Any], cKDTree]:
-    """Map of some frames, saved: figures of what it remembers, and its points."""
+    """Map some frames and save the map; returns its figures and its points."""
     perceptron = Perceptron(config)
     place_ms = []
     for posed in frames:
@@ -75,7 +75,7 @@ def build_map(frames: Iterator[PosedFrame], config: PerceptronConfig, path: Path
 
 
 def start(path: Path, surface: cKDTree, config: PerceptronConfig, frames: list[PosedFrame], truths: list[F64]) -> Start:
-    """One start in a saved map, whose points ``surface`` has; ``truths``: (4, 4) T_map_odom by frame."""
+    """Try one start in a saved map with points ``surface``; ``truths``: (4, 4) T_map_odom of each frame."""
     perceptron = Perceptron(config)
     known = _known_share(surface, frames, truths)
     refused = perceptron.load(path, find_place=True)
@@ -98,7 +98,7 @@ def start(path: Path, surface: cKDTree, config: PerceptronConfig, frames: list[P
 
 
 def _known_share(surface: cKDTree, frames: list[PosedFrame], truths: list[F64]) -> float:
-    """Of what the frames see, how much lies on surfaces of the map, at their true places."""
+    """Share of the points seen from the true poses that lie on surfaces of the map."""
     points = []
     for posed, T in zip(frames, truths, strict=True):
         k, z = posed.frame.intrinsics, posed.frame.depth_m[4::8, 4::8]
@@ -118,7 +118,7 @@ def starts(drive: Drive) -> Iterator[tuple[list[PosedFrame], list[F64]]]:
 
 
 def summary(name: str, found: list[Start]) -> dict[str, Any]:
-    """A row of the table."""
+    """Row of the table."""
     right = [s for s in found if s.outcome == "right"]
     return {
         "starts": name,
@@ -134,7 +134,7 @@ def summary(name: str, found: list[Start]) -> dict[str, Any]:
 
 
 def kitchen(config: PerceptronConfig, folder: Path) -> dict[str, Any] | None:
-    """The second half of a real sequence in a map of the first; None where the recording is absent."""
+    """Starts of the second half of a real sequence in a map of the first half; None if the recording is absent."""
     source = report.data_folder("kitchen")
     if source is None:
         return None

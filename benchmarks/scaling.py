@@ -1,8 +1,8 @@
-"""What a building, a day and a fleet take: computed from what memory.py, fusion.py and online.py measured here.
+"""Resources of a building, a day and a fleet, computed from the figures of memory.py, fusion.py and online.py.
 
 python benchmarks/memory.py && python benchmarks/fusion.py && python benchmarks/online.py
 python benchmarks/scaling.py                             # table, and out/bench/scaling.json
-python benchmarks/scaling.py --area-m2 5000 --robots 3   # a place of your own
+python benchmarks/scaling.py --area-m2 5000 --robots 3   # your own place
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROUND = Coefficients(6e6, 6e5, 5e3, 4e6, 2e3, 0.5, 6e7, 5e8, 6.0, 200.0)
 
 
 def read(folder: Path) -> Coefficients:
-    """From the files of the benchmarks. Raises ``ValueError`` naming what is missing."""
+    """Read the files of the benchmarks. Raises ``ValueError`` naming a missing file or figure."""
     found: dict[str, dict[str, Any]] = {}
     for name in FILES:
         path = folder / f"{name}.json"

@@ -1,12 +1,11 @@
-"""Hours in minutes: the live node at camera rate in a loop of homes; memory, drops and ids lap by lap.
+"""Endurance of the live node at camera rate in a loop of simulated homes: memory, drops and ids by lap.
 
     python benchmarks/soak.py                      # two minutes; table, and out/bench/soak.json
     python benchmarks/soak.py --minutes 20 --weights tiny --homes 2
 
-A lap drives every home there and back, so that the robot moves on without a jump, and ends where it began. Homes stand
-apart; what is further than the map's radius is forgotten there, so with several homes ids begin anew in each. A healthy
-node's memory does not grow after the first lap, every frame is fused or dropped for a reason, and in one home the
-objects keep their ids from lap to lap.
+A lap drives through every home and back, without a jump. Homes lie apart; the map forgets whatever is outside of its
+radius, so ids start anew in each home when there are several. The memory of a healthy node does not grow after the
+first lap, every frame is fused or dropped for a reason, and in one home the objects keep their ids.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from embodied_perceptron_ros.players.replaying import choose_domain
 
 CAMERA_FRAME = "camera_color_optical_frame"
 APART_M = 40.0  # between homes
-GROWTH_LIMIT_MIB = 16.0  # a lap; allocators breathe
+GROWTH_LIMIT_MIB = 16.0  # per lap; allocators fluctuate
 
 
 @dataclass(frozen=True)
 class Lap:
-    """What one lap did.
+    """Figures of one lap.
 
     Attributes:
         memory_mib: resident memory of the node at its end.
         sent, fused, dropped: frames of this lap.
-        unexplained: frames sent since the start that met no fate.
-        objects: published last.
-        ids_kept: share of the ids at the end of the lap before that are there again; None for the first lap.
+        unexplained: frames sent since the start without an outcome.
+        objects: number of objects published last.
+        ids_kept: share of the previous lap's ids that are still there; None for the first lap.
     """
 
     seconds: float
@@ -80,7 +79,7 @@ def lap_frames(recordings: Sequence[Path]) -> list[PosedFrame]:
 
 
 class Feeder:
-    """Publishes frames as a robot's drivers do, with stamps of now."""
+    """Publishes frames as camera drivers do, with current stamps."""
 
     def __init__(self, monitor: NodeMonitor) -> None:
         self._monitor = monitor
@@ -92,7 +91,7 @@ class Feeder:
         self.sent = 0
 
     def send(self, posed: PosedFrame) -> None:
-        """One frame with its pose."""
+        """Publish one frame with its pose."""
         stamp_ns, frame = time.time_ns(), posed.frame
         transform = make_transform_stamped(posed.T_world_camera, stamp_ns, "odom", CAMERA_FRAME)
         self._tf.publish(TFMessage(transforms=[transform]))
@@ -109,7 +108,7 @@ def _depth_message(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
 def laps(
     monitor: NodeMonitor, feeder: Feeder, frames: Sequence[PosedFrame], hz: float, until_s: float
 ) -> Iterator[Lap]:
-    """Drive lap after lap; the last one may be cut short by the end of the time."""
+    """Drive laps until the time is over."""
     ids: set[int] | None = None
     while time.monotonic() < until_s:
         start_s, next_s, sent, before = time.monotonic(), time.monotonic(), feeder.sent, monitor.status
@@ -138,7 +137,7 @@ def laps(
 
 
 def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 60.0) -> None:
-    """Until all frames have met their fate, and the last objects are there."""
+    """Wait until all frames have an outcome and the last objects were published."""
     deadline = time.monotonic() + timeout_s
     while monitor.status.settled < sent and time.monotonic() < deadline:
         monitor.spin(0.2)
@@ -146,13 +145,13 @@ def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 60.0) -> None:
 
 
 def soak(args: argparse.Namespace) -> dict[str, Any]:
-    """Start the node, drive, and sum up."""
+    """Start the node, drive, and summarise."""
     recordings = [simulated_drive(args.seed + k, args.quick) for k in range(args.homes)]
     frames = lap_frames(recordings)
     domain = choose_domain(None)
     environment = ros_environment() | {"ROS_DOMAIN_ID": str(domain)}
     environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    # this process sends images too: without the profile they would go through sockets, at a few a second
+    # the sender needs the profile too: through sockets only a few images a second would arrive
     os.environ.update(environment)
     parameters = {"perception_hz": args.perception_hz, "max_backlog": args.backlog, "weights": args.weights}
     for topic in ("color/image_raw", "depth/image_raw", "color/camera_info"):
@@ -206,7 +205,7 @@ def summarise(done: Sequence[Lap], dropped: dict[str, int], errors: int, args: a
 
 
 def main() -> int:
-    """Drive, print, write; exit code 1 when the node is not healthy."""
+    """Drive, print, write; exit code 1 if the node is not healthy."""
     parser = report.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--hz", type=float, default=30.0)

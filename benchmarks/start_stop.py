@@ -1,11 +1,11 @@
-"""The first and the last seconds of the node: until its first diagnostics, until it is active, and until it has ended.
+"""Start and stop of the node: seconds until its first diagnostics, until it is active, and until its process ended.
 
-    python benchmarks/start_stop.py               # five runs with the shipped network, kernels compiled before
+    python benchmarks/start_stop.py               # five runs with the shipped network and compiled kernels
     python benchmarks/start_stop.py --runs 10 --weights none
 
-Times are those of the wall, from the start of the process: import, configuration and what the middleware takes to find
-its peers are in them; the processor time until it is active tells how much is its own work, on a busy machine too. The
-node is stopped as soon as it is active, by SIGINT. Table, and out/bench/start_stop.json.
+Times are wall times from the start of the process, with imports, configuration and the discovery of the middleware.
+The processor time until the node is active shows its own share on a busy machine. The node is stopped by SIGINT as soon
+as it is active. Writes out/bench/start_stop.json.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PATIENCE_S = 180.0
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used of the processor so far."""
+    """Processor time that a process has used."""
     user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def run(domain: int, weights: str) -> dict[str, Any]:
-    """One life of a node. Raises ``TimeoutError`` where it does not become active."""
+    """Start and stop a node once. Raises ``TimeoutError`` if it does not become active."""
     context = Context()
     rclpy.init(context=context, domain_id=domain)
     node = Node("start_stop", context=context)
@@ -77,7 +77,7 @@ def run(domain: int, weights: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, print, write; the worst exit code of the nodes."""
+    """Measure, print, write; returns the worst exit code of the nodes."""
     parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--weights", default="tiny", help="of the node: a shipped name, a path, or none")

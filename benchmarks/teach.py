@@ -1,15 +1,14 @@
-"""Teaching a network one's own things: AP25 of five kinds that it does not know, before and after a few were corrected.
+"""Few-shot classes: AP25 of five kinds of objects that the network does not know, before and after corrections.
 
     python benchmarks/teach.py                    # table, and out/bench/teach.json
     python benchmarks/teach.py --things 60 --tests 12 --weights tiny --seed 830000 --data FOLDER
 
-A user's way from end to end, in simulated homes from seeds: homes are walked through and mapped; in the maps of some,
-things of the five families are called what they are (``correct_object``), until ``--things`` were in all, the same
-number of each; ``embodied-perceptron learn --from MAP ...`` makes weights of these maps; and both weights look at
-other homes. Homes are kept in ``--data`` and made once.
+A user's workflow in simulated homes: homes are mapped; in some maps objects of the five families are named
+(``correct_object``) until ``--things`` were named, the same number of each; ``embodied-perceptron learn --from MAP``
+makes weights from these maps; both weights are scored in other homes. Homes are generated once into ``--data``.
 
-Only what the network has a box for can be corrected, as on the page of the viewer. "Old name": AP25 under the name of
-the family's category that the network has; of that category's other things nothing is counted.
+Only objects that the network has a box for can be corrected, as in the viewer. "Old name": AP25 under the category that
+the network knows for the family; other objects of that category do not count.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from embodied_perceptron_training.homes.generate import (
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.training.few_shot import boxes_of, classifier_rows, room_parts
 
-# kind -> its family in the generator, and what the network would call it
+# kind -> its family in the generator, and its category in the network
 KINDS = {
     "corner couch": ("seats.corner_couch", "couch"),
     "metal shelf": ("storage.metal_shelf", "shelf"),
@@ -62,28 +61,28 @@ KINDS = {
 }
 _FAMILIES = {family: kind for kind, (family, _) in KINDS.items()}
 _HIT_IOU = 0.25
-_MOST_HOMES = 400  # looked into for things of the kinds
-_SPLIT = "train"  # families that are kept for testing take the place of others in test homes
+_MOST_HOMES = 400  # homes searched for objects of the kinds
+_SPLIT = "train"  # families reserved for tests replace others in test homes
 
 
 @dataclass(frozen=True, eq=False)
 class MappedHome:
-    """A home that was walked through.
+    """A home that was recorded.
 
     Attributes:
-        scene: frames and truth. kinds: id of an instance -> which of the five it is, of those that a view shows.
+        scene: frames and truth. kinds: id of a visible instance -> its kind of the five.
     """
 
     scene: EvaluationScene
     kinds: dict[int, str]
 
     def boxes(self, kind: str) -> NDArray[np.float64]:
-        """(N, 9) of the things of one kind."""
+        """(N, 9) boxes of the objects of one kind."""
         return self.scene.boxes_of(tuple(i for i, k in self.kinds.items() if k == kind))
 
 
 class Homes:
-    """Homes with things of some of the five kinds, from seeds in order; each is given once."""
+    """Homes with objects of the five kinds, from seeds in order; each is returned once."""
 
     def __init__(self, data: Path, first_seed: int, views: int, kinds: Sequence[str]) -> None:
         self.kinds = tuple(kinds)
@@ -93,7 +92,7 @@ class Homes:
         self._sample = HomeSampleSpec(views=views, home=self._home, noise=NoiseModel(sensor="mixed"))
 
     def those_with(self, wanted: Counter[str]) -> Iterator[MappedHome]:
-        """Homes that have something of which ``wanted``, which may change meanwhile, is above 0."""
+        """Yield homes with objects of a kind whose ``wanted`` count, which the caller changes, is above 0."""
         for seed in self._seeds:
             home = build_home(seed, self._home)
             inside = Counter(_FAMILIES.get(getattr(thing.model, "family", ""), "") for thing in home.objects)
@@ -120,7 +119,7 @@ def walk(home: MappedHome, inference: Predictor) -> Perceptron:
 
 
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, M) IoU, at least one column of zeros."""
+    """(N, M) IoU; one column of zeros if M is 0."""
     if not len(a) or not len(b):
         return np.zeros((len(a), max(len(b), 1)))
     iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
@@ -128,7 +127,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
 
 
 def teach(homes: Homes, inference: Predictor, things: int, folder: Path) -> tuple[list[Path], Counter[str], int]:
-    """Corrected maps, how often each kind was taught, and of how many things the network had no box."""
+    """Corrected maps, the number of corrections by kind, and the number of objects without a box."""
     room = Counter(dict.fromkeys(homes.kinds, things // len(homes.kinds)))
     maps, taught, missed = [], Counter[str](), 0
     for home in homes.those_with(room):
@@ -142,7 +141,7 @@ def teach(homes: Homes, inference: Predictor, things: int, folder: Path) -> tupl
                 said[objects[int(overlap.argmax())].id] = kind
         mine = Counter(said.values())
         if not mine or any(mine[kind] > room[kind] for kind in homes.kinds):
-            continue  # all of a kind in a map are corrected, or the map is not used
+            continue  # a map is used only if all its objects of a kind are corrected
         for number, kind in said.items():
             perceptron.correct_object(number, kind)
         maps.append(folder / f"{home.scene.name.replace('/', '_')}.safetensors")
@@ -159,7 +158,7 @@ def teach(homes: Homes, inference: Predictor, things: int, folder: Path) -> tupl
 
 
 def look(homes: Homes, old: Predictor, new: Predictor, tests: int) -> dict[str, Any]:
-    """What both networks find in other homes, until these have ``tests`` things of each kind."""
+    """Boxes of both networks in other homes, until these have ``tests`` objects of each kind."""
     wanted = Counter(dict.fromkeys(homes.kinds, tests))
     names = list(KINDS)
     found: dict[str, dict[str, SceneBoxes]] = {"new": {}, "old name": {}, "known before": {}, "known after": {}}
@@ -209,14 +208,14 @@ def look(homes: Homes, old: Predictor, new: Predictor, tests: int) -> dict[str, 
 
 
 def renamed(found: SceneBoxes, numbers: dict[int, int]) -> SceneBoxes:
-    """Boxes of some labels alone, with other numbers for them."""
+    """Boxes of some labels, renumbered."""
     mine = found.take(np.isin(found.labels, list(numbers)))
     labels = np.array([numbers[k] for k in mine.labels.tolist()], np.int64)
     return SceneBoxes(mine.boxes, labels, mine.scores)
 
 
 def by_old_name(found: SceneBoxes, home: MappedHome, classes: tuple[str, ...]) -> SceneBoxes:
-    """Boxes of each kind's category as if they were of the kind, without those of the category's other things."""
+    """Boxes of each kind's category, relabelled as the kind, without those on other objects of the category."""
     boxes, labels, scores = [np.zeros((0, 9))], [np.zeros(0, np.int64)], [np.zeros(0)]
     assert found.scores is not None
     for number, (kind, (_, category)) in enumerate(KINDS.items()):
@@ -238,7 +237,7 @@ def by_old_name(found: SceneBoxes, home: MappedHome, classes: tuple[str, ...]) -
 
 
 def learn(maps: list[Path], weights: str, out: Path) -> tuple[bool, str, float]:
-    """Whether the command wrote weights, what it said, and its seconds."""
+    """Whether the command wrote weights, its output, and its seconds."""
     start = time.monotonic()
     command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "learn", "--weights", weights, "--out", str(out)]
     for path in maps:
@@ -248,11 +247,11 @@ def learn(maps: list[Path], weights: str, out: Path) -> tuple[bool, str, float]:
 
 
 def main() -> int:
-    """Teach, learn, look, print and write the file."""
+    """Correct maps, learn, score, print and write."""
     parser = report.parser(__doc__)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="which of the five")
-    parser.add_argument("--things", type=int, default=20, help="taught in all, the same number of each kind")
-    parser.add_argument("--tests", type=int, default=6, help="things of each kind in the homes that are looked at")
+    parser.add_argument("--things", type=int, default=20, help="corrected objects in all, the same number of each kind")
+    parser.add_argument("--tests", type=int, default=6, help="objects of each kind in the scored homes")
     parser.add_argument("--views", type=int, default=20, help="of each home")
     parser.add_argument("--weights", default="tiny", help="a shipped name, or a weights file")
     parser.add_argument("--seed", type=int, default=830_000, help="of the first home")

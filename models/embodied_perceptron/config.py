@@ -39,6 +39,17 @@ def _require_shares(config: Any, *names: str) -> None:
         _require(0 <= getattr(config, name) <= 1, f"{name} must be in [0, 1], got {getattr(config, name)}")
 
 
+REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
+
+
+def removed_detector(name: str) -> str:
+    """Return the message for a detector or layout that this version no longer has."""
+    return (
+        f"{name} was removed in 0.3; bring an ONNX file: --detector FILE.onnx --detector-layout with one of nanodet, "
+        "nanodet-plus, yolov8, yolo11, yolox, rtdetr"
+    )
+
+
 @dataclass(frozen=True)
 class VolumeConfig:
     """The sparse voxel volume.
@@ -491,9 +502,6 @@ class LiftOptions:
         "",
         "nanodet",
         "nanodet-plus",
-        "centernet",
-        "coco-ssd",
-        "open-images-ssd",
         "yolov8",
         "yolo11",
         "yolox",
@@ -525,6 +533,7 @@ class LiftOptions:
         for entry in self.also:
             layout, _, file = entry.partition(":")
             _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
+            _require(layout not in REMOVED_DETECTORS, removed_detector(layout))
         _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
         _require(0 <= self.min_probability <= 1, f"min_probability must be in [0, 1], got {self.min_probability}")
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
@@ -723,6 +732,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path} must be a mapping, got {value!r}")
         return {_convert(key_type, k, path): _convert(value_type, v, f"{path}.{k}") for k, v in value.items()}
     if origin is typing.Literal:
+        if value in REMOVED_DETECTORS:
+            raise ConfigError(f"{path}: {removed_detector(value)}")
         if value not in typing.get_args(hint):
             raise ConfigError(f"{path} must be one of {list(typing.get_args(hint))}, got {value!r}")
         return value

@@ -26,8 +26,7 @@ from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.loading import lift_from_options
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE
-from embodied_perceptron.inference.box_extents import refine_extents
-from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.class_priors import refine_extents, shipped_priors
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.naming import joined_by_name
@@ -43,8 +42,8 @@ from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, Volume
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
-from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap, MapCopy
+from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.sensors.frame import PosedFrame
 
 # Name (key of its time in :attr:`Perception.stage_ms`) and function of one step from boxes to boxes.

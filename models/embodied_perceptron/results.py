@@ -158,7 +158,7 @@ class Certainty(Enum):
     """What the score of a box says. Scores of different kinds are not compared; see :meth:`Detections.require`.
 
     The score of a :class:`SceneObject` is a third one: the probability that it is still there, and that its name and
-    box are right, after all perceptions (:mod:`embodied_perceptron.scene.tracks`).
+    box are right, after all perceptions (:mod:`embodied_perceptron.scene.object_map`).
     """
 
     RAW = "raw"  # of a network or a shape: an order, and no probability

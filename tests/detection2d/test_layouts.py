@@ -124,38 +124,7 @@ def rtdetr_outputs(form):
     return {"output0": np.concatenate([shares, scores], axis=1)[None].astype(np.float32)}
 
 
-def centernet_outputs():
-    """Scores of cells of 4 px, each box at one cell with a weaker neighbour; pixels from the cell to the sides."""
-    scores, sides = np.zeros((1, 24, 40, CLASSES), np.float32), np.zeros((1, 24, 40, 4), np.float32)
-    for box, score, number in zip(BOXES, SCORES, NUMBERS, strict=True):
-        x, y = (int(v) for v in (box[:2] + box[2:]) // 8)
-        scores[0, y, x, number], scores[0, y, x + 1, number] = score, score - 0.05
-        cell = np.array([x, y]) * 4.0
-        sides[0, y, x] = np.concatenate([cell - box[:2], box[2:] - cell])
-    return {"keypoints": scores, "wh": sides}
-
-
-def ssd_outputs():
-    """Each box from the anchor of 16 px cells that is 0.2 of the input high, at its own cell."""
-    anchors = 10 * 6 * 3 + (5 * 3 + 3 * 2 + 2 * 1 + 1 + 1) * 6
-    offsets = np.zeros((1, anchors, 4), np.float32)
-    logits = np.full((1, anchors, 1 + CLASSES), -12.0, np.float32)
-    logits[..., 0] = 12.0  # of the background
-    width, height = 0.2 * np.sqrt(2.0) * SIZE[0], 0.2 / np.sqrt(2.0) * SIZE[1]  # the second shape of the first level
-    for box, score, number in zip(centers_and_sizes(), SCORES, NUMBERS, strict=True):
-        column, row = (int(v) for v in box[:2] // 16)
-        at = (row * 10 + column) * 3 + 1
-        x, y = column * 16 + 8, row * 16 + 8
-        offsets[0, at, :2] = (box[1] - y) / height * 10, (box[0] - x) / width * 10
-        offsets[0, at, 2:] = np.log(box[3] / height) * 5, np.log(box[2] / width) * 5
-        logits[0, at, 1 + number] = np.log(score / (1 - score))
-    return {"boxes": offsets, "classes": logits}
-
-
 CASES = {
-    "coco-ssd": ("coco-ssd", ssd_outputs),
-    "open-images-ssd": ("open-images-ssd", ssd_outputs),
-    "centernet": ("centernet", centernet_outputs),
     "nanodet": ("nanodet", nanodet_outputs),
     "nanodet in one": ("nanodet", lambda: {"output": nanodet_table()[None]}),
     "nanodet-plus": ("nanodet-plus", lambda: {"output": nanodet_table(offset=0.0)[None]}),
@@ -185,7 +154,7 @@ def test_low_scores_are_not_decoded(case):
     assert len(LAYOUTS[name].decode(outputs(), SIZE, CLASSES, 0.6).scores) == 2
 
 
-ALIKE = ({"yolov8", "yolo11"}, {"nanodet", "nanodet-plus"}, {"coco-ssd", "open-images-ssd"})
+ALIKE = ({"yolov8", "yolo11"}, {"nanodet", "nanodet-plus"})
 OTHERS = [
     (case, layout)
     for case, (name, _) in CASES.items()
@@ -373,38 +342,15 @@ def test_a_real_detector_sees_the_real_kitchen(data_dir, kitchen_dir):
     np.testing.assert_allclose(best["cup"], [60, 200, 110, 250], atol=60)
 
 
-def test_probabilities_are_no_logits():
-    outputs = ssd_outputs()
-    outputs["classes"] = 1 / (1 + np.exp(-outputs["classes"]))
-    with pytest.raises(LayoutError, match="layout coco-ssd: expected logits"):
-        LAYOUTS["coco-ssd"].decode(outputs, SIZE, CLASSES, 0.3)
-
-
 def test_numbers_without_a_name_name_nothing(tmp_path):
     pytest.importorskip("onnxruntime")
     names = tuple("" if number == NUMBERS[0] else name for number, name in enumerate(NAMES))
-    path = write_constant_model(tmp_path / "net.onnx", ssd_outputs(), names=str(dict(enumerate(names))))
-    detector = OnnxDetector(path, "coco-ssd")
+    path = write_constant_model(tmp_path / "net.onnx", yolov8_outputs(), names=str(dict(enumerate(names))))
+    detector = OnnxDetector(path, "yolov8")
     found, drops = detector.detect(frame())
     assert detector.vocabulary == set(NAMES) - {NAMES[NUMBERS[0]]}
     assert found.labels == tuple(NAMES[i] for i in NUMBERS[1:])
     assert drops == {"no_label": 1}
-
-
-@pytest.mark.parametrize(("name", "table"), [("coco-ssd", "dining table"), ("open-images-ssd", "table")])
-def test_installed_detectors_see_the_real_kitchen(data_dir, kitchen_dir, name, table):
-    """Files of ``detector install`` in the folder of real data; chair and table were read off by eye."""
-    cv2 = pytest.importorskip("cv2")
-    pytest.importorskip("onnxruntime")
-    model = data_dir / "detector" / f"{name}.onnx"
-    if not model.is_file():
-        pytest.skip(f"{model} is absent")
-    image = cv2.imread(str(kitchen_dir / "color" / "000000.jpg"))[..., ::-1].copy()
-    K = Intrinsics(585, 585, 320, 240, 640, 480)
-    found, _ = OnnxDetector(model, name).detect(RgbdFrame(1, "front", image, np.ones((480, 640), np.float32), K))
-    best = {label: found.boxes_px[found.labels.index(label)] for label in set(found.labels)}
-    np.testing.assert_allclose(best["chair"][[0, 1, 2]], [175, 120, 300], atol=25)
-    np.testing.assert_allclose(best[table], [190, 165, 640, 480], atol=45)
 
 
 def test_layouts_are_listed_by_their_own_name():

@@ -203,7 +203,7 @@ def test_every_spelling_leads_to_a_name_that_homes_or_the_table_know():
 
 
 def test_every_prior_is_a_range():
-    from embodied_perceptron.detection2d.coco import COCO_CLASSES
+    from embodied_perceptron.detection2d.detectors import COCO_CLASSES
     from embodied_perceptron.weights.categories import DETECTION_CLASSES
 
     known = 0

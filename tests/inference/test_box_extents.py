@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.inference.box_extents import grow_to_surface, refine_extents
-from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.class_priors import grow_to_surface, refine_extents, shipped_priors
 from embodied_perceptron.results import Detections, VoxelSnapshot
 
 VOXEL_M = 0.02

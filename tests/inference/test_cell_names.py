@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import rotations
-from embodied_perceptron.inference.cell_names import KEPT_CLASSES, names_from_boxes
+from embodied_perceptron.inference.naming import KEPT_CLASSES, names_from_boxes
 from embodied_perceptron.results import Detections, SemanticVoxels
 
 SIZE_M = 0.16

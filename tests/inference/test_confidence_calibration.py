@@ -15,19 +15,23 @@ from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
     FEATURES,
+    FORM,
+    GAPS_M,
     LEAST_SCORE,
     NO_NAME,
+    OWN_NUMBERS,
+    RELATIONS,
     THING_FEATURES,
     ConfidenceCalibration,
+    ContextRescoring,
     best_names,
-    borne_out,
     box_features,
     box_forms,
     conflicts_of,
     log_odds,
     name_log_odds,
+    surface_support,
 )
-from embodied_perceptron.inference.context_rescoring import FORM, GAPS_M, OWN_NUMBERS, RELATIONS, ContextRescoring
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, VoxelSnapshot
@@ -80,15 +84,15 @@ def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
 
 
 def features_of(boxes, snapshot):
-    return box_features(boxes, borne_out(boxes.boxes, snapshot), conflicts_of(boxes), 0.0, {}, shipped_priors())
+    return box_features(boxes, surface_support(boxes.boxes, snapshot), conflicts_of(boxes), 0.0, {}, shipped_priors())
 
 
-def test_a_box_under_several_names_is_borne_out_as_it_is_alone():
+def test_the_surface_of_a_box_under_several_names_is_that_of_the_box_alone():
     rng = np.random.default_rng(4)
     snapshot, boxes = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), random_boxes(rng, 12)
     several = boxes[rng.integers(0, 12, 40)]
-    alone = np.concatenate([borne_out(box[None], snapshot) for box in several])
-    np.testing.assert_array_equal(borne_out(several, snapshot), alone)
+    alone = np.concatenate([surface_support(box[None], snapshot) for box in several])
+    np.testing.assert_array_equal(surface_support(several, snapshot), alone)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -169,7 +173,7 @@ def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_n
         ("bed", "chair"), np.array([[0.0], [0.8]]), tells, forms, mean, scale, np.array([0.0, -0.1]), 1.25
     )
     alone = ConfidenceCalibration((4.0, *ONES[1:]), {}, things=(0.0, *[0.5] * len(THING_FEATURES)))
-    together = dataclasses.replace(alone, company=company)
+    together = dataclasses.replace(alone, context=company)
     bed = np.array([1.0, 0.0, 0.3, 0.9, 2.0, 0.6, 0, 0, 0])
     before = Detections(np.array([bed, CHAIR, CHAIR]), np.array([0.8, 0.5, 0.4]), ("bed", "chair", "object"))
     rng = np.random.default_rng(3)
@@ -287,7 +291,7 @@ def test_a_model_survives_a_file():
         assert again.weights == pytest.approx(model.weights)
         assert again.things == pytest.approx(model.things)
         assert again.names == model.names
-        assert (again.company is None) == (company is None)
+        assert (again.context is None) == (company is None)
     assert ConfidenceCalibration.of_calibration({}) is None
 
 
@@ -339,7 +343,7 @@ def test_shipped_weights_bring_a_model():
 
 
 def test_shipped_names_know_their_company():
-    company = ConfidenceCalibration.of_calibration(load_inference("tiny").calibration).company
+    company = ConfidenceCalibration.of_calibration(load_inference("tiny").calibration).context
     at = {name: k for k, name in enumerate(company.names)}
     told = np.einsum("kd,rjd->kj", company.query, company.value[: len(GAPS_M)])  # a box of the name beside it
 

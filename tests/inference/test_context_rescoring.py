@@ -11,7 +11,7 @@ import torch
 
 from embodied_perceptron.geometry.boxes import box_corners, box_iou
 from embodied_perceptron.geometry.suppression import CONFLICT_IOU, overlapping_detections
-from embodied_perceptron.inference.context_rescoring import (
+from embodied_perceptron.inference.confidence_calibration import (
     FORM,
     GAPS_M,
     MIN_EVIDENCE,

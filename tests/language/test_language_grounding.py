@@ -18,7 +18,7 @@ from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTE
 from embodied_perceptron.language.relations import SceneGeometry, front_probabilities
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, SceneObject
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
 FROM_SOUTH = camera((0.0, -4.0, 1.5), (0.0, 0.0, 0.5))

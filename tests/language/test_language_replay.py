@@ -14,7 +14,7 @@ from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
 
 RUN = CliRunner()
 

@@ -18,12 +18,11 @@ from embodied_perceptron.geometry.manhattan import ManhattanFrame, _columns, wal
 from embodied_perceptron.mapping import block_copies
 from embodied_perceptron.mapping.block_copies import BlockCache, BlockCopier, BlockRows, blocks_of
 from embodied_perceptron.mapping.blocks import block_coords, split_coords
-from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites, to_snapshot
+from embodied_perceptron.mapping.export import VolumeCopy, Window, merge_by_sorting, merge_sites
 from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
-from embodied_perceptron.mapping.voxel_counts import count_voxels
+from embodied_perceptron.mapping.voxel_counts import count_voxels, wall_columns
 from embodied_perceptron.mapping.voxels import VoxelRows
-from embodied_perceptron.mapping.wall_columns import wall_columns
 from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.navigation import Columns, count_by_blocks, count_columns
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -42,7 +41,8 @@ def plain(rows: VoxelRows) -> VoxelRows:
 
 def whole(volume: FeatureVolume) -> VoxelSnapshot:
     """What is stored now, by no copier."""
-    return to_snapshot(plain(volume._map.gather(max(volume.config.min_hits, 1))), volume.config.voxel_size_m)
+    rows = volume._map.gather(max(volume.config.min_hits, 1))
+    return VolumeCopy(plain(rows), volume.config.voxel_size_m).snapshot()
 
 
 def assert_same(a: VoxelSnapshot, b: VoxelSnapshot) -> None:

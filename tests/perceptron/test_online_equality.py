@@ -13,7 +13,7 @@ from support.online_world import config, inference, look_at, photograph, walk
 
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
-from embodied_perceptron.inference.cell_names import names_from_boxes
+from embodied_perceptron.inference.naming import names_from_boxes
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron

@@ -15,7 +15,7 @@ from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.inference import predictor as predictor_module
 from embodied_perceptron.inference.confidence_calibration import FEATURES, ConfidenceCalibration
-from embodied_perceptron.mapping import wall_columns
+from embodied_perceptron.mapping import voxel_counts
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Certainty, Detections
@@ -57,7 +57,7 @@ def test_walls_and_shapes_are_computed_once_a_perception(with_network, monkeypat
         monkeypatch.setattr(module, name, lambda *args: calls.update([name]) or real(*args))
 
     for module, name in (
-        (wall_columns, "wall_columns"),
+        (voxel_counts, "wall_columns"),
         (predictor_module, "wall_aligned_frame"),
         (live_map, "separate_layers"),
         (live_map, "find_boxes"),

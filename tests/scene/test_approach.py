@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.results import OccupancyGrid2d
-from embodied_perceptron.scene.approach import ApproachOptions, approach_pose, floor_distance, footprint
+from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, floor_distance, footprint
 
 RES = 0.05
 OPTIONS = ApproachOptions(radius_m=0.25)

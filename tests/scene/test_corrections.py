@@ -11,9 +11,8 @@ from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.geometry import suppression
 from embodied_perceptron.results import Detections
-from embodied_perceptron.scene.corrections import MAX_NAME, Correction, Corrections, check_user_name
 from embodied_perceptron.scene.live_map import labels_path
-from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.object_map import MAX_NAME, Correction, Corrections, ObjectMap, check_user_name
 
 DESK = np.array([1.0, 0.5, 0.4, 1.2, 0.6, 0.8, 0.3, 0.0, 0.0])
 CHAIR = np.array([-1.0, 0.5, 0.4, 0.5, 0.5, 0.8, 0.0, 0.0, 0.0])

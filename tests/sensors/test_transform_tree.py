@@ -14,13 +14,13 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.sensors.poses import (
     MAX_FRAME_NAME,
     MAX_LINKS,
+    CameraPoses,
     Disconnected,
     Found,
     Gap,
     TooEarly,
     TooOld,
     TransformTree,
-    TreePoses,
 )
 
 S = 1_000_000_000
@@ -258,11 +258,12 @@ def test_latest_common_stamp() -> None:
     assert isinstance(tree.lookup_latest("map", "optical"), TooEarly)
 
 
-def test_tree_poses_uses_the_optical_frame_of_each_camera() -> None:
+def test_camera_poses_uses_the_frame_of_each_camera() -> None:
     tree, T = robot(np.random.default_rng(8))
-    poses = TreePoses(tree, "odom", {"front": "optical"})
+    poses = CameraPoses(tree, "odom", {"front": "optical", "laser": "laser"})
     np.testing.assert_allclose(found(poses.lookup("front", S)), T["base"] @ T["camera"] @ T["optical"], atol=1e-12)
     np.testing.assert_allclose(found(poses.lookup("laser", S)), T["base"] @ T["laser"], atol=1e-12)
+    assert "images of camera 'rear' carry no frame_id" in str(poses.lookup("rear", S))
 
 
 @settings(max_examples=200, deadline=None)

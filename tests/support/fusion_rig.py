@@ -14,10 +14,10 @@ from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth
 from embodied_perceptron.config import PerceptronConfig, SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
+from embodied_perceptron.sensors.poses import CameraPoses, Disconnected, Found, PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
 from embodied_perceptron_ros.node.health import Health, ThrottledLog
-from embodied_perceptron_ros.node.inputs import CameraPoses, FrameInbox, Received
+from embodied_perceptron_ros.node.inputs import FrameInbox, Received
 from embodied_perceptron_ros.node.parameters import CameraParameters
 from embodied_perceptron_ros.node.threads import Watchdog
 from embodied_perceptron_ros.node.workers import FusionWorker

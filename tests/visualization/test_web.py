@@ -22,8 +22,8 @@ from embodied_perceptron.config import GridConfig, SegmentationConfig
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
-from embodied_perceptron.scene.corrections import check_user_name
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.object_map import check_user_name
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization import web

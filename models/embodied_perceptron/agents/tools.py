@@ -25,8 +25,8 @@ from embodied_perceptron.language.description import decide_relations, describe
 from embodied_perceptron.language.object_states import with_conditions
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 from embodied_perceptron.results import SceneObject
-from embodied_perceptron.scene.approach import ApproachOptions, approach_pose, floor_distance
-from embodied_perceptron.scene.corrections import MAX_ID
+from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, floor_distance
+from embodied_perceptron.scene.object_map import MAX_ID
 from embodied_perceptron.visualization.top_view import render_top_view
 
 Values = dict[str, Any]

@@ -77,11 +77,11 @@ def _look_at_map(path: Path, settings: PerceptronConfig, recorder: PlaceRecorder
     from dataclasses import replace
 
     from embodied_perceptron.apps.view_command import map_file
-    from embodied_perceptron.mapping.storage import read_map, saved_config, saved_keyframe_config
+    from embodied_perceptron.mapping.storage import read_map, saved_configs
     from embodied_perceptron.perceptron import Perceptron
 
     saved = read_map(map_file(path))
-    volume, keyframes = saved_config(saved.path, saved.header), saved_keyframe_config(saved.path, saved.header)
+    volume, keyframes = saved_configs(saved)
     perceptron = Perceptron.from_config(replace(settings, volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
     perception = perceptron.perceive(window_m=float("inf"))

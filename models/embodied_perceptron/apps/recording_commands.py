@@ -155,8 +155,7 @@ def replay_command(
     detector_layout: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layout of its outputs: nanodet, nanodet-plus, centernet, coco-ssd, open-images-ssd, yolov8, yolo11, "
-            "yolox or rtdetr; one for each detector."
+            help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr; one for each detector."
         ),
     ] = None,
     classes: Annotated[

@@ -66,11 +66,11 @@ def open_map(path: Path) -> Perceptron:
     Raises ``CommandError`` where there is none, ``MapFileError`` for a damaged one.
     """
     from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron.mapping.storage import read_map, saved_config, saved_keyframe_config
+    from embodied_perceptron.mapping.storage import read_map, saved_configs
     from embodied_perceptron.perceptron import Perceptron
 
     saved = read_map(map_file(path))
-    volume, keyframes = saved_config(saved.path, saved.header), saved_keyframe_config(saved.path, saved.header)
+    volume, keyframes = saved_configs(saved)
     perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
     return perceptron

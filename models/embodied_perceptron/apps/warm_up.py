@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
-from embodied_perceptron.inference.cell_names import names_from_boxes
+from embodied_perceptron.inference.naming import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron

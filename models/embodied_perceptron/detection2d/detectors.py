@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from embodied_perceptron.detection2d.coco import COCO_CLASSES
 from embodied_perceptron.detection2d.detections2d import Detections2d, Limits2d, accept_detections
 from embodied_perceptron.detection2d.layouts import (
     LAYOUTS,
@@ -23,6 +22,17 @@ from embodied_perceptron.geometry.suppression import picture_nms
 from embodied_perceptron.inference.onnx import CPU, open_session
 from embodied_perceptron.sensors.frame import RgbdFrame
 
+# the 80 classes of COCO in their usual order (facts of the data set, cocodataset.org)
+COCO_CLASSES: tuple[str, ...] = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow", "elephant",
+    "bear", "zebra", "giraffe", "backpack", "umbrella", "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard",
+    "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard", "tennis racket", "bottle",
+    "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange", "broccoli",
+    "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant", "bed", "dining table", "toilet",
+    "tv", "laptop", "mouse", "remote", "keyboard", "cell phone", "microwave", "oven", "toaster", "sink",
+    "refrigerator", "book", "clock", "vase", "scissors", "teddy bear", "hair drier", "toothbrush",
+)  # fmt: skip
 _LARGEST_INPUT_PX = 4096
 _LONGEST_NAMES = 200_000
 

@@ -4,20 +4,16 @@ A layout is declared by name, never guessed: what does not fit is a :class:`Layo
 here are left, top, right, bottom counted from the corner of the network's input (0 .. width); :class:`PictureFit`
 brings them to the library's pixels.
 
-Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), the graph of the CenterNet that
-`detector install` converts, the Single Shot Detectors of TensorFlow's Object Detection API (`ssd_mobilenet_v2` and
-its `MultipleGridAnchorGenerator`), Ultralytics YOLOv8 / YOLO11, YOLOX (Megvii-BaseDetection/YOLOX) and RT-DETR
-(lyuwenyu/RT-DETR; Ultralytics and transformers export it in forms of their own, which are told apart by the names and
-shapes of their outputs).
+Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics YOLOv8 / YOLO11, YOLOX
+(Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; the exports of Ultralytics and transformers are recognised
+by the names and shapes of their outputs).
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import cv2
@@ -35,9 +31,6 @@ _YOLOX_STRIDES = (8, 16, 32)
 _YOLOV8_STRIDES = (8, 16, 32)
 _MASK_COEFFICIENTS = 32
 _END_TO_END_COLUMNS = 6
-_SSD_FIRST_STRIDE, _SSD_LEVELS, _SSD_SCALES = 16, 6, (0.2, 0.95)  # each level has half the cells of the one before
-_SSD_ASPECTS, _SSD_LOWEST_SCALE = (1.0, 2.0, 0.5, 3.0, 1 / 3), 0.1
-_SSD_CENTER_SCALE, _SSD_SIZE_SCALE = 0.1, 0.2  # of what the network answers, in sizes of the anchor
 
 
 class LayoutError(ValueError):
@@ -150,18 +143,6 @@ def prepare_nanodet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.fl
     canvas, fit = _letterbox(image, size, 0, centered=False)
     mean, std = np.array([103.53, 116.28, 123.675], np.float32), np.array([57.375, 57.12, 58.395], np.float32)
     return _tensor((canvas[..., ::-1].astype(np.float32) - mean) / std), fit
-
-
-def prepare_centernet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """RGB from 0 to 255; stretched."""
-    tensor, fit = prepare_rtdetr(image, size)
-    return tensor * np.float32(255.0), fit
-
-
-def prepare_ssd(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """RGB from -1 to 1; stretched."""
-    tensor, fit = prepare_rtdetr(image, size)
-    return tensor * np.float32(2.0) - np.float32(1.0), fit
 
 
 def prepare_yolox(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
@@ -327,66 +308,6 @@ def decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -
     return RawDetections(_from_centers(np.concatenate([center, side], axis=1)), best, number)
 
 
-def decode_centernet(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, h, w, classes) scores of each cell and (1, h, w, 4) pixels from it to the left, top, right and bottom.
-
-    A thing is where no neighbour scores more, as the network is deployed: it needs no suppression.
-    """
-    expected = f"(1, h, w, {classes}) and (1, h, w, 4) for an input of {size[0]} x {size[1]}"
-    tables = {value.shape[-1]: value for value in outputs.values() if value.ndim == 4 and len(value) == 1}
-    if len(outputs) != 2 or set(tables) != {classes, 4} or tables[classes].shape[:3] != tables[4].shape[:3]:
-        raise _misfit("centernet", expected, outputs)
-    scores, sides = _checked_scores("centernet", tables[classes][0], outputs), tables[4][0]
-    rows, columns = scores.shape[:2]
-    padded = np.pad(np.nan_to_num(scores), [(1, 1), (1, 1), (0, 0)])
-    around = [padded[y : y + rows, x : x + columns] for y in range(3) for x in range(3)]
-    peaks = np.where(scores >= np.maximum.reduce(around), scores, np.where(np.isnan(scores), scores, 0.0))
-    y, x, number = np.nonzero(~(peaks < max(min_score, 1e-6)))
-    cell = np.stack([x * (size[0] / columns), y * (size[1] / rows)], axis=1)
-    reach = sides[y, x].astype(np.float64)
-    boxes = np.concatenate([cell - reach[:, :2], cell + reach[:, 2:]], axis=1)
-    return RawDetections(boxes, peaks[y, x, number].astype(np.float64), number.astype(np.int64))
-
-
-@lru_cache(maxsize=4)
-def ssd_anchors(size: Size) -> NDArray[np.float64]:
-    """(A, 4) centre and size (x, y, width, height) as shares of the input; level by level, row by row."""
-    low, high = _SSD_SCALES
-    scales = [low + (high - low) * k / (_SSD_LEVELS - 1) for k in range(_SSD_LEVELS)] + [1.0]
-    columns, rows = (-(-side // _SSD_FIRST_STRIDE) for side in size)
-    levels = []
-    for level, (scale, further) in enumerate(itertools.pairwise(scales)):
-        if level == 0:  # few, and the first of them small: most cells see nothing
-            shapes = [(_SSD_LOWEST_SCALE, 1.0), (scale, 2.0), (scale, 0.5)]
-        else:
-            shapes = [(scale, aspect) for aspect in _SSD_ASPECTS] + [(math.sqrt(scale * further), 1.0)]
-        sides = np.array([[s * math.sqrt(aspect), s / math.sqrt(aspect)] for s, aspect in shapes])
-        y, x = np.meshgrid((np.arange(rows) + 0.5) / rows, (np.arange(columns) + 0.5) / columns, indexing="ij")
-        centers = np.stack([x, y], axis=-1).reshape(-1, 1, 2).repeat(len(sides), axis=1)
-        levels.append(np.concatenate([centers, np.broadcast_to(sides, centers.shape)], axis=2).reshape(-1, 4))
-        columns, rows = -(-columns // 2), -(-rows // 2)
-    return np.concatenate(levels)
-
-
-def _decode_ssd(layout: str, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, A, 4) offsets (y, x, height, width) from the anchors; (1, A, 1 + classes) logits, first the background's."""
-    anchors = ssd_anchors(size)
-    expected = f"(1, {len(anchors)}, 4) and (1, {len(anchors)}, {1 + classes}) for an input of {size[0]} x {size[1]}"
-    tables = {value.shape[-1]: value for value in outputs.values() if value.shape[:-1] == (1, len(anchors))}
-    if len(outputs) != 2 or set(tables) != {4, 1 + classes}:
-        raise _misfit(layout, expected, outputs)
-    logits = tables[1 + classes][0, :, 1:].astype(np.float64)
-    if logits.size and logits.min() >= 0 and logits.max() <= 1:
-        raise LayoutError(f"layout {layout}: expected logits of the classes, got probabilities: {_shapes(outputs)}")
-    with np.errstate(over="ignore"):
-        scores = 1.0 / (1.0 + np.exp(-logits))
-    rows, number, best = _best(scores, min_score)
-    raw, anchor = tables[4][0, rows].astype(np.float64), anchors[rows]
-    center = anchor[:, :2] + _SSD_CENTER_SCALE * raw[:, 1::-1] * anchor[:, 2:]
-    sides = anchor[:, 2:] * np.exp(np.minimum(_SSD_SIZE_SCALE * raw[:, :1:-1], 20.0))
-    return RawDetections(_from_centers(np.concatenate([center, sides], axis=1)) * np.tile(size, 2), best, number)
-
-
 def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """Three forms: ``labels, boxes, scores``; ``logits, pred_boxes``; one (1, queries, 4 + classes).
 
@@ -425,8 +346,6 @@ def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) 
 
 decode_yolov8 = partial(_decode_yolov8, "yolov8")
 decode_yolo11 = partial(_decode_yolov8, "yolo11")  # alike
-decode_coco_ssd = partial(_decode_ssd, "coco-ssd")
-decode_open_images_ssd = partial(_decode_ssd, "open-images-ssd")  # alike; what they are worth differs
 decode_nanodet = _nanodet("nanodet", 0.5)
 decode_nanodet_plus = _nanodet("nanodet-plus", 0.0)
 
@@ -435,9 +354,6 @@ LAYOUTS: dict[str, Layout] = {
     for layout in (
         Layout("nanodet", prepare_nanodet, decode_nanodet, DETECTOR_NMS_IOU["nanodet"], 416),
         Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, DETECTOR_NMS_IOU["nanodet-plus"], 416),
-        Layout("centernet", prepare_centernet, decode_centernet, None, 512, stretched=True),
-        Layout("coco-ssd", prepare_ssd, decode_coco_ssd, DETECTOR_NMS_IOU["ssd"], 300, stretched=True),
-        Layout("open-images-ssd", prepare_ssd, decode_open_images_ssd, DETECTOR_NMS_IOU["ssd"], 300, stretched=True),
         Layout("yolov8", prepare_yolov8, decode_yolov8, DETECTOR_NMS_IOU["yolov8"], 640),
         Layout("yolo11", prepare_yolov8, decode_yolo11, DETECTOR_NMS_IOU["yolo11"], 640),
         Layout("yolox", prepare_yolox, decode_yolox, DETECTOR_NMS_IOU["yolox"], 640),

@@ -52,7 +52,7 @@ PIECE_SHARE = 0.6  # of a box's volume inside of a grown one of its name: it is 
 _PIECE_END_M = 0.1  # a piece without a name has the top and bottom of the whole, to this
 
 # a 2-D detector's boxes, in the picture: families that leave suppression to their users, as they are deployed
-DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "ssd": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolox": 0.45}
+DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolox": 0.45}
 
 # detections of a 2-D detector that were lifted into the map
 LIFTED_AFFINITY = 0.25  # share of common cells from which two of one name are of one thing

@@ -1,43 +1,47 @@
-"""What geometry says about a name: how large such things are, and at which height they stand.
+"""Plausible sizes and heights of object classes, and extents of large tables from the map.
 
-A 2-D detector sees no size: a carpet looks like a bed and a model house like a house. Sizes come from counted synthetic
-homes (``class_sizes.json``, with its source in the file) and, where homes lack a name or make it too uniform, from a
-table by hand (``class_ranges.json``).
+A 2-D detector sees no size: a carpet looks like a bed and a model house like a house. Sizes are counted in synthetic
+homes (``class_sizes.json``, which names its source) and completed by hand for classes that homes lack or make too
+uniform (``class_ranges.json``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.suppression import without_pieces
+from embodied_perceptron.results import Detections, VoxelSnapshot
 
 _FOLDER = Path(__file__).parent
 _SIZES = ("long_m", "short_m", "height_m", "bottom_m", "top_m")
-_WIDER = 1.3  # things that exist vary more than those that were counted
+_WIDER = 1.3  # real objects vary more than the counted ones
 _SLACK_M = 0.05  # noise of a measured edge
 _SOFTNESS = 0.2  # of the logarithm of a size beyond its range: one standard deviation
 _HEIGHT_SOFTNESS_M = 0.1
 _SMALL_M = 0.6
 _FLAT_M = 0.06
-_WORST = -8.0  # log-likelihood of what cannot be
+_WORST = -8.0  # log-likelihood of an impossible size
 
 
 @dataclass(frozen=True)
 class ClassPrior:
-    """Plausible sizes of one kind of thing, [least, largest], metres.
+    """Plausible sizes of one class, [least, largest], metres.
 
     Attributes:
         long_m, short_m: sides on the ground.
-        height_m: of the thing.
+        height_m: of the object.
         bottom_m, top_m: above the floor.
-        mounted: "floor", "object", "wall" or "ceiling": what it mostly stands on or hangs from.
+        mounted: "floor", "object", "wall" or "ceiling": its usual support.
     """
 
     long_m: tuple[float, float]
@@ -49,17 +53,17 @@ class ClassPrior:
 
     @property
     def small(self) -> bool:
-        """Whether it lies on something rather than stands in a room."""
+        """Whether it is small enough to lie on furniture."""
         return max(self.long_m[1], self.height_m[1]) <= _SMALL_M
 
     @property
     def flat(self) -> bool:
-        """Whether it may be no higher than the noise of the surface that it lies on."""
+        """Whether it may be as flat as the noise of its supporting surface."""
         return self.height_m[0] <= _FLAT_M / 2
 
     @property
     def stands(self) -> bool:
-        """Whether it reaches down to the floor."""
+        """Whether it stands on the floor."""
         return self.mounted == "floor" and self.bottom_m[1] < 0.3
 
 
@@ -76,26 +80,26 @@ class ClassPriors:
         self._names = dict(names)
 
     def canonical(self, label: str) -> str:
-        """The map's name for what a detector calls ``label``; the same where none is known."""
+        """The map's name for a detector's ``label``; the label itself where no other is known."""
         return self._names.get(label, label)
 
     def get(self, label: str) -> ClassPrior | None:
-        """What is known of things of that (canonical) name."""
+        """Prior of a canonical name; None where there is none."""
         return self._priors.get(label)
 
     def log_plausibility(self, label: str, box: NDArray[np.float64], floor_z_m: float, whole: bool = True) -> float:
-        """Logarithm in [-8, 0] of how well an upright (9,) box fits the name; 0 for names of which nothing is known.
+        """Log-plausibility in [-8, 0] of an upright (9,) box for a name; 0 for names without a prior.
 
         Args:
             label: canonical name.
             box: in the world; its third axis is up.
             floor_z_m: height of the floor.
-            whole: False = parts of the thing were not seen, so that only too large is wrong, not too small.
+            whole: False = parts of the object were not seen, so that the box may be too small but not too large.
         """
         prior = self.get(label)
         if prior is None:
             return 0.0
-        _, _, middle_m, first_m, second_m, height_m = box[:6].tolist()  # numbers of Python's cost a fifth of numpy's
+        _, _, middle_m, first_m, second_m, height_m = box[:6].tolist()  # Python floats cost a fifth of numpy's
         sides = (
             (max(first_m, second_m), prior.long_m),
             (min(first_m, second_m), prior.short_m),
@@ -120,7 +124,7 @@ class ClassPriors:
 
 
 def _widened(entry: dict[str, Any]) -> ClassPrior:
-    """Counted quantiles -> a range that is wider than what was counted."""
+    """Prior with wider ranges than the counted quantiles."""
     ranges = {}
     for name in _SIZES:
         low, _, high = entry[name]
@@ -133,7 +137,7 @@ def _widened(entry: dict[str, Any]) -> ClassPrior:
 
 @lru_cache(maxsize=1)
 def shipped_priors() -> ClassPriors:
-    """The tables of this package."""
+    """Priors from the tables of this package."""
     counted = json.loads((_FOLDER / "class_sizes.json").read_text(encoding="utf-8"))["classes"]
     by_hand = json.loads((_FOLDER / "class_ranges.json").read_text(encoding="utf-8"))["classes"]
     names = json.loads((_FOLDER / "class_names.json").read_text(encoding="utf-8"))["names"]
@@ -142,3 +146,129 @@ def shipped_priors() -> ClassPriors:
         ranges = {name: (float(entry[name][0]), float(entry[name][1])) for name in _SIZES}
         priors[label] = ClassPrior(**ranges, mounted=entry["mounted"])
     return ClassPriors(priors, names)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Extents of large level objects
+#
+# A network's box names a table, counter or desk; the map shows better how far it reaches. Each side of the box's
+# footprint moves outward strip by strip while the level surface at the box's top continues. Boxes stay unchanged where
+# that surface is incomplete or not at their top, where they are tilted, and where the result has no plausible size for
+# the name. Boxes only grow; heights and rotations stay the network's. Other boxes inside of a grown box are dropped as
+# its pieces when they have its name, or no name and its height (the cupboards of a counter).
+
+F64 = NDArray[np.float64]
+
+LEVEL_NAMES = frozenset({"table", "desk", "counter", "countertop", "kitchen island", "bench"})
+_MIN_SIDE_M = 0.6  # shorter objects are seen whole
+_CELL_M = 0.05
+_LEVEL_M = 0.06  # voxels within this of the surface's height belong to it
+_TOP_M = 0.1  # largest distance between the surface and the box's top
+_COMPLETE = 0.55  # share of the box's own footprint that the surface fills
+_GOES_ON = 0.6  # share of a strip that continues the surface
+_REACH_M = 2.5  # largest motion of a side
+_LEAST_M = 0.1  # smaller motion of all sides together is noise
+_UPRIGHT = 0.05  # rad
+_MIN_PLAUSIBILITY = -3.0
+
+
+def refine_extents(
+    found: Detections, snapshot: VoxelSnapshot, floor_z_m: float, priors: ClassPriors, min_score: float = 0.0
+) -> Detections:
+    """Grow boxes of large level objects to the extents in the map, and drop the pieces inside of them.
+
+    Args:
+        found: boxes of the network, world frame.
+        snapshot: the map.
+        floor_z_m: height of the floor.
+        priors: plausible sizes.
+        min_score: boxes with lower scores stay unchanged, which saves time.
+
+    Returns the boxes in the same order. Equivariant under rotations about gravity.
+    """
+    boxes, grown = found.boxes.copy(), np.zeros(len(found), dtype=bool)
+    points: F64 | None = None
+    for row in np.flatnonzero(found.scores >= min_score):
+        if not _candidate(found.labels[row], boxes[row]):
+            continue
+        if points is None:
+            points = snapshot.mean_point_m.astype(np.float64)
+        box = grow_to_surface(boxes[row], points)
+        # no larger than the name allows; parts may still be unseen
+        if box is None or priors.log_plausibility(found.labels[row], box, floor_z_m, whole=False) < _MIN_PLAUSIBILITY:
+            continue
+        boxes[row], grown[row] = box, True
+    if not grown.any():
+        return found
+    kept = without_pieces(boxes, found.scores, found.labels, grown)
+    return replace(found.take(kept), boxes=boxes[kept])
+
+
+def _candidate(label: str, box: F64) -> bool:
+    upright = abs(box[7]) < _UPRIGHT and abs(box[8]) < _UPRIGHT
+    return label in LEVEL_NAMES and upright and float(box[3:5].max()) >= _MIN_SIDE_M
+
+
+def grow_to_surface(box: F64, points_m: F64) -> F64 | None:
+    """Grow an upright (9,) box over the level surface at its top; None without such a surface, or without growth.
+
+    Args:
+        box: x y z dx dy dz alpha beta gamma.
+        points_m: (N, 3) occupied voxels of the map.
+    """
+    top_m = box[2] + box[5] / 2
+    near = np.abs(points_m[:, 2] - top_m) <= _TOP_M + _LEVEL_M
+    c, s = np.cos(box[6]), np.sin(box[6])
+    local = (points_m[near, :2] - box[:2]) @ np.array([[c, -s], [s, c]])  # along the box's sides
+    z_m = points_m[near, 2]
+    half = box[3:5] / 2
+    inside = (np.abs(local) <= half).all(axis=1)
+    if not inside.any():
+        return None
+    # the most frequent level inside of the footprint
+    levels, counts = np.unique(np.round(z_m[inside] / 0.02).astype(np.int64), return_counts=True)
+    level_m = 0.02 * float(levels[np.argmax(counts)])
+    if abs(level_m - top_m) > _TOP_M:
+        return None
+    level = (np.abs(z_m - level_m) <= _LEVEL_M) & (np.abs(local) <= half + _REACH_M).all(axis=1)
+    first = np.ceil(half / _CELL_M).astype(np.int64)  # cells from the middle to the box's side
+    reach = first + round(_REACH_M / _CELL_M)
+    surface = np.zeros(2 * reach, dtype=bool)
+    cell = np.floor(local[level] / _CELL_M).astype(np.int64) + reach
+    cell = cell[((cell >= 0) & (cell < 2 * reach)).all(axis=1)]
+    surface[tuple(cell.T)] = True
+    surface = scipy.ndimage.binary_closing(surface, structure=np.ones((3, 3), dtype=bool)) | surface
+    low, high = reach - first, reach + first  # the footprint, in cells
+    if float(surface[low[0] : high[0], low[1] : high[1]].mean()) < _COMPLETE:
+        return None
+    moved = _grow(surface, low.copy(), high.copy())
+    more = np.stack([low - moved[0], moved[1] - high]) * _CELL_M  # (2, 2) of the low and high sides
+    if more.sum() < _LEAST_M:
+        return None
+    result: NDArray[np.float64] = box.copy()
+    shift = 0.5 * (more[1] - more[0])
+    result[:2] += np.array([[c, -s], [s, c]]) @ shift
+    result[3:5] += more.sum(axis=0)
+    return result
+
+
+def _grow(
+    surface: NDArray[np.bool_], low: NDArray[np.int64], high: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Move the sides of the rectangle [low, high) outward while the surface continues beyond them."""
+    going = True
+    while going:
+        going = False
+        for axis in (0, 1):
+            across = slice(low[1 - axis], high[1 - axis])
+            for side, at in ((0, low[axis] - 1), (1, high[axis])):
+                if not 0 <= at < surface.shape[axis]:
+                    continue
+                strip = surface[at, across] if axis == 0 else surface[across, at]
+                if float(strip.mean()) >= _GOES_ON:
+                    going = True
+                    if side == 0:
+                        low[axis] -= 1
+                    else:
+                        high[axis] += 1
+    return low, high

@@ -1,35 +1,35 @@
-"""What a box's score is worth once the map is asked: the probability that its name and place are right.
+"""Calibrated probability that the name and place of a box are right.
 
-A network's scores are learned in the homes of its training, and promise too much elsewhere: thin evidence, names that
-are often wrong, sizes that no such thing has, boxes around nothing. A logistic model over few features that can be
-read of any map turns a score into a probability. It is fitted on homes with harder sensors and clutter than those of
-training (``evaluate calibrate-scores``), and travels in the weights file.
+A network's scores are learned in its training homes and are too high elsewhere: thin evidence, confused names,
+implausible sizes, boxes around nothing. A logistic model over a few features that any map offers turns a score into a
+probability. It is fitted on homes with noisier sensors and more clutter than those of training (``evaluate
+calibrate-scores``), and is stored in the weights file.
 
-Features of a box, all of them logarithms or differences, so that one weight each is enough:
+Features of a box, all logarithms or differences, so that one weight each is enough:
 
     score       log-odds of the network's score
-    name        log-odds of how often boxes of that name were right there; a Beta mean, so that what was said seldom
-                stays near the mean of all
-    plausible   how well size and height fit the name (:class:`~.class_priors.ClassPriors`)
-    surface     occupied surface in the box against the surface of the box itself
-    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: what has an edge
-                there is a thing, what goes on is a piece of something larger
-    rival       the best score of another box that claims much of the place, less the own one
+    name        log-odds of the precision of boxes of that name; a Beta mean, so that rare names stay near the mean
+    plausible   log-plausibility of size and height for the name (:class:`~.class_priors.ClassPriors`)
+    surface     occupied surface in the box against the surface of the box
+    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: an object ends
+    there,
+                a piece of a larger object continues
+    rival       best score of an overlapping box, less the own score
     thin        smallest edge
 
-Where the model knows what names say of each other (:class:`~.context_rescoring.ContextRescoring`), the likeliest things
-around a box and its own form change that probability.
+Where the model has context rescoring (:class:`ContextRescoring`), the likeliest objects around a box and its own shape
+change that probability.
 
-Of a box without a name, of which the network says that something is there, the probability of that is made likewise,
-of its score, surface, edges and thinness, and of
+The probability that an unnamed box holds an object comes from its score, surface, closed and thin, and from
 
-    named       log-odds of the best probability of a name for the same thing: what has a likely name is there
+    named       log-odds of the best probability of a name for the same object
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,48 +37,247 @@ import scipy
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.geometry.suppression import (
-    OverlappingDetections,
-    overlapping_detections,
-    same_thing_pairs,
-)
+from embodied_perceptron.geometry.suppression import OverlappingDetections, overlapping_detections, same_thing_pairs
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
-from embodied_perceptron.inference.context_rescoring import ContextRescoring
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
-FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
-THING_FEATURES = ("score", "named", "surface", "closed", "thin")
-LEAST_SCORE = 0.08  # of the network, of a box that a fit reads: as many wrong ones as a map ever weighs
-COUNTED_SCORE = 0.2  # boxes of at least this score are counted for names
-PRIOR_COUNT = 4.0  # boxes that the mean of all names weighs
-_LEAST_PLAUSIBLE = -6.0
-NO_NAME = 0.02  # probability of a name that no box says
-_AROUND_M = 0.05
-_FEW = 5.0  # voxels that say nothing yet
-_REFERENCE_VOXEL_M = 0.02
+# ----------------------------------------------------------------------------------------------------------------------
+# Context rescoring
+#
+# A name is likelier among objects that it occurs with, and for boxes of its usual shape: a table by a couch, a counter
+# by a stove. The network sees little beyond an object; names around it, other names at the same place, size and height
+# separate classes of similar shape. This is low-dimensional attention between names: every name has a query, and its
+# evidence has values:
+#
+#     z = scale * log_odds(p) + offset[name] + <query[name], context>
+#     context = sum over relations r and names k of value[r, k] * p_max(r, k) + sum over f of own_value[f] * own[f]
+#
+# ``p_max(r, k)`` is the best probability of a box named k that is within one of :data:`GAPS_M` on the ground, has its
+# middle within :data:`NEAR_M`, or overlaps (:data:`~embodied_perceptron.geometry.suppression.CONFLICT_IOU`; such a box
+# is in no other relation). ``own`` are standardised numbers of the box (:data:`FORM`), and squares and products of
+# those for size and height. A low dimension generalises: one weight for each pair of names, or two layers of attention,
+# overfits the homes of the fit.
+
+GAPS_M = (0.1, 0.6, 2.0)  # between what two boxes cover of the ground
+NEAR_M = 0.8  # between the middles of two boxes
+RELATIONS = (*(f"within {gap_m} m" for gap_m in GAPS_M), f"middle within {NEAR_M} m", "same place")
+# logarithms of the edges in metres (vertical, longer and shorter horizontal one), ends above the floor in metres, and
+# two features of :mod:`.confidence_calibration`
+FORM = ("tall", "long", "short", "bottom", "top", "surface", "closed")
+MIN_EVIDENCE = 0.05  # least probability of a box that counts as evidence for others
+_PRODUCTS = np.triu_indices(FORM.index("top") + 1)  # of the first five, squares among them
+OWN_NUMBERS = len(FORM) + len(_PRODUCTS[0])
+_FARTHEST = 3.0  # standard deviations
+# field of a model -> its key in weights files; keys stay, so that old files load
+_STORED = {
+    "query": "reads",
+    "value": "tells",
+    "own_value": "forms",
+    "form_mean": "form_mean",
+    "form_scale": "form_scale",
+    "offset": "offset",
+}
 
 F64 = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ContextRescoring:
+    """Tables of context rescoring for K names.
+
+    Attributes:
+        names: K distinct names; a box of another name is no evidence and is only scaled.
+        query: (K, D).
+        value: (R, K, D), one per relation of :data:`RELATIONS`.
+        own_value: (F, D), one per number of :func:`own_numbers`.
+        form_mean, form_scale: (7,) of :data:`FORM` among all boxes.
+        offset: (K,) log-odds.
+        scale: of the log-odds before.
+
+    Raises ``ValueError`` for tables that do not fit together.
+    """
+
+    names: tuple[str, ...]
+    query: F64
+    value: F64
+    own_value: F64
+    form_mean: F64
+    form_scale: F64
+    offset: F64
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        count, shape = len(self.names), self.query.shape
+        if len(set(self.names)) != count:
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            raise ValueError(f"names of context rescoring must be distinct, got {', '.join(twice)} twice")
+        if len(shape) != 2 or shape[0] != count or self.value.shape != (len(RELATIONS), *shape):
+            raise ValueError(
+                f"{count} names need a ({count}, D) query and a ({len(RELATIONS)}, {count}, D) value, got {shape} and "
+                f"{self.value.shape}"
+            )
+        if self.own_value.shape != (OWN_NUMBERS, shape[1]):
+            raise ValueError(f"own values are ({OWN_NUMBERS}, {shape[1]}), got {self.own_value.shape}")
+        if self.form_mean.shape != (len(FORM),) or self.form_scale.shape != (len(FORM),):
+            raise ValueError(
+                f"{len(FORM)} numbers of a form have as many means and scales, got {self.form_mean.shape} and "
+                f"{self.form_scale.shape}"
+            )
+        if self.offset.shape != (count,):
+            raise ValueError(f"{count} names have {count} offsets, got {self.offset.shape}")
+        numbers = (getattr(self, name) for name in _STORED)
+        if not all(np.isfinite(v).all() for v in numbers) or not (self.scale > 0 and (self.form_scale > 0).all()):
+            raise ValueError("tables of context rescoring must be finite, and its scales above 0")
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: k for k, name in enumerate(self.names)}
+
+    def rows(self, labels: Sequence[str]) -> Rows:
+        """(N,) index into ``names`` of each label; -1 where there is none."""
+        return np.array([self._index.get(label, -1) for label in labels], np.int64)
+
+    def __call__(
+        self, boxes: F64, labels: Sequence[str], odds: F64, overlapping: OverlappingDetections, form: F64
+    ) -> F64:
+        """(N,) log-odds that a box's name and place are right, given the boxes around it.
+
+        Args:
+            boxes: (N, 9).
+            labels: N names.
+            odds: (N,) log-odds without context.
+            overlapping: overlaps of ``boxes``; its counted boxes may be evidence.
+            form: (N, 7) :data:`FORM` of each.
+        """
+        label = self.rows(labels)
+        known = label >= 0
+        z = self.scale * odds
+        z[known] += self.offset[label[known]]
+        present, evidence = context_evidence(boxes, label, odds, overlapping)
+        around = np.tensordot(evidence, self.value[:, present].astype(np.float32), axes=((0, 1), (0, 1)))  # (N, D)
+        context = around[known] + own_numbers(form[known], self.form_mean, self.form_scale) @ self.own_value
+        z[known] += (context * self.query[label[known]]).sum(axis=1)
+        return z
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a weights file, of JSON's types."""
+        return {
+            "relations": list(RELATIONS),
+            "form": list(FORM),
+            "names": list(self.names),
+            **{key: getattr(self, name).round(3).tolist() for name, key in _STORED.items()},
+            "scale": round(self.scale, 4),
+        }
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> ContextRescoring:
+        """Inverse of :meth:`as_dict`. Raises ``ValueError`` for other relations or an invalid model."""
+        try:
+            relations, form = (tuple(map(str, values.get(key, ()))) for key in ("relations", "form"))
+            names = tuple(str(name) for name in values["names"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no model of context rescoring: {error!r}") from error
+        if relations != RELATIONS or form != FORM:
+            raise ValueError(
+                "context rescoring was fitted by another version (relations "
+                f"{', '.join(relations) or 'none'}; form {', '.join(form) or 'none'}): fit it again, by evaluate "
+                "calibrate-scores"
+            )
+        try:
+            tables = {name: np.asarray(values[key], np.float64) for name, key in _STORED.items()}
+            scale = float(values["scale"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no model of context rescoring: {error!r}") from error
+        return cls(names, **tables, scale=scale)
+
+
+def own_numbers(form: F64, mean: F64, scale: F64) -> F64:
+    """(N, 7) :data:`FORM` -> (N, F) standardised, with squares and products of sizes and heights."""
+    own = np.clip((form - mean) / scale, -_FARTHEST, _FARTHEST)
+    i, j = _PRODUCTS
+    return np.concatenate([own, own[:, i] * own[:, j] - (i == j)], axis=1)
+
+
+def context_evidence(
+    boxes: F64, label: Rows, odds: F64, overlapping: OverlappingDetections
+) -> tuple[Rows, NDArray[np.float32]]:
+    """Names with evidence, (P,) ascending, and (R, P, N) best probability of each in each relation to each box.
+
+    Args:
+        boxes: (N, 9).
+        label: (N,) index of the name; boxes with -1 are no evidence.
+        odds: (N,) log-odds.
+        overlapping: overlaps of ``boxes``; its counted boxes may be evidence.
+    """
+    probability = scipy.special.expit(odds)
+    counted = overlapping.counted
+    sources = counted[(probability[counted] >= MIN_EVIDENCE) & (label[counted] >= 0)]
+    sources = sources[np.argsort(label[sources], kind="stable")]
+    present, first = np.unique(label[sources], return_index=True)
+    evidence = np.zeros((len(RELATIONS), len(present), len(boxes)), np.float32)
+    if len(sources) == 0:
+        return present, evidence
+    row = np.full(len(boxes), -1)
+    row[sources] = np.arange(len(sources))
+    is_source = row[overlapping.by] >= 0
+    same = np.zeros((len(sources), len(boxes)), bool)
+    same[row[overlapping.by[is_source]], overlapping.of[is_source]] = True
+    other = ~same
+    other[np.arange(len(sources)), sources] = False
+    gaps_m = _gaps_m(boxes, sources, probability[sources])
+    near = scipy.spatial.distance.cdist(boxes[sources, :3], boxes[:, :3], "sqeuclidean") < NEAR_M**2
+    weight = probability[sources, None].astype(np.float32)
+    for r, holds in enumerate([*(other & (gaps_m < gap_m) for gap_m in GAPS_M), other & near, same]):
+        evidence[r] = np.maximum.reduceat(weight * holds, first, axis=0)
+    return present, evidence
+
+
+def _gaps_m(boxes: F64, sources: Rows, weight: F64) -> F64:
+    """(S, N) distance on the ground between the boxes ``sources`` and all boxes, metres: between bounds along the main
+    direction of the sources, so that rotating the room changes nothing."""
+    direction = 0.25 * np.angle((weight * np.exp(4j * boxes[sources, 6])).sum())  # the same every 90 degrees
+    c, s = np.cos(direction), np.sin(direction)
+    bounds = Bounds.of(boxes, np.array([[c, s], [-s, c]]))
+    low, high = bounds.low[:, :2], bounds.high[:, :2]
+    apart = np.maximum(low[sources, None] - high, low - high[sources, None])  # (S, N, 2)
+    gaps_m: F64 = np.hypot(*np.moveaxis(np.maximum(apart, 0.0), -1, 0))
+    return gaps_m
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
+THING_FEATURES = ("score", "named", "surface", "closed", "thin")
+LEAST_SCORE = 0.08  # least network score of boxes for a fit: with as many wrong boxes as in use
+COUNTED_SCORE = 0.2  # boxes of at least this score are counted for names
+PRIOR_COUNT = 4.0  # weight of the mean of all names, in boxes
+_LEAST_PLAUSIBLE = -6.0
+NO_NAME = 0.02  # probability of a name without a box
+_AROUND_M = 0.05
+_FEW = 5.0  # so many voxels are no evidence yet
+_REFERENCE_VOXEL_M = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceCalibration:
-    """The model; :meth:`__call__` gives boxes their probabilities.
+    """Model of the calibrated probability of boxes.
 
     Attributes:
         weights: of a constant and of each of :data:`FEATURES`.
         names: name -> (said, right) of boxes of at least :data:`COUNTED_SCORE`.
-        things: as ``weights``, of :data:`THING_FEATURES`; () for a network that tells no things without a name.
-        company: what names say of each other; None where each box is judged for itself.
-        priors: sizes and heights of things.
+        things: as ``weights``, of :data:`THING_FEATURES`; () for a network without unnamed boxes.
+        context: context rescoring; None = none.
+        priors: plausible sizes and heights.
 
-    Raises ``ValueError`` naming what is no such model.
+    Raises ``ValueError`` for an invalid model.
     """
 
     weights: tuple[float, ...]
     names: Mapping[str, tuple[int, int]]
     things: tuple[float, ...] = ()
-    company: ContextRescoring | None = None
+    context: ContextRescoring | None = None
     priors: ClassPriors = field(default_factory=shipped_priors)
 
     def __post_init__(self) -> None:
@@ -92,35 +291,35 @@ class ConfidenceCalibration:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
 
     def __call__(self, found: Detections, snapshot: VoxelSnapshot, floor_z_m: float) -> Detections:
-        """The same boxes with the probability of each as its score, best first: that name and place are right, or of a
-        box without a name, that something is there. Without a model of those, they keep their scores.
+        """Boxes with calibrated probabilities as scores, best first: that name and place are right, or for an unnamed
+        box that an object is there. Without a model of unnamed boxes these keep their scores.
 
         Args:
-            found: of the network, world frame, with its own scores.
-            snapshot: the map that the network looked at.
+            found: boxes of the network, world frame, with raw scores.
+            snapshot: the map that the network read.
             floor_z_m: height of the floor.
 
-        Raises ``ValueError`` for scores that are probabilities already.
+        Raises ``ValueError`` for scores that are calibrated already.
         """
         found.require(Certainty.RAW)
         plain = np.array([label == UNNAMED for label in found.labels], bool)
         named, things = np.flatnonzero(~plain), np.flatnonzero(plain)
         scores = found.scores.copy()
-        evidence = borne_out(found.boxes, snapshot)
+        support = surface_support(found.boxes, snapshot)
         if len(named):
-            scores[named] = self._of_names(found.take(named), evidence[named], floor_z_m)
+            scores[named] = self._of_names(found.take(named), support[named], floor_z_m)
         if self.things and len(things):
             best = best_names(found.boxes, things, named, scores[named])
-            scores[things] = probabilities(self.things, thing_features(found.take(things), evidence[things], best))
+            scores[things] = probabilities(self.things, thing_features(found.take(things), support[things], best))
         order = np.argsort(-scores, kind="stable")
         return found.take(order, scores[order], Certainty.CALIBRATED)
 
-    def _of_names(self, found: Detections, evidence: F64, floor_z_m: float) -> F64:
+    def _of_names(self, found: Detections, support: F64, floor_z_m: float) -> F64:
         overlapping = conflicts_of(found)
-        table = box_features(found, evidence, overlapping, floor_z_m, self.names, self.priors)
+        table = box_features(found, support, overlapping, floor_z_m, self.names, self.priors)
         odds = weighed(self.weights, table)
-        if self.company is not None:
-            odds = self.company(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
+        if self.context is not None:
+            odds = self.context(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
         return np.asarray(scipy.special.expit(odds))
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,25 +328,25 @@ class ConfidenceCalibration:
         known = {"features": list(FEATURES), "weights": [round(w, 5) for w in self.weights], "names": names}
         if self.things:
             known |= {"thing_features": list(THING_FEATURES), "things": [round(w, 5) for w in self.things]}
-        if self.company is not None:
-            known["company"] = self.company.as_dict()
+        if self.context is not None:
+            known["company"] = self.context.as_dict()  # its key in weights files: it stays
         return known
 
     @classmethod
     def of_calibration(cls, calibration: Mapping[str, Any]) -> ConfidenceCalibration | None:
-        """What a weights file says about its scores; None where it says nothing. Raises as :meth:`of_dict`."""
+        """The model in the calibration of a weights file; None where there is none. Raises as :meth:`of_dict`."""
         values = calibration.get("reliability")
         return None if values is None else cls.of_dict(values)
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> ConfidenceCalibration:
-        """Inverse of :meth:`as_dict`. Raises ``ValueError`` for features of another version, or what is no model."""
+        """Inverse of :meth:`as_dict`. Raises ``ValueError`` for features of another version or an invalid model."""
         try:
             features, weights = tuple(values["features"]), tuple(float(w) for w in values["weights"])
             names = {str(name): (int(said), int(right)) for name, (said, right) in values["names"].items()}
             of_things = tuple(values.get("thing_features", THING_FEATURES))
             things = tuple(float(w) for w in values.get("things", ()))
-            company = values.get("company")
+            context = values.get("company")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of scores: {error!r}") from error
         if features != FEATURES:
@@ -155,7 +354,7 @@ class ConfidenceCalibration:
         if of_things != THING_FEATURES:
             known = ", ".join(THING_FEATURES)
             raise ValueError(f"the model of things without a name reads {', '.join(of_things)}; known: {known}")
-        return cls(weights, names, things, None if company is None else ContextRescoring.of_dict(company))
+        return cls(weights, names, things, None if context is None else ContextRescoring.of_dict(context))
 
 
 def weighed(weights: Sequence[float], table: F64) -> F64:
@@ -165,12 +364,12 @@ def weighed(weights: Sequence[float], table: F64) -> F64:
 
 
 def probabilities(weights: Sequence[float], table: F64) -> F64:
-    """(N,) of :func:`weighed`."""
+    """(N,) probabilities of :func:`weighed`."""
     return np.asarray(scipy.special.expit(weighed(weights, table)))
 
 
 def name_log_odds(names: Mapping[str, tuple[int, int]], labels: Iterable[str]) -> dict[str, float]:
-    """How often boxes of some names are right, as log-odds of the Beta mean."""
+    """Precision of boxes of each label, as log-odds of the Beta mean."""
     said, right = sum(n for n, _ in names.values()), sum(k for _, k in names.values())
     mean = (right + 1.0) / (said + 2.0)
     known = [(label, *names.get(label, (0, 0))) for label in labels]
@@ -180,13 +379,13 @@ def name_log_odds(names: Mapping[str, tuple[int, int]], labels: Iterable[str]) -
 
 def box_features(
     found: Detections,
-    evidence: F64,
+    support: F64,
     overlapping: OverlappingDetections,
     floor_z_m: float,
     names: Mapping[str, tuple[int, int]],
     priors: ClassPriors,
 ) -> F64:
-    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`, ``overlapping``: of
+    """(N, 7) :data:`FEATURES` of each box; ``support``: of :func:`surface_support`, ``overlapping``: of
     :func:`conflicts_of`."""
     boxes = found.boxes
     name = name_log_odds(names, set(found.labels))
@@ -199,7 +398,7 @@ def box_features(
             log_odds(found.scores),
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
-            *evidence.T,
+            *support.T,
             overlapping.best_scores(found.scores) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
@@ -208,22 +407,22 @@ def box_features(
 
 
 def box_forms(boxes: F64, table: F64, floor_z_m: float) -> F64:
-    """(N, 7) :data:`~.context_rescoring.FORM` of (N, 9) boxes; ``table``: their :data:`FEATURES`."""
+    """(N, 7) :data:`FORM` of (N, 9) boxes; ``table``: their :data:`FEATURES`."""
     bounds = Bounds.of(boxes)
     size = [np.log(boxes[:, 5]), np.log(boxes[:, 3:5].max(axis=1)), np.log(boxes[:, 3:5].min(axis=1))]
     known = [table[:, FEATURES.index(name)] for name in ("surface", "closed")]
     return np.stack([*size, bounds.low[:, 2] - floor_z_m, bounds.high[:, 2] - floor_z_m, *known], axis=1)
 
 
-def thing_features(found: Detections, evidence: F64, best: F64) -> F64:
-    """(N, 5) :data:`THING_FEATURES` of boxes without a name; ``evidence``: of :func:`borne_out`, ``best``: of
+def thing_features(found: Detections, support: F64, best: F64) -> F64:
+    """(N, 5) :data:`THING_FEATURES` of unnamed boxes; ``support``: of :func:`surface_support`, ``best``: of
     :func:`best_names`."""
     thin = np.log(found.boxes[:, 3:6].min(axis=1))
-    return np.stack([log_odds(found.scores), log_odds(best), *evidence.T, thin], axis=1)
+    return np.stack([log_odds(found.scores), log_odds(best), *support.T, thin], axis=1)
 
 
 def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], probability: F64) -> F64:
-    """(T,) best probability of a name for each thing; ``probability`` of the rows ``named`` of (N, 9) ``boxes``."""
+    """(T,) best probability of a name for each unnamed box; ``probability``: of the rows ``named`` of ``boxes``."""
     best = np.full(len(boxes), NO_NAME)
     every = np.zeros(len(boxes))
     every[named] = probability
@@ -232,27 +431,26 @@ def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], 
     return best[things]
 
 
-def borne_out(boxes: F64, snapshot: VoxelSnapshot) -> F64:
-    """(N, 2) the features surface and closed of (N, 9) boxes."""
-    boxes, which = np.unique(boxes, axis=0, return_inverse=True)  # one thing under several names
-    inside, beside, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
+def surface_support(boxes: F64, snapshot: VoxelSnapshot) -> F64:
+    """(N, 2) features surface and closed of (N, 9) boxes."""
+    boxes, which = np.unique(boxes, axis=0, return_inverse=True)  # one object under several names
+    inside, around, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
     dx, dy, dz = boxes[:, 3], boxes[:, 4], boxes[:, 5]
-    # as many voxels of the usual size as would cover half of the box
+    # number of voxels of the usual size that cover half of the box
     to_usual = (snapshot.voxel_size_m / _REFERENCE_VOXEL_M) ** 2
     half_cover = (dx * dy + dx * dz + dy * dz) / _REFERENCE_VOXEL_M**2
     surface: F64 = np.log(inside * to_usual / (half_cover + _FEW) + 0.02)
-    closed: F64 = np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW))
+    closed: F64 = np.log((inside * to_usual + _FEW) / ((inside + around) * to_usual + _FEW))
     return np.stack([surface, closed], axis=1)[which.reshape(-1)]  # NumPy 2.0 gives it a second axis
 
 
 def conflicts_of(found: Detections) -> OverlappingDetections:
-    """Detections that overlap; of boxes that no fit ever sees none counts: hardly a tenth of a benchmark's boxes of any
-    score is left."""
+    """Overlapping detections, of boxes with scores that a fit also sees; few of a benchmark's boxes remain."""
     return overlapping_detections(found.boxes, np.flatnonzero(found.scores >= LEAST_SCORE))
 
 
 def log_odds(p: F64) -> F64:
-    """Of (N,) probabilities, those near 0 and 1 held within bounds."""
+    """(N,) log-odds of probabilities, clipped near 0 and 1."""
     within = np.clip(p, 1e-4, 1.0 - 1e-4)
     odds: F64 = np.log(within / (1.0 - within))
     return odds

@@ -352,7 +352,7 @@ def load_inference(
     calibration = _calibration(file, checkpoint)
     spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
-        return Predictor(
+        predictor = Predictor(
             network.to(target),
             checkpoint.classes,
             _occupancy_classes(file, config, checkpoint),
@@ -361,11 +361,11 @@ def load_inference(
             feature_dtype=feature_dtype,
             calibration=calibration,
             scores=_policy(calibration, min_score),
-            naming=_naming(calibration),
-            spare=spare,
         )
+        predictor.naming, predictor.spare = _naming(calibration), spare
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
+    return predictor
 
 
 def inference_from_options(options: NetworkOptions) -> Predictor | None:

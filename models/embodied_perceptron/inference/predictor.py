@@ -49,8 +49,7 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
-from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
-from embodied_perceptron.inference.naming import USUAL, Naming
+from embodied_perceptron.inference.naming import MIN_SCORE, USUAL, Naming, names_from_boxes
 from embodied_perceptron.mapping.devices import first_line, forget_memory, is_device_fault
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
@@ -223,10 +222,10 @@ class Predictor:
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: the calibration section of the weights file.
         scores: thresholds of scores for users of an object map; :meth:`detections` gives all boxes.
-        naming: when a box is published without a name, for a network that knows presence; None keeps all boxes.
-        spare: the same network on the CPU, in case its device fails with all that it holds.
 
     Attributes:
+        naming: when a box is published without a name, for a network that knows presence; None keeps all boxes.
+        spare: the same network on the CPU, in case its device fails with all that it holds.
         fault: the error of the network's device; "" = none. After a fault the CPU predicts.
 
     Raises ``ValueError`` when names do not fit the network.
@@ -243,8 +242,6 @@ class Predictor:
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
         scores: ScorePolicy = EVERY_SCORE,
-        naming: Naming | None = USUAL,
-        spare: PerceptionNetwork | None = None,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -263,9 +260,9 @@ class Predictor:
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
         self.scores = scores
-        self.naming = naming
+        self.naming: Naming | None = USUAL
+        self.spare: PerceptionNetwork | None = None
         self.fault = ""
-        self._spare = spare
         self._image_encoder = image_encoder
         self._coarsest = config.backbone.strides[-1]
         self._cell_m = config.voxel_size_m * self._coarsest
@@ -567,7 +564,7 @@ class Predictor:
             floor_z_m: height of the floor.
             window_m: edge of the window in place of the usual one; infinite = the whole map.
             manhattan: frame along the walls of the map; None = it is computed
-                (:class:`~embodied_perceptron.mapping.wall_columns.WallFrame` holds it from prediction to prediction).
+                (:class:`~embodied_perceptron.mapping.voxel_counts.WallFrame` holds it from prediction to prediction).
             keep: keep the last window while a new one would hardly differ (the pose of a standing robot jitters), and
                 the last result while the map changed by no more than ``options.reuse_tolerance``.
         """
@@ -638,7 +635,7 @@ class Predictor:
     def _leave_device(self, window: MapWindow, error: RuntimeError) -> None:
         """Start anew on the CPU: the device failed, and memory on it may be lost."""
         self.fault = f"the network has moved to the CPU, {self._device} failed: {first_line(error)}"
-        self.network = self.network.cpu() if self._spare is None else self._spare.eval()
+        self.network = self.network.cpu() if self.spare is None else self.spare.eval()
         use_cpu = getattr(self.text_encoder, "use_cpu", None)
         if use_cpu is not None:
             use_cpu()

@@ -69,8 +69,8 @@ from embodied_perceptron.results import (
     SceneObject,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.published_scene import PublishedScene
-from embodied_perceptron.scene.tracks import published_score
+from embodied_perceptron.scene.live_map import PublishedScene
+from embodied_perceptron.scene.object_map import published_score
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]

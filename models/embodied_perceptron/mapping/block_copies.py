@@ -308,7 +308,7 @@ class BlockCache:
 
     Attributes:
         starts, counts: (B,) int64 first row of each block of the last view, and its number of rows.
-        columns: arrays (R, ...) of rows.
+        columns: arrays (R, C) of rows.
     """
 
     def __init__(self) -> None:
@@ -350,17 +350,16 @@ class BlockCache:
         self._rooms.free(self.starts[gone], Rooms.sizes(self.counts[gone]))
         sizes = Rooms.sizes(counts)
         if not self.columns or not self._rooms.fits(sizes[changed]):
-            old, columns = row_ranges(starts[kept], counts[kept]), self.columns
+            old, columns = starts[kept], self.columns
             self._rooms = Rooms(int(_ROOM * sizes.sum()))
-            self.columns = tuple(np.empty((self._rooms.rows, *values.shape[1:]), values.dtype) for values in rows)
+            self.columns = tuple(np.empty((self._rooms.rows, values.shape[1]), values.dtype) for values in rows)
             starts[kept] = self._rooms.take(sizes[kept])
-            moved = row_ranges(starts[kept], counts[kept])
             for column, before in zip(self.columns, columns, strict=False):
-                column[moved] = before[old]
+                copy_rows(before, old, counts[kept], column, starts[kept])
         starts[changed] = self._rooms.take(sizes[changed])
-        places = row_ranges(starts[changed], counts[changed])
+        n = counts[changed]
         for column, values in zip(self.columns, rows, strict=True):
-            column[places] = values
+            copy_rows(values, np.cumsum(n) - n, n, column, starts[changed])
         self._view, self._parameters, self._marks = view, parameters, marks
         self.starts, self.counts = starts, counts
 
@@ -476,6 +475,15 @@ def row_ranges(starts: Array, counts: Array) -> Array:
             rows[n] = i
             n += 1
     return rows
+
+
+@njit(cache=True, nogil=True)
+def copy_rows(source: Array, starts: Array, counts: Array, target: Array, places: Array) -> None:
+    """Copy (R, C) rows block by block, from ``starts`` to ``places``."""
+    for b in range(starts.shape[0]):
+        for i in range(counts[b]):
+            for c in range(source.shape[1]):
+                target[places[b] + i, c] = source[starts[b] + i, c]
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,8 @@
 """Map files: safetensors, versioned, written atomically, with a checksum of every part.
 
-A file holds the occupied voxels sorted by key (``voxels.*``), the keyframes (``keyframes.<i>.*``) and, as JSON in the
-header, the format version and everything that is not an array. Since version 2 the header has the CRC-32 of each tensor
-and of itself; files of version 1 have none, and load as they are.
+A file holds the occupied voxels sorted by key (``voxels.*``), the keyframes (``keyframes.<i>.*``), and as JSON in the
+header the format version and everything that is not an array. The header of version 2 has the CRC-32 of each tensor and
+of itself; files of version 1 have no checksums and load unchecked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from embodied_perceptron.recordings.tensor_files import (
 )
 from embodied_perceptron.sensors.frame import RgbdFrame
 
+ConfigT = TypeVar("ConfigT", VolumeConfig, KeyframeConfig)
 FORMAT = "embodied_perceptron.map"
 VERSION = 2
 _WITHOUT_CHECKSUMS = 1  # the version before
@@ -50,21 +51,21 @@ _BLOCK_BYTES = 20 * 1024  # of voxel memory; see VolumeConfig.max_blocks
 
 
 class MapFileError(ValueError):
-    """A map file that cannot be used; the message names the file and the reason."""
+    """An unusable map file; the message names the file and the reason."""
 
 
 class MapChangedError(OSError):
-    """A map file that another program wrote since it was read or written here, and that would be lost."""
+    """A map file changed by another program, which saving would overwrite."""
 
 
 @dataclass(frozen=True, eq=False)
 class SavedMap:
-    """A map file that was read whole.
+    """Content of a map file.
 
     Attributes:
         path: of the file.
-        tensors, header: what was written.
-        state: which file it was; see :func:`write_map`.
+        tensors, header: its parts.
+        state: identity of the file on the disk; see :func:`write_map`.
     """
 
     path: Path
@@ -74,17 +75,16 @@ class SavedMap:
 
     @property
     def extra(self) -> dict[str, str]:
-        """What was saved beside the map. Raises ``MapFileError``."""
+        """Further text entries, such as the objects. Raises ``MapFileError``."""
         return _extra(self.path, self.header)
 
 
 def write_map(
     path: str | Path, tensors: Mapping[str, torch.Tensor], header: dict[str, Any], known: FileState | None = None
 ) -> FileState:
-    """Write a map so that ``path`` holds either the old file or the whole new one, whatever happens meanwhile.
+    """Write a map atomically; returns the state of the new file.
 
-    ``known`` is the file that the caller read or wrote there last: where another one stands there now, it stays.
-    Returns which file ``path`` is then.
+    ``known``: state of the file that the caller last read or wrote there; another file is not overwritten.
 
     Raises ``OSError`` when the folder is missing or cannot be written, :class:`MapChangedError` for another file.
     """
@@ -92,7 +92,7 @@ def write_map(
     if described["version"] == VERSION:
         described["checksums"] = {name: _tensor_checksum(tensor) for name, tensor in tensors.items()}
         described["checksum"] = _header_checksum(described)
-    # one entry only: safetensors writes several in random order, and equal maps shall be equal files
+    # one entry: safetensors writes several in random order, and equal maps must be equal files
     metadata = {FORMAT: json.dumps(described, sort_keys=True)}
     with atomic_path(path) as temporary, disk_errors(path):
         save_file(dict(tensors), str(temporary), metadata=metadata)
@@ -102,7 +102,7 @@ def write_map(
 
 
 def check_unchanged(path: str | Path, known: FileState | None) -> None:
-    """Raise :class:`MapChangedError` where another file than ``known`` stands at ``path``; None = nothing is known."""
+    """Raise :class:`MapChangedError` when ``path`` is another file than ``known``; None = any file is accepted."""
     try:
         now = FileState.of(os.stat(path))
     except FileNotFoundError:
@@ -127,10 +127,10 @@ def _header_checksum(header: Mapping[str, Any]) -> int:
 
 
 def read_map(path: str | Path) -> SavedMap:
-    """Read a map file whole, from one open file.
+    """Read a map file.
 
-    Raises ``MapFileError`` when the file is damaged, cut short, is no map, or is of another version; ``OSError`` when
-    it cannot be opened.
+    Raises ``MapFileError`` when the file is damaged, cut short, no map, or of another version; ``OSError`` when it
+    cannot be opened.
     """
     try:
         tensors, metadata, state = read_tensors(path)
@@ -148,7 +148,7 @@ def read_map(path: str | Path) -> SavedMap:
 
 
 def read_header(path: str | Path) -> dict[str, Any]:
-    """The header alone. Raises as :func:`read_map`."""
+    """Read the header only. Raises as :func:`read_map`."""
     try:
         return _parse_header(path, read_metadata(path))
     except TensorFileError as error:
@@ -156,7 +156,7 @@ def read_header(path: str | Path) -> dict[str, Any]:
 
 
 def read_extra(path: str | Path) -> dict[str, str]:
-    """What was saved beside the map, without reading the map. Raises as :func:`read_map`."""
+    """Read the further text entries only. Raises as :func:`read_map`."""
     return _extra(path, read_header(path))
 
 
@@ -179,7 +179,7 @@ def _parse_header(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
     version = header.get("version")
     if type(version) is not int or version not in (_WITHOUT_CHECKSUMS, VERSION):
         raise MapFileError(f"{path} is of map version {version!r:.20}, this program reads version 1 to {VERSION}")
-    # as it was written to the letter: equal values may be spelled in several ways
+    # compare the text too: equal values have several spellings
     if version != _WITHOUT_CHECKSUMS and (
         header.get("checksum") != _header_checksum(header) or metadata[FORMAT] != json.dumps(header, sort_keys=True)
     ):
@@ -190,7 +190,7 @@ def _parse_header(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
 def take_array(
     path: str | Path, tensors: dict[str, torch.Tensor], name: str, dtype: torch.dtype, shape: tuple[int | None, ...]
 ) -> NDArray[Any]:
-    """A tensor of a map file as an array; raises ``MapFileError`` when it is missing or of another type or shape."""
+    """Tensor of a map file as an array; raises ``MapFileError`` when it is missing or of another type or shape."""
     if name not in tensors:
         raise MapFileError(f"{path}: tensor {name!r} is missing")
     tensor = tensors[name]
@@ -233,9 +233,9 @@ def _intrinsics(values: Any) -> Intrinsics:
 
 
 def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
-    """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the keyframe that does not fit.
+    """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the damaged keyframe.
 
-    ``reach_m``: how far from the origin, along an axis, a voxel may lie.
+    ``reach_m``: largest coordinate of a voxel along an axis.
     """
     path, keyframes = saved.path, list[Keyframe]()
     try:
@@ -263,27 +263,27 @@ def unpack_keyframes(saved: SavedMap, reach_m: float) -> list[Keyframe]:
     return keyframes
 
 
-def saved_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
-    """The configuration in a map file's header; raises ``MapFileError``, also where this machine has not the memory."""
-    config = _volume_config(path, header)
+def saved_configs(saved: SavedMap) -> tuple[VolumeConfig, KeyframeConfig]:
+    """Configurations of a saved volume; raises ``MapFileError``, also when this machine lacks the memory for it."""
+    path, config = saved.path, _config_of(saved, VolumeConfig, "volume")
     reserved, memory = config.max_blocks * _BLOCK_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if reserved > memory:
         raise MapFileError(
             f"{path}: max_blocks={config.max_blocks} takes {reserved / 2**30:.0f} GiB, "
             f"and this machine has {memory / 2**30:.0f} GiB"
         )
-    return config
+    return config, _config_of(saved, KeyframeConfig, "keyframe_config")
 
 
-def _volume_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
+def _config_of(saved: SavedMap, kind: type[ConfigT], name: str) -> ConfigT:
     try:
-        return config_from_dict(VolumeConfig, header.get("volume"), "volume")
+        return config_from_dict(kind, saved.header.get(name), name)
     except (ConfigError, OverflowError) as error:
-        raise MapFileError(f"{path}: {error}") from error
+        raise MapFileError(f"{saved.path}: {error}") from error
 
 
 def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRows:
-    """The voxels of a map file; raises ``MapFileError`` for what no volume writes."""
+    """Voxels of a map file; raises ``MapFileError`` for values that no volume writes."""
     keys = take_array(path, tensors, "voxels.keys", torch.int64, (None,))
     records = take_array(path, tensors, "voxels.records", torch.int32, (len(keys), RECORD))
     last_seen = take_array(path, tensors, "voxels.last_seen_ns", torch.int64, (len(keys),))
@@ -294,7 +294,7 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
         raise MapFileError(f"{path}: voxels.last_seen_ns has {wrong}, no time from 0 to {plain_values.MAX_STAMP_NS} ns")
     if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
         raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
-    if len(keys):  # where a voxel's mean lies, and its colour: halving the sums of many hits may round up a little
+    if len(keys):  # mean points lie in their voxel and colours below 256: halved sums may have rounded up
         most = records[:, HITS].astype(np.int64)[:, None] * np.array([OFFSET_UNITS] * 3 + [256] * 3)
         if bool((records[:, OFFSET : COLOR + 3] > most).any()):
             raise MapFileError(f"{path}: voxels.records have sums that no points within the voxels add up to")
@@ -302,17 +302,9 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
     return VoxelRows(coords, torch.from_numpy(records), torch.from_numpy(last_seen))
 
 
-def saved_keyframe_config(path: str | Path, header: dict[str, Any]) -> KeyframeConfig:
-    """Which keyframes the saved volume kept. Raises :class:`MapFileError`."""
-    try:
-        return config_from_dict(KeyframeConfig, header.get("keyframe_config"), "keyframe_config")
-    except ConfigError as error:
-        raise MapFileError(f"{path}: {error}") from error
-
-
 @dataclass(frozen=True, eq=False)
 class SavedVolume:
-    """What a map file holds of a volume: its voxels, its keyframes, and how many it had taken."""
+    """Content of a volume in a map file; ``keyframes_taken`` includes dropped ones."""
 
     rows: VoxelRows
     keyframes: list[Keyframe]
@@ -320,12 +312,12 @@ class SavedVolume:
 
 
 def unpack_volume(saved: SavedMap, config: VolumeConfig) -> SavedVolume:
-    """What a volume of ``config`` takes from a saved map.
+    """Content of a saved map, checked against the ``config`` of the volume that loads it.
 
     Raises :class:`MapFileError` for a file that is damaged, of another voxel size, or larger than the block budget.
     """
     path, header = saved.path, saved.header
-    theirs = _volume_config(path, header)
+    theirs = _config_of(saved, VolumeConfig, "volume")
     if theirs.voxel_size_m != config.voxel_size_m:
         raise MapFileError(f"{path} has voxel_size_m={theirs.voxel_size_m}, this volume has {config.voxel_size_m}")
     rows = unpack_voxels(path, saved.tensors)

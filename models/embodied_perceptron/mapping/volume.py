@@ -1,4 +1,4 @@
-"""The incrementally updated sparse volume: voxels, keyframes, and image features of the keyframes."""
+"""Incremental sparse volume: voxels, keyframes, and image features of the keyframes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from embodied_perceptron.mapping.storage import (
     SavedVolume,
     pack_keyframes,
     read_map,
-    saved_config,
-    saved_keyframe_config,
+    saved_configs,
     unpack_volume,
     write_map,
 )
@@ -52,15 +51,15 @@ class VolumeStatistics:
 
     Attributes:
         blocks, voxels: stored now.
-        memory_bytes: voxel memory that has been written to, plus keyframes and their image features.
-        reserved_bytes: allocated voxel memory: address space for the whole block budget on the CPU, on a GPU memory.
-        keyframes: kept now; ``keyframes_dropped`` were pushed out by newer ones.
-        frames_fused: since the start, the last reset or load.
-        voxels_cleared: seen through, since then.
-        points_refused: points that found no room, since then.
-        blocks_evicted: by reason, since then.
-        blocks_left_behind: evicted ones that are kept on the disk, ``left_behind_bytes`` there; ``left_behind_lost``
-            could not be kept, by reason (:class:`~.spill.BlockSpill`), since then.
+        memory_bytes: voxel memory written so far, plus keyframes and their image features.
+        reserved_bytes: allocated voxel memory: on the CPU address space for the whole block budget, on a GPU memory.
+        keyframes, keyframes_dropped: retained now, and replaced by newer ones.
+        frames_fused: since the start, the last reset or load, like all counts below.
+        voxels_cleared: removed because a camera saw through them.
+        points_refused: points in blocks without a slot.
+        blocks_evicted: by reason.
+        blocks_left_behind, left_behind_bytes: evicted blocks on the disk now (:class:`~.spill.BlockSpill`).
+        left_behind_lost: evicted blocks that could not be kept there, by reason.
     """
 
     blocks: int
@@ -80,7 +79,7 @@ class VolumeStatistics:
 
 @dataclass
 class Counters:
-    """What happened so far."""
+    """Counts since the start."""
 
     frames_fused: int = 0
     voxels_cleared: int = 0
@@ -89,13 +88,13 @@ class Counters:
     _arriving: deque[FusionCounts] = field(default_factory=deque)
 
     def add(self, counts: FusionCounts) -> None:
-        """Of one frame more, as soon as they are there."""
+        """Add the counts of one frame, once they have arrived."""
         self._arriving.append(counts)
         while self._arriving and self._arriving[0].ready():
             self._take(self._arriving.popleft())
 
     def settle(self) -> None:
-        """Wait for all."""
+        """Wait for the counts of all frames."""
         while self._arriving:
             self._take(self._arriving.popleft())
 
@@ -107,14 +106,14 @@ class Counters:
 
 
 class StageClock:
-    """Wall time by stage, in milliseconds, added to ``stage_ms``."""
+    """Wall time by stage, in milliseconds."""
 
     def __init__(self, stage_ms: dict[str, float] | None = None) -> None:
         self.stage_ms = {} if stage_ms is None else stage_ms
         self._last = perf_counter()
 
     def lap(self, stage: str) -> None:
-        """Book the time since the last lap on ``stage``."""
+        """Add the time since the last lap to ``stage``."""
         now = perf_counter()
         self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + (now - self._last) * 1e3
         self._last = now
@@ -123,24 +122,22 @@ class StageClock:
 class FeatureVolume:
     """Sparse voxel map of posed RGB-D frames: geometry, keyframes, and per-level sums of the keyframes' image features.
 
-    Per frame: valid pixels become points and are summed per voxel; stored voxels that the depth image sees through lose
-    evidence and vanish; blocks out of radius or beyond the budget are evicted, the furthest first. The cost of a frame
-    follows the view, not the map. One thread at a time works on a volume; copies may go to others, and ``features``
-    have a lock of their own: images are encoded and features read while frames are fused.
+    For each frame, points are summed by voxel, stored voxels that the depth image sees through lose evidence and
+    vanish, and blocks beyond the radius or the budget are evicted, the furthest first. The cost of a frame depends on
+    the view, not on the size of the map. Not thread-safe; copies are for any thread, and ``features`` lock themselves.
 
     Args:
         config: sizes, ranges and limits.
-        keyframes: which frames are kept whole.
-        features: image features for one network; None = geometry alone.
-        kernels: "numba" (CPU), "torch" (any device), or "auto" = by the device.
-        network_device: where the network is that reads the map: there the voxels go too where ``config.device`` is
-            "auto"; None = no network, or anywhere.
-        spill: keeps the blocks that are evicted, and gives them back on return; None = they are forgotten.
+        keyframes: selection of the frames that are retained whole.
+        features: image features for one network; None = geometry only.
+        kernels: "numba" (CPU), "torch" (any device), or "auto" = chosen by the device.
+        network_device: device of the network that reads the map, used where ``config.device`` is "auto".
+        spill: stores evicted blocks and returns them; None = evicted blocks are lost.
 
     Attributes:
-        fault: what the device of the voxels failed by, "" = it has not: the map is then kept on the CPU.
+        fault: why the voxels' device failed, after which the CPU holds the map; "" = it has not.
 
-    Raises ``ConfigError`` for a device that is not available, and for a spill beside voxels that are not on the CPU.
+    Raises ``ConfigError`` for an unavailable device, and for a spill with voxels that are not on the CPU.
     """
 
     def __init__(
@@ -183,7 +180,7 @@ class FeatureVolume:
         self._counters = Counters()
         s = self.config.voxel_size_m
         self._block_m = BLOCK_EDGE * s
-        # depth 0 means unknown, so it must stay outside of the range even where that starts at 0
+        # depth 0 means unknown: it must lie outside a range that starts at 0
         self._min_range_m = max(self.config.min_range_m, float(np.finfo(np.float32).tiny))
         self._rule = ClearingRule(
             min_range_m=self._min_range_m,
@@ -194,17 +191,21 @@ class FeatureVolume:
             window_rad=self.config.clearing_window_rad,
         )
 
-    # ---------------------------------------------------------------------------------------------------------------
-    # taking frames in
+    # ------------------------------------------------------------------------------------------------------ frames
 
     def integrate(self, posed: PosedFrame) -> FusionReport:
         """Fuse one frame.
 
-        A frame without any depth at or beyond ``min_range_m`` is not fused; the report says so. Raises ``ValueError``
-        when the frame is not newer than the newest frame of its camera (that call changes nothing).
+        A frame without any depth at or beyond ``min_range_m`` is not fused; the report gives the reason. Raises
+        ``ValueError`` when the frame is not newer than the newest frame of its camera; the volume is then unchanged.
         """
         frame = posed.frame
-        self._check_order(frame)
+        newest = self._newest_ns.get(frame.camera)
+        if newest is not None and frame.stamp_ns <= newest:
+            raise ValueError(
+                f"frame of camera {frame.camera!r} with stamp_ns={frame.stamp_ns} is not newer than its newest fused "
+                f"frame, stamp_ns={newest}"
+            )
         self._newest_ns[frame.camera] = frame.stamp_ns
         if not bool((frame.depth_m >= self._min_range_m).any()):
             reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
@@ -226,7 +227,7 @@ class FeatureVolume:
 
     @property
     def device(self) -> torch.device:
-        """Of the voxels."""
+        """Device of the voxels."""
         return self._map.device
 
     def _move_to_host(self, error: RuntimeError, frame: FusionProgress | None = None) -> None:
@@ -262,23 +263,14 @@ class FeatureVolume:
             view = FrameView.of(PosedFrame(k.frame, k.T_world_camera), self.config.voxel_size_m)
             self._map.fuse(view, k.T_world_camera[:3, 3], self._rule, FusionProgress(), StageClock())
 
-    def _check_order(self, frame: RgbdFrame) -> None:
-        newest = self._newest_ns.get(frame.camera)
-        if newest is not None and frame.stamp_ns <= newest:
-            raise ValueError(
-                f"frame of camera {frame.camera!r} with stamp_ns={frame.stamp_ns} is not newer than its newest fused "
-                f"frame, stamp_ns={newest}"
-            )
-
-    # ---------------------------------------------------------------------------------------------------------------
-    # looking at the map
+    # ----------------------------------------------------------------------------------------------------- read access
 
     def snapshot(self, min_hits: int | None = None) -> VoxelSnapshot:
         """Copy the voxels with at least ``min_hits`` points (default: the configuration's), sorted by key."""
         return self.copy(min_hits).snapshot()
 
     def copy(self, min_hits: int | None = None) -> VolumeCopy:
-        """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
+        """Copy the stored voxels and the list of keyframes, for snapshots and network input in any thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
         try:
             rows = self._map.copy(max(hits, 1))
@@ -288,8 +280,7 @@ class FeatureVolume:
         return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes), site_cache=self._site_cache)
 
     def prepare_copy(self) -> None:
-        """Take ahead the memory that the next :meth:`copy` may need, by the thread that copies; frames may be fused
-        meanwhile."""
+        """Allocate the memory of the next :meth:`copy` ahead, in the thread that copies; fusion may run meanwhile."""
         self._map.prepare_copy()
 
     def as_sparse_tensor(
@@ -302,11 +293,11 @@ class FeatureVolume:
         min_hits: int | None = None,
         engine: Engine | None = None,
     ) -> SparseTensor:
-        """Occupied sites of the map, or of a part of it, as network input; the same voxels as :meth:`snapshot`.
+        """Occupied sites of the map, or of a window of it, as network input; from the voxels of :meth:`snapshot`.
 
         Args:
             site_voxels: edge of a site in voxels. Site ``c`` covers ``[c * e, (c + 1) * e)`` with
-                ``e = site_voxels * voxel_size_m``; coordinates are absolute, so they stay the same from call to call.
+                ``e = site_voxels * voxel_size_m``; coordinates are absolute.
             window: None = the whole map.
             features: columns of the float32 features, in this order: ``color`` (3, mean RGB in [0, 1]), ``offset`` (3,
                 mean point minus the site's centre, in edges), ``height`` (1, metres above ``floor_z_m``), ``point``
@@ -336,12 +327,11 @@ class FeatureVolume:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is stored; unlike the length it does not wait for a device, which may tell late that all
-        was cleared."""
+        """Whether no voxel is stored. Does not wait for a device, so it may report a cleared map late."""
         return self._map.is_empty
 
     def statistics(self) -> VolumeStatistics:
-        """Sizes now, and what happened since the start or the last reset or load."""
+        """Size and history of the volume."""
         per_block = BLOCK_VOXELS * (RECORD * 4 + 8)
         features = 0 if self.features is None else self.features.nbytes
         size, c = self._map.size(), self._counters
@@ -364,11 +354,10 @@ class FeatureVolume:
             left_behind_lost={} if spill is None else dict(spill.dropped),
         )
 
-    # ---------------------------------------------------------------------------------------------------------------
-    # changing the map by hand
+    # ---------------------------------------------------------------------------------------------------- corrections
 
     def reset(self) -> None:
-        """Forget everything: voxels, keyframes and their features, stamps and counters."""
+        """Remove voxels, keyframes and their features, stamps and counts."""
         self._map.clear()
         if self._spill is not None:
             self._spill.clear()
@@ -379,18 +368,17 @@ class FeatureVolume:
         self._counters = Counters()
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
-        """Re-integrate the retained keyframes at corrected poses.
+        """Integrate the retained keyframes again, at corrected poses.
 
-        Voxels seen since the oldest retained keyframe are made anew from the keyframes alone, oldest first; older ones
-        move rigidly with it (see :mod:`embodied_perceptron.mapping.correction`). Image features move with their
-        keyframes; no image is encoded again. Afterwards the map is what it would be had the keyframes come with these
-        poses. Takes the time of fusing that many frames.
+        Voxels seen since the oldest retained keyframe are replaced by those of the keyframes; older voxels move rigidly
+        with it (see :mod:`embodied_perceptron.mapping.correction`). No image is encoded again. Takes the time of fusing
+        that many frames.
 
         Args:
-            poses: (camera, stamp_ns) -> (4, 4) corrected T_world_camera. Retained keyframes that are not named move
-                as the named one nearest in time.
+            poses: (camera, stamp_ns) -> (4, 4) corrected T_world_camera. A retained keyframe without a pose moves like
+                the corrected one nearest in time.
 
-        Raises ``ValueError`` for a pose that is not rigid; the map then stays.
+        Raises ``ValueError`` for a pose that is not rigid; the map is then unchanged.
         """
         keyframes, correction = correct(list(self.keyframes), poses)
         if not correction.corrected:
@@ -412,11 +400,11 @@ class FeatureVolume:
         return correction
 
     def forget_stamps(self) -> None:
-        """Accept frames of any stamp again, for a clock that was set back; the map stays."""
+        """Accept frames of any stamp again, after a clock was set back; the map stays."""
         self._newest_ns.clear()
 
     def clear_box(self, box: NDArray[np.floating[Any]]) -> int:
-        """Remove the voxels whose centre lies inside of an oriented box, here and on the disk; returns how many.
+        """Remove the voxels with their centre in an oriented box, in memory and on the disk; returns their number.
 
         Args:
             box: (9,) x y z dx dy dz alpha beta gamma, metres and radians, R = Rz(alpha) Rx(beta) Ry(gamma).
@@ -440,27 +428,24 @@ class FeatureVolume:
         return cleared
 
     def _inside(self, coords: torch.Tensor, box: torch.Tensor) -> torch.Tensor:
-        """(N,) which of (N, 3) voxels have their centre in a (1, 9) box."""
+        """(N,) whether the centres of (N, 3) voxels lie in a (1, 9) box."""
         centers = torch.from_numpy(voxel_centers(coords.numpy(), self.config.voxel_size_m))
         return points_in_boxes(centers, box)[:, 0]
 
-    # ---------------------------------------------------------------------------------------------------------------
-    # map files
+    # ---------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path, extra: Mapping[str, str] | None = None) -> None:
-        """Write voxels, keyframes and configuration; atomic, so a crash leaves the old file whole.
+        """Write voxels, keyframes and configuration atomically.
 
-        Image features are not written: they follow from the keyframes and the network that is there when the map is
-        loaded, so features of two networks are never mixed.
-
-        ``extra`` goes into the same file; :func:`embodied_perceptron.mapping.storage.read_extra` gives it back.
+        Image features are not written: the network of the day computes them again from the keyframes. ``extra`` goes
+        into the same file, see :func:`embodied_perceptron.mapping.storage.read_extra`.
 
         Raises ``OSError`` when the folder is missing or cannot be written.
         """
         write_map(path, *self.pack(extra))
 
     def pack(self, extra: Mapping[str, str] | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """All that :meth:`save` writes, as a copy for ``write_map``: writing may then take its time elsewhere."""
+        """Tensors and header of :meth:`save`, copied, so that another thread can write them."""
         rows = self._map.gather(1).cpu()
         tensors, entries = pack_keyframes(list(self.keyframes))
         tensors["voxels.keys"] = pack_keys(rows.coords)
@@ -476,43 +461,38 @@ class FeatureVolume:
         return tensors, header
 
     def load(self, path: str | Path) -> None:
-        """Replace the map by a saved one; configuration, device and limits stay this volume's own.
+        """Replace the map by a saved one; configuration, device and limits of this volume stay.
 
-        Stamps may start anywhere afterwards. Raises ``MapFileError`` for a file that is damaged, of another version or
-        voxel size, or larger than the block budget, and ``OSError`` when it cannot be opened; the map then stays.
+        Frames of any stamp are accepted afterwards. Raises ``MapFileError`` for a file that is damaged, of another
+        version or voxel size, or larger than the block budget, ``OSError`` when it cannot be opened; the map is then
+        unchanged.
         """
         self.restore(unpack_volume(read_map(path), self.config))
 
     def restore(self, saved: SavedVolume) -> None:
-        """Replace the map by what :func:`~.storage.unpack_volume` gave for this volume's configuration."""
+        """Replace the map by the result of :func:`~.storage.unpack_volume`."""
         self.reset()
         self._map.put(saved.rows)
         self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
 
     @classmethod
     def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
-        """A volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
+        """Volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
         saved = read_map(path)
-        config = saved_config(path, saved.header)
-        volume = cls(config, saved_keyframe_config(path, saved.header), kernels=kernels)
+        config, keyframes = saved_configs(saved)
+        volume = cls(config, keyframes, kernels=kernels)
         volume.restore(unpack_volume(saved, config))
         return volume
 
 
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def warm_up() -> None:
-    """Compile every CPU kernel, so that no live frame waits for it.
-
-    Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
-    """
+    """Compile every CPU kernel ahead: about ten seconds after an installation, later read from the disk."""
     k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
     config = VolumeConfig(max_blocks=64, device="cpu")
     volume, on_device = FeatureVolume(config), FeatureVolume(config, kernels="torch")
     T = np.eye(4)
     for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
-        T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
+        T[0, 3] = 100.0 * stamp  # far away: blocks are evicted
         depth = np.full((8, 8), depth_m, np.float32)
         frame = PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T)
         volume.integrate(frame)

@@ -1,23 +1,26 @@
-"""What the map holds of a box: the voxels in it, and those around it. Compiled; the twin stands in its tests."""
+"""Voxel counts of the map: in and around boxes, and above each cell of the ground. The tests have plain versions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.mapping.block_copies import blocks_of
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, frame_of_columns, wall_column, wall_heights
+from embodied_perceptron.mapping.block_copies import BlockView, blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
 from embodied_perceptron.results import VoxelSnapshot
 
+Array = NDArray[Any]
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 
 
 def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
+    """(B, 9) boxes without their lowest part: the surface under an object is no evidence for it."""
     lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
     raised: NDArray[np.float64] = boxes.copy()
     raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
@@ -32,10 +35,10 @@ def count_voxels(
     enough: int | None = None,
     widened_m: float | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
+    """Count voxels in each of (B, 9) boxes, and outside within ``margin_m``; third, the newest stamp inside.
 
-    Voxels count by their mean points; boxes are widened by ``widened_m`` on each side, by default half a voxel, so that
-    surfaces on a face count as inside. ``enough``: no more are counted inside; the other figures are then of a part.
+    A voxel is located by its mean point. Boxes are widened by ``widened_m`` on each side, by default half a voxel, so
+    that surfaces on a face are inside. Counting stops at ``enough`` voxels inside; the other results are then partial.
     """
     nobody: list[list[int]] = [[] for _ in boxes]
     inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough, widened_m)
@@ -51,11 +54,11 @@ def count_voxels_explained(
     enough: int | None = None,
     widened_m: float | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
+    """:func:`count_voxels`, and the number of voxels in each box that lie in other boxes too.
 
     Args:
-        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9); these are widened too, but by no more than
-            a tenth of their size, so that of books side by side none explains its neighbour.
+        others: for each of the (B, 9) boxes, rows of ``other_boxes`` (K, 9). These are widened too, by at most a tenth
+            of their size: a book does not explain the one beside it.
     """
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
@@ -64,7 +67,7 @@ def count_voxels_explained(
     widened = snapshot.voxel_size_m / 2 if widened_m is None else widened_m
     half = boxes[:, 3:6] / 2 + widened
     block_m, rounding_m = BLOCK_EDGE * snapshot.voxel_size_m, 1e-2 * snapshot.voxel_size_m
-    # half the edges of the upright bounds of all that counts
+    # half edges of the axis-aligned bounds
     reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + rounding_m
     low = np.floor((boxes[:, :3] - reach) / block_m).astype(np.int64)
     high = np.floor((boxes[:, :3] + reach) / block_m).astype(np.int64)
@@ -102,7 +105,7 @@ def _excess(
     R: NDArray[np.float64],
     half: NDArray[np.float64],
 ) -> float:
-    """How far a point lies outside of a box along the axis where it does most; negative inside."""
+    """Largest distance of a point outside of a box along one of its axes; negative inside."""
     excess = -1e9
     for axis in range(3):
         local = 0.0
@@ -120,7 +123,7 @@ def _excess_of_block(
     R: NDArray[np.float64],
     half: NDArray[np.float64],
 ) -> tuple[float, float]:
-    """Bounds of :func:`_excess` of whatever lies in a block."""
+    """Bounds of :func:`_excess` over the points in a block."""
     least, most = -1e9, -1e9
     for axis in range(3):
         local, extent = 0.0, 0.0
@@ -155,8 +158,8 @@ def _count_in_blocks(
     other_R: NDArray[np.float64],
     other_half: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Blocks are ordered by (x, y, z); those from ``low`` to ``high`` may hold what counts. Of a block that lies whole
-    within, around or without, no voxel is asked."""
+    """See :func:`count_voxels_explained`. Blocks are ordered by (x, y, z); ``low`` to ``high`` (B, 3) bound a box.
+    A block wholly inside, around or outside is counted as a whole."""
     inside = np.zeros(len(center), np.int64)
     around = np.zeros(len(center), np.int64)
     newest = np.zeros(len(center), np.int64)
@@ -189,7 +192,7 @@ def _count_in_blocks(
                 around[b] += end - first
             elif least > margin + rounding_m:
                 pass
-            elif not is_explained:  # without branches, so that several voxels are asked at once
+            elif not is_explained:  # no branches, so that it compiles to vector instructions
                 within, near, stamp = 0, 0, newest[b]
                 for row in range(first, end):
                     x, y, z = points[row, 0] - cx, points[row, 1] - cy, points[row, 2] - cz
@@ -222,7 +225,7 @@ def _count_in_blocks(
 
 @njit(cache=True, nogil=True)
 def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int, z: int) -> int:
-    """First of the blocks [first, last) that is not before (x, y, z); ``last`` when there is none."""
+    """First of the blocks [first, last) that is not below (x, y, z); ``last`` when there is none."""
     while first < last:
         middle = (first + last) // 2
         a, b, c = coords[middle]
@@ -231,3 +234,75 @@ def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y
         else:
             last = middle
     return first
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# voxels above each cell of the ground, and the frame along the walls
+
+
+class WallFrame:
+    """Manhattan frame of one map with hysteresis: it changes only when another frame is clearly better, see
+    :func:`~embodied_perceptron.geometry.manhattan.frame_of_columns`."""
+
+    def __init__(self) -> None:
+        self._last: ManhattanFrame | None = None
+
+    def of(self, snapshot: VoxelSnapshot, floor_z_m: float) -> ManhattanFrame:
+        """Frame of the map as it is now."""
+        self._last = frame_of_columns(*wall_columns(blocks_of(snapshot), floor_z_m), self._last)
+        return self._last
+
+    def forget(self) -> None:
+        """Start again, after the map was replaced or moved."""
+        self._last = None
+
+
+def wall_columns(blocks: BlockView, floor_z_m: float) -> tuple[NDArray[np.int64], int]:
+    """Grid, flat, and its width, for :func:`~embodied_perceptron.geometry.manhattan.frame_of_columns`."""
+    nothing = np.zeros(0, np.int64), 1
+    if len(blocks.keys) == 0:
+        return nothing
+    size_m, (low_m, high_m) = blocks.voxel_size_m, wall_heights(floor_z_m)
+    first, last = (BLOCK_EDGE * blocks.coords.min(axis=0)).astype(int), BLOCK_EDGE * (blocks.coords.max(axis=0) + 1)
+    x, y = (columns_between(first[k], last[k], size_m) for k in (0, 1))
+    heights = (np.arange(first[2], last[2]) + 0.5) * size_m
+    counts = (heights > low_m) & (heights < high_m)
+    grid = np.zeros((x[-1] + 1, y[-1] + 1), np.int64)
+    count_columns(blocks.coords, blocks.ranges, blocks.arena.coords, blocks.lengths, first, x, y, counts, grid)
+    filled_x, filled_y = (np.flatnonzero(grid.any(axis=axis)) for axis in (1, 0))
+    if len(filled_x) == 0:
+        return nothing
+    grid = grid[filled_x[0] : filled_x[-1] + 1, filled_y[0] : filled_y[-1] + 1]
+    return np.ascontiguousarray(grid).reshape(-1), grid.shape[1]
+
+
+@njit(cache=True, nogil=True)
+def columns_between(first: int, last: int, voxel_size_m: float) -> Array:
+    """Columns of the voxels in [first, last), relative to the first."""
+    columns = np.empty(last - first, np.int64)
+    for i in range(last - first):
+        columns[i] = wall_column(first + i, voxel_size_m)
+    from_first: Array = columns - columns[0]
+    return from_first
+
+
+@njit(cache=True, nogil=True)
+def count_columns(
+    blocks: Array, ranges: Array, coords: Array, lengths: Array, first: Array, x: Array, y: Array, z: Array, grid: Array
+) -> None:
+    """Add voxels to the ``grid`` of columns. ``x``, ``y``: column of each voxel from ``first`` on; ``z``: whether its
+    height counts. A block at whose heights all or none count is added as a whole."""
+    for b in range(blocks.shape[0]):
+        low_x, low_y = blocks[b, 0] * BLOCK_EDGE - first[0], blocks[b, 1] * BLOCK_EDGE - first[1]
+        low_z = blocks[b, 2] * BLOCK_EDGE - first[2]
+        counting = 0
+        for k in range(BLOCK_EDGE):
+            counting += z[low_z + k]
+        if counting == BLOCK_EDGE:
+            for row in range(BLOCK_EDGE * BLOCK_EDGE):
+                if lengths[b, row]:
+                    grid[x[low_x + row // BLOCK_EDGE], y[low_y + row % BLOCK_EDGE]] += lengths[b, row]
+        elif counting:
+            for i in range(ranges[b, 0], ranges[b, 1]):
+                if z[coords[i, 2] - first[2]]:
+                    grid[x[coords[i, 0] - first[0]], y[coords[i, 1] - first[1]]] += 1

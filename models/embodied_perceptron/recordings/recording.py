@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import TransformTree, TreePoses
+from embodied_perceptron.sensors.poses import CameraPoses, TransformTree
 from embodied_perceptron.sensors.synchronizer import BadImage, DepthInput, Drop, RgbdSynchronizer, SynchronizerStats
 
 
@@ -178,7 +178,7 @@ class PosedFrameStream:
         self._on_refused = on_refused
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
         frames = {camera: recording.camera_frame(camera) for camera in recording.cameras}
-        poses = TreePoses(self._tree, world_frame or recording.world_frame, frames)
+        poses = CameraPoses(self._tree, world_frame or recording.world_frame, frames)
         self._synchronizer = RgbdSynchronizer(config, poses, recording.cameras)
         self.colors_played = 0
 

@@ -22,7 +22,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.mapping.voxels import HITS
-from embodied_perceptron.mapping.wall_columns import WallFrame
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
@@ -67,17 +67,65 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.object_map import Correction as UserCorrection
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
-from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
 from embodied_perceptron.scene.semantic_map import SemanticMap
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What readers see of the scene: one frozen value, replaced as a whole.
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedScene:
+    """The scene at one moment; all of it lies in one world. Queries read one such value and nothing else.
+
+    A perception replaces it. What moves or changes the map replaces it at once, too, by what still holds: a part that
+    cannot be brought into the new world is None until the next perception.
+
+    Attributes:
+        objects: confirmed objects.
+        tentative: objects not confirmed yet.
+        voxels: the map, for the colours of objects.
+        prediction: of the network.
+        seen: its boxes, where nothing was said of the objects since: candidates of low confidence.
+        grid: for navigation.
+        T_world_map: (4, 4) where all this lies in the world of the frames' poses.
+    """
+
+    objects: tuple[SceneObject, ...] = ()
+    tentative: tuple[SceneObject, ...] = ()
+    voxels: VoxelSnapshot | None = None
+    prediction: ScenePrediction | None = None
+    seen: Detections | None = None
+    grid: OccupancyGrid2d | None = None
+    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
+
+    def with_objects(self, objects: Sequence[SceneObject], **others: Any) -> PublishedScene:
+        """With other ``objects`` of any state; ``others``: further attributes to replace, by name."""
+        confirmed, tentative = (
+            tuple(o for o in objects if o.state == state) for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE)
+        )
+        return replace(self, objects=confirmed, tentative=tentative, **others)
+
+    def approach(
+        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
+    ) -> NDArray[np.float64] | None:
+        """(4, 4) pose on the floor to be at an object, in the map, by the grid; None = there is none.
+
+        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.approach.approach_pose`.
+        """
+        options = ApproachOptions(robot_radius_m)
+        return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"

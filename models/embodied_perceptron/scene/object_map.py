@@ -1,50 +1,58 @@
-"""Objects with persistent ids: a filter over the detections of each perception.
+"""Objects with persistent ids: a filter over the detections of each perception, and corrections by users.
 
-Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
-clutter, and a perception of the place that does not find the thing takes something away, in proportion to the time in
-which it should have been found. *Name* is a posterior over class names: counts of what it was called (where several
-sources speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new
-ones weighing the less the more have agreed.
+The map keeps three estimates of every object. *Existence* is a log-odds: a detection adds evidence by its score, and a
+perception of the place without a detection subtracts some, in proportion to the time. *Name* is a posterior over class
+names: votes of the detections (or shares of their posteriors), weighted by score and slowly forgotten. *Box* is the
+mean of the detected boxes; new ones weigh less the more boxes agreed before.
 
-What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
-place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
-little. They vanished but the surroundings are mapped: the place was seen empty, and the object is gone. The
-surroundings vanished too: the map forgot the place (memory is bounded), and the object stays as it was. Voxels that
-belong to something else that was found there, in the box of the missing one, are no evidence for it.
+A missed object loses evidence only where it could have been found: within reach, whole within the window, and at a
+place that is still mapped. The voxels decide. Voxels still in the box: something is there, and the miss counts little.
+Voxels gone but the surroundings mapped: the place was seen empty, and the object is removed. Surroundings gone too: the
+map forgot the place (memory is bounded), and the object stays unchanged. Voxels of another found object in the box of
+the missed one are no evidence for it.
 
 An object is *tentative* until it was found in ``confirm_count`` perceptions, is likelier to exist than not, and its
-name and box are probably enough right; then *confirmed*; *stale* when existence has become unlikely although its place
-still looks occupied. Ids count up from 1 and are never reused within a map, and the same sequence of updates gives the
-same ids.
+name and box are probably right; then *confirmed*; *stale* when existence has become unlikely although its place still
+looks occupied. Ids count up from 1 and are never reused within a map; equal updates give equal ids.
 
-Detections and objects are assigned one to one, as :func:`~.suppression.association_affinity` allows: a part never takes
-the identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new
-box still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what
-stands elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
+Detections and objects are assigned one to one by :func:`~.suppression.association_affinity`: a part never takes the
+identity of a whole, and similar objects side by side stay apart. A moved object keeps its id while its new box overlaps
+the old one enough; otherwise the old object is removed once its place is seen empty, and the new place gets a new id.
+So does an object that replaces another one, once extent or name no longer fit.
 
-The work of an update depends on what is near the place looked at, not on all that was ever seen: objects are found
-through a grid over the ground, and of those elsewhere nothing changes, not even their age.
+The cost of an update depends on the objects near the window, found through a grid over the ground; objects elsewhere do
+not change, not even their age.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import EVERY_SCORE, AssociationConfig, PlaceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import (
+    EVERY_SCORE,
+    AssociationConfig,
+    EstimateConfig,
+    PlaceConfig,
+    ScorePolicy,
+    TrackingConfig,
+)
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
     association_affinity,
     blend_boxes,
+    denied_detections,
     found_inside,
     is_one_object,
     one_object_pairs,
@@ -52,38 +60,462 @@ from embodied_perceptron.geometry.suppression import (
     thickened,
     touching_pairs,
 )
+from embodied_perceptron.inference.naming import published_name
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.recordings import plain_values
 from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.corrections import MAX_ID, Correction, Corrections, check_user_name, check_words
-from embodied_perceptron.scene.ground_index import GroundIndex, ground_bounds
-from embodied_perceptron.scene.tracks import (
-    Track,
-    logit,
-    reference_score,
-    sigmoid,
-    track_from_json,
-    upgraded_entry,
-)
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Corrections by users: other labels, and objects that are not there. Names and labels are kept with the objects;
+# corrections are kept to write them as labels, and to suppress denied objects.
+
+MAX_NAME = 100  # characters
+MAX_CORRECTIONS = 10_000  # older ones are dropped
+MAX_ID = 2**53  # of an object
+_MAX_AWAY_M, _MAX_EDGE_M = 2e5, 1e3  # of a box in a file
+# bidirectional embeddings, overrides and isolates: they reverse the text around a name
+_BIDIRECTIONAL = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """A user's correction of one object.
+
+    Attributes:
+        id: of the object.
+        box: (9,) at that time, in the map.
+        was: the label before.
+        label: the corrected label; empty = the object is not there.
+        stamp_ns: time of the correction, on the clock of the frames.
+    """
+
+    id: int
+    box: NDArray[np.float64]
+    was: str
+    label: str
+    stamp_ns: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form, as in map and labels file."""
+        box = [round(float(v), 6) for v in self.box]
+        return {"id": self.id, "box": box, "was": self.was, "label": self.label, "stamp_ns": self.stamp_ns}
+
+
+@dataclass
+class Corrections:
+    """Corrections, oldest first, the last one of each object. Not thread-safe."""
+
+    entries: list[Correction] = field(default_factory=list)
+
+    def remember(self, entry: Correction) -> None:
+        """Add a correction; it replaces an earlier one of the same object but keeps that one's first label."""
+        earlier = [e for e in self.entries if e.id == entry.id]
+        if earlier:
+            entry = replace(entry, was=earlier[0].was)
+        self.entries = [*(e for e in self.entries if e.id != entry.id), entry][-MAX_CORRECTIONS:]
+
+    def without_denied(self, found: Detections) -> Detections:
+        """Drop detections of objects that a user denied at their place."""
+        denied = [e for e in self.entries if not e.label]
+        if not denied or len(found) == 0:
+            return found
+        boxes = np.stack([e.box for e in denied])
+        wrong = denied_detections(found.boxes, found.labels, boxes, [e.was for e in denied])
+        return found.take(np.flatnonzero(~wrong))
+
+    def forget_inside(self, box: NDArray[np.float64]) -> None:
+        """Forget corrections of objects centered in a (9,) box."""
+        R = box_rotations(box[None])[0]
+        self.entries = [e for e in self.entries if (np.abs((e.box[:3] - box[:3]) @ R) > box[3:6] / 2).any()]
+
+    def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
+        """Move corrections with a corrected world; ``motion_at``: as of :meth:`ObjectMap.move`."""
+        moved = []
+        for entry in self.entries:
+            T = motion_at(entry.stamp_ns)
+            boxes = canonical_boxes(transform_boxes(T, torch.from_numpy(entry.box[None])).numpy())
+            moved.append(replace(entry, box=boxes[0]))
+        self.entries = moved
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """JSON form."""
+        return [entry.as_dict() for entry in self.entries]
+
+    @classmethod
+    def from_list(cls, rows: Iterable[dict[str, Any]]) -> Corrections:
+        """Inverse of :meth:`to_list`. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for invalid rows."""
+        return cls([_correction(row) for row in rows][-MAX_CORRECTIONS:])
+
+
+def _correction(row: dict[str, Any]) -> Correction:
+    whose = f"the correction of object {plain_values.mapping(row, 'a correction')['id']!r:.30}"
+    if row["label"] != "":
+        plain_values.text(row["label"], f"{whose}: label", MAX_NAME)
+    return Correction(
+        plain_values.whole(row["id"], f"{whose}: id", 1, MAX_ID),
+        checked_box(row["box"], whose),
+        plain_values.text(row["was"], f"{whose}: was"),
+        row["label"],
+        plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
+    )
+
+
+def checked_box(numbers: Any, whose: str) -> NDArray[np.float64]:
+    """(9,) box of a file. Raises ``ValueError`` for a box that no object in a map can have."""
+    try:
+        box = np.array([plain_values.number(value, "box") for value in plain_values.sequence(numbers, "box")])
+        fits = box.shape == (9,) and (np.abs(box[:3]) <= _MAX_AWAY_M).all() and (np.abs(box[6:]) <= 1e3).all()
+        fits = fits and bool(((box[3:6] >= 0) & (box[3:6] <= _MAX_EDGE_M)).all())
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{whose} has the box {numbers!r:.200}")
+    return box
+
+
+def check_words(text: str, what: str) -> str:
+    """``text`` with single spaces and composed letters. Raises ``ValueError`` for an empty or too long text, one
+    without a letter, and control or bidirectional characters."""
+    words = text.strip()
+    if not words:
+        raise ValueError(f"the {what} is empty")
+    if len(words) > MAX_NAME:
+        raise ValueError(f"the {what} has {len(words)} characters, at most {MAX_NAME} are allowed")
+    if any(unicodedata.category(c) in ("Cc", "Cs") or c in _BIDIRECTIONAL for c in words):
+        raise ValueError(f"the {what} has a control character: {words!r}")
+    words = unicodedata.normalize("NFC", " ".join(words.split()))
+    if not any(c.isalpha() for c in words):
+        raise ValueError(f"the {what} must have a letter, got {words!r}")
+    return words
+
+
+def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
+    """A valid name for an object. Raises ``ValueError`` as :func:`check_words`, and for the name of a known class or
+    one of ``labels``."""
+    name = check_words(text, "name")
+    bare = name.casefold().removeprefix("the ")
+    if bare in {c.casefold() for c in (*ALL_CATEGORIES, *labels)}:
+        raise ValueError(f"{name!r} is the name of a class: choose a name that says which one ('my {bare}')")
+    return name
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Search of objects by place
+
+_WIDE = 1024  # cells; objects that touch more are in every search
+
+
+class GroundIndex:
+    """Ids of objects by the square cells of the ground that their bounds touch."""
+
+    def __init__(self, cell_m: float) -> None:
+        self._cell_m = cell_m
+        self._ids: dict[tuple[int, int], set[int]] = {}
+        self._span: dict[int, tuple[int, int, int, int]] = {}
+        self._wide: set[int] = set()
+
+    def put(self, track: int, box: NDArray[np.float64]) -> None:
+        """Insert or move an object with a (9,) box."""
+        bounds = Bounds.of(box[None])
+        low, high = self._cells(bounds.low[0, :2]), self._cells(bounds.high[0, :2])
+        span = (low[0], low[1], high[0], high[1])
+        if self._span.get(track) == span:
+            return
+        self.remove(track)
+        self._span[track] = span
+        if (span[2] - span[0] + 1) * (span[3] - span[1] + 1) > _WIDE:
+            self._wide.add(track)
+            return
+        for cell in self._of(span):
+            self._ids.setdefault(cell, set()).add(track)
+
+    def remove(self, track: int) -> None:
+        """Remove an object, if it is there."""
+        span = self._span.pop(track, None)
+        if span is None:
+            return
+        if track in self._wide:
+            self._wide.remove(track)
+            return
+        for cell in self._of(span):
+            ids = self._ids[cell]
+            ids.discard(track)
+            if not ids:
+                del self._ids[cell]
+
+    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
+        """Ids of objects in cells that a rectangle of the ground touches; its (2,) corners may be infinite."""
+        if not (low_m <= high_m).all():
+            return set()
+        limit = 1e6  # cells; beyond any robot's reach
+        low = self._cells(np.clip(low_m, -limit, limit))
+        high = self._cells(np.clip(high_m, -limit, limit))
+        if (high[0] - low[0] + 1) * (high[1] - low[1] + 1) > len(self._ids):
+            cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
+        else:
+            cells = [c for c in self._of((*low, *high)) if c in self._ids]
+        wide = {t for t in self._wide if self._touches(self._span[t], low, high)}
+        return wide.union(*(self._ids[c] for c in cells))
+
+    @staticmethod
+    def _touches(span: tuple[int, int, int, int], low: tuple[int, int], high: tuple[int, int]) -> bool:
+        return span[0] <= high[0] and low[0] <= span[2] and span[1] <= high[1] and low[1] <= span[3]
+
+    def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
+        return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)
+
+    @staticmethod
+    def _of(span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+        return [(x, y) for x in range(span[0], span[2] + 1) for y in range(span[1], span[3] + 1)]
+
+
+def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(2,), (2,) bounds on the ground, in the world, of a region in a Manhattan frame."""
+    low, high = region.lower_m[:2], region.upper_m[:2]
+    if not np.isfinite([*low, *high]).all():
+        if region.manhattan.yaw_rad == 0:
+            return low.astype(np.float64), high.astype(np.float64)
+        return np.full(2, -np.inf), np.full(2, np.inf)
+    corners = np.array([[x, y, 0.0] for x in (low[0], high[0]) for y in (low[1], high[1])])
+    world = region.manhattan.to_world(corners)[:, :2]
+    return world.min(axis=0), world.max(axis=0)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One object over time: existence, name and box, and its entry in map files
+
+_NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
+_MAX_LOG_ODDS = 500.0  # in files; the exponential of more overflows
+
+
+def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
+    """Probability that name and box are right, from the mean score over the perceptions of a place (0 where nothing was
+    found) and their number. The published score is this times the probability that the object still exists."""
+    return probability_right(score, looks, reference_score(scores, config), config.estimates)
+
+
+def probability_right(mean: float, looks: int, reference: float, config: EstimateConfig) -> float:
+    return sigmoid(min(looks, config.independent_looks) * (logit(mean) - logit(reference)))
+
+
+def reference_score(scores: ScorePolicy, config: TrackingConfig) -> float:
+    """Score at which a box is as likely wrong as right: of the calibration, otherwise the publishing threshold."""
+    return scores.even or max(scores.publish, config.existence.clutter_score)
+
+
+def logit(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
+
+
+def sigmoid(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-log_odds))
+
+
+def _added(sums: Mapping[str, float], new: Mapping[str, float], memory: float) -> dict[str, float]:
+    """Decayed sums plus new values."""
+    kept = {name: v * memory for name, v in sums.items() if v > 1e-3}
+    return kept | {name: kept.get(name, 0.0) + v for name, v in new.items()}
+
+
+def best_names(
+    votes: Mapping[str, float], label: str, score: float, name_of: Callable[[str], str] | None
+) -> tuple[tuple[str, float], ...]:
+    """At most three names with the probability that the object is there and has that name, best first.
+
+    Args:
+        votes: for each name; empty in maps of older versions.
+        label, score: as published.
+        name_of: label -> name of the list of classes; None = labels are published.
+    """
+    sums: dict[str, float] = {}
+    for known, votes_of in votes.items():
+        name = known if name_of is None else name_of(known)
+        sums[name] = sums.get(name, 0.0) + votes_of
+    own = sum(sums.values()) if label == UNNAMED else sums.get(label, 0.0)
+    if own <= 0.0:  # a map of an older version
+        return () if label == UNNAMED else ((label, score),)
+    shares = {name: min(1.0, v / own) for name, v in sums.items() if name != UNNAMED}
+    order = sorted(shares, key=lambda name: (name != label, -shares[name], name))[:_NAMES]
+    return tuple((name, score * shares[name]) for name in order if shares[name] >= _LEAST_SHARE)
+
+
+@dataclass
+class Track:
+    """One object with its history."""
+
+    id: int
+    box: NDArray[np.float64]
+    log_odds: float  # that it exists
+    score: float  # mean score over the perceptions of its place
+    votes: dict[str, float]  # scores under each label
+    weight: float  # of the box: sum of scores of the averaged detections
+    found: int
+    looks: int  # perceptions of its place, found or not; names of fields are keys of map files, and stay
+    whole: bool  # the box was never cut by the border of the window
+    missed: bool  # by the last perception of its place
+    state: str
+    found_ns: int  # when it was last found
+    unfound_s: float  # time of perceptions that missed it since
+    last_seen_ns: int  # newest voxel in its box then
+    support: float  # voxels in the box when it was found
+    surroundings: float  # voxels around, above and below the box then
+    is_back: bool  # since it was found it was out of view, or the map was rebuilt
+    reference: float  # score at which a box is as likely wrong as right
+    user_name: str = ""
+    user_label: str = ""  # corrected by a user
+    names: dict[str, float] = field(default_factory=dict)  # posteriors of all names, summed
+    begun_ns: int = 0  # when it was first found where it is now; not kept in files
+    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
+    published: SceneObject | None = None  # cached; None = outdated
+
+    @property
+    def label(self) -> str:
+        return self.user_label or max(sorted(self.votes), key=lambda name: self.votes[name])
+
+    def name_share(self, label: str) -> float:
+        """Posterior probability of a name."""
+        return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
+
+    def is_settled(self, config: EstimateConfig) -> bool:
+        """Whether its name is certain."""
+        if self.user_label:
+            return True
+        return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
+
+    def has_moved_to(self, other: Track, like_size: float) -> bool:
+        """Whether ``other``, a touching object that was found, may be this one after a motion (an opened door, a pushed
+        chair): of equal name and size, and first found since this one is missed."""
+        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
+        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # the thickness is the least certain
+        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
+
+    def rate(self, score: float, config: EstimateConfig) -> None:
+        """Count a perception of its place with the score of the detection, or zero."""
+        self.looks += 1
+        self.score += (score - self.score) / min(self.looks, config.score_memory)
+
+    def vote(self, label: str, score: float, posterior: Mapping[str, float], memory: float) -> None:
+        """Count a detection under a label; ``posterior``: of the detection (:class:`.Detections`)."""
+        self.votes = _added(self.votes, {label: score}, memory)
+        self.names = _added(self.names, posterior, memory)
+
+    def absorb(self, other: Track) -> None:
+        """Merge the history of a duplicate."""
+        if self.missed and not other.missed:
+            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
+            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
+            self.begun_ns = other.begun_ns
+        self.log_odds = max(self.log_odds, other.log_odds)
+        self.score = max(self.score, other.score)
+        self.found += other.found
+        self.found_ns = max(self.found_ns, other.found_ns)
+        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
+        self.votes, self.names = _added(self.votes, other.votes, 1.0), _added(self.names, other.names, 1.0)
+        self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
+        self.published = None
+
+    def probability(self, config: TrackingConfig, reference: float) -> float:
+        return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config.estimates)
+
+    def as_object(self, config: TrackingConfig, name_of: Callable[[str], str] | None) -> SceneObject:
+        if self.published is None:
+            score = self.probability(config, self.reference)
+            box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
+            label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
+            category = known if label != known else ""
+            names = ((label, score),) if self.user_label else best_names(self.names, label, score, name_of)
+            self.published = SceneObject(
+                self.id, label, score, box, self.state, seen_ns, self.user_name, category, names
+            )
+        return self.published
+
+
+def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) -> dict[str, Any]:
+    """An entry of a file of any version with the fields of this version."""
+    plain_values.mapping(entry, "an object")
+    if version == 1:
+        entry = {"looks": 1, "whole": True, **entry}
+    if version < 3:  # states and scores followed rules
+        log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
+        weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
+        entry = {
+            "log_odds": log_odds.get(entry["state"], 0.0),
+            "weight": weight,
+            "unfound_s": 0.0,
+            "reference": 0.25,
+            **entry,
+        }
+    if version < 4:  # means included two more perceptions with score 0
+        looks = max(min(int(entry["looks"]), config.score_memory), 1)
+        entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
+    return entry
+
+
+def track_from_json(entry: dict[str, Any]) -> Track:
+    """A track of a map file. Raises ``ValueError`` naming the object and the invalid field."""
+    for name in ("published", "looked_at", "begun_ns"):
+        if name in entry:
+            raise ValueError(f"object {entry.get('id')} has an unknown field: {name}")
+    track = Track(**{**entry, "box": checked_box(entry["box"], f"object {entry.get('id')}")})
+    try:
+        _check_fields(track)
+    except ValueError as error:
+        raise ValueError(f"object {track.id}: {error}") from None
+    track.box = canonical_boxes(track.box[None])[0]
+    return track
+
+
+def _check_fields(track: Track) -> None:
+    whole, number, truth = plain_values.whole, plain_values.number, plain_values.truth
+    whole(track.id, "id", 1, MAX_ID)
+    for name in ("found", "looks"):
+        whole(getattr(track, name), name, 0, MAX_ID)
+    for name in ("found_ns", "last_seen_ns"):
+        plain_values.stamp_ns(getattr(track, name), name)
+    for name in ("whole", "missed", "is_back"):
+        truth(getattr(track, name), name)
+    for name in ("weight", "unfound_s", "support", "surroundings"):
+        number(getattr(track, name), name, 0.0, 1e18)
+    for name in ("score", "reference"):
+        number(getattr(track, name), name, 0.0, 1.0 + 1e-9)
+    number(track.log_odds, "log_odds", -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+    if not plain_values.mapping(track.votes, "votes"):
+        raise ValueError("votes must have a name")
+    plain_values.mapping(track.names, "names")
+    for what, sums in (("votes", track.votes), ("names", track.names)):
+        for name, value in sums.items():
+            number(value, f"{what} of {plain_values.text(name, f'a name in {what}')!r}", 0.0, 1e18)
+    if track.state not in ObjectState.ALL:
+        raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
+    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
+        if not isinstance(words, str):
+            raise ValueError(f"the {what} must be a text, got {words!r:.100}")
+        if words:
+            check_words(words, what)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 5
-_CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
-_CONFIRMED_ANEW = 1.25  # times the score below which a confirmed object is tentative: it does not come and go
+_CELL_M = 2.0  # of the grid over the ground; most objects lie in one to four cells
+_CONFIRMED_ANEW = 1.25  # hysteresis: factor on the score below which a confirmed object becomes tentative
 
 
 @dataclass(frozen=True)
 class ObjectHistory:
-    """What an object's state and name rest on.
+    """Evidence for an object's state and name.
 
     Attributes:
         found: perceptions that found it.
         looks: perceptions of its place, found or not.
-        exists: probability that it is there.
-        mean_score: of what was found at its place, zero where nothing was.
-        right: probability that it is there and that name and box are right.
-        votes: label -> scores of what was found under it, slowly forgotten.
+        exists: probability that it exists.
+        mean_score: mean score over these perceptions, 0 where nothing was found.
+        right: probability that it exists and that name and box are right.
+        votes: label -> sum of detection scores, slowly forgotten.
     """
 
     found: int
@@ -100,8 +532,8 @@ class ObjectMap:
 
     Attributes:
         config: everything tunable.
-        name_of: label -> the name under which objects are published (:func:`~.inference.naming.published_name`); None
-            = under their labels. The map itself, and its file, keep all labels. What a user said stays as it was said.
+        name_of: label -> published name (:func:`~.inference.naming.published_name`); None = the label. The map and its
+            file keep all labels; labels by users are published unchanged.
     """
 
     config: TrackingConfig = field(default_factory=TrackingConfig)
@@ -120,7 +552,7 @@ class ObjectMap:
 
     @property
     def updated_ns(self) -> int:
-        """The time of the last update; 0 before the first."""
+        """Time of the last update; 0 before the first."""
         return self._updated_ns
 
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
@@ -129,7 +561,7 @@ class ObjectMap:
         return tuple(t.as_object(self.config, self.name_of) for t in self._tracks.values() if t.state in wanted)
 
     def probabilities(self, even: float, states: Iterable[str] = ObjectState.ALL) -> tuple[float, ...]:
-        """Scores of :meth:`objects` if a box of score ``even`` were as likely right as wrong."""
+        """Scores of :meth:`objects` if boxes with score ``even`` were right half of the time."""
         wanted = set(states)
         return tuple(t.probability(self.config, even) for t in self._tracks.values() if t.state in wanted)
 
@@ -147,18 +579,18 @@ class ObjectMap:
 
         Args:
             found: detections of any score; of boxes that nearly coincide the best counts, whatever their names.
-            snapshot: the map that they were found in.
-            now_ns: the time, on the clock of the frames.
-            camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
+            snapshot: the map of the detections.
+            now_ns: time on the clock of the frames.
+            camera_m: (3,) camera position; objects further away than ``reach_m`` do not change.
             reach_m: radius within which the map is kept.
-            looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
-                missed, and boxes that it cuts do not replace whole ones.
-            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored, and an object whose
-                own score has fallen below that is tentative, unless a user named it, until it is a quarter above.
+            looked_at: region of the detections; None = everything. Objects partly outside are not missed, and boxes cut
+                by its border do not replace whole ones.
+            scores: below ``publish`` a detection starts no object, below ``keep`` it is ignored. An object with a lower
+                score than ``keep`` becomes tentative, unless a user named it, until its score is a quarter above.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.existence.pause_s:
-            dt_s = 0.0  # nobody looked
+            dt_s = 0.0  # there was no perception
         self._updated_ns = now_ns
         self._updates += 1
         found = self.corrections.without_denied(distinct(found.above(scores.keep), snapshot, self.config.association))
@@ -180,34 +612,33 @@ class ObjectMap:
                 self._grid.put(track.id, track.box)
 
     def history(self, number: int) -> ObjectHistory:
-        """How an object of the map came to be what it is. Raises ``LookupError`` without it."""
+        """Evidence for an object's state and name. Raises ``LookupError`` for an unknown id."""
         track = self._tracked(number)
         right = track.probability(self.config, track.reference)
         return ObjectHistory(track.found, track.looks, sigmoid(track.log_odds), track.score, right, dict(track.votes))
 
     def name(self, number: int, user_name: str) -> SceneObject:
-        """Call an object by a user's name; empty takes the name away.
+        """Set a user's name for an object; empty removes it.
 
-        Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` without the
-        object.
+        Raises ``ValueError`` for an invalid name, a class name, or a name in use, ``LookupError`` for an unknown id.
         """
         track, known = self._tracked(number), {t.label for t in self._tracks.values()}
         wanted = check_user_name(user_name, known) if user_name.strip() else ""
         others = [t for t in self._tracks.values() if t.id != number and t.user_name.casefold() == wanted.casefold()]
         if wanted and others:
-            raise ValueError(f"{wanted!r} is the name of object {others[0].id} already: take it away there first")
+            raise ValueError(f"{wanted!r} is already the name of object {others[0].id}: remove it there first")
         track.user_name, track.published = wanted, None
         return track.as_object(self.config, self.name_of)
 
     def relabel(self, number: int, label: str) -> SceneObject:
-        """An object is what a user says, whatever is found there later. Raises as :meth:`name`."""
+        """Set an object's label for good. Raises as :meth:`name`."""
         track, wanted = self._tracked(number), check_words(label, "label")
         self.corrections.remember(Correction(number, track.box.copy(), track.label, wanted, self._updated_ns))
         track.user_label, track.published = wanted, None
         return track.as_object(self.config, self.name_of)
 
     def deny(self, number: int) -> SceneObject:
-        """There is no such thing: it goes, and the like is not found there again. Raises ``LookupError``."""
+        """Remove an object and suppress its later detections. Raises ``LookupError`` for an unknown id."""
         track = self._tracked(number)
         self.corrections.remember(Correction(number, track.box.copy(), track.label, "", self._updated_ns))
         gone = track.as_object(self.config, self.name_of)
@@ -220,7 +651,7 @@ class ObjectMap:
         return self._tracks[number]
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
-        """Forget objects whose centre lies in the (9,) ``box``; returns their ids."""
+        """Remove objects centered in the (9,) ``box``; returns their ids."""
         R = box_rotations(box[None])[0]
         gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
         for track in gone:
@@ -229,12 +660,12 @@ class ObjectMap:
         return tuple(t.id for t in gone)
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
-        """The world was corrected: each object moves, with its id, as what was seen of it last does.
+        """Move each object with a corrected world, by the motion at its last sighting; ids stay.
 
-        ``motion_at(stamp_ns)`` is the (4, 4) rigid motion, old world -> new world, of what was seen at that time.
+        ``motion_at(stamp_ns)``: (4, 4) rigid motion, old world -> new world, of data from that time.
         """
         for track in self._tracks.values():
-            track.is_back = True  # the map was made anew of its keyframes alone: thinner, as where one comes back to
+            track.is_back = True  # the map was rebuilt from keyframes and is thinner, as at a place seen again
             T = motion_at(track.last_seen_ns or track.found_ns)
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
@@ -243,7 +674,7 @@ class ObjectMap:
         self.corrections.move(motion_at)
 
     def clear(self) -> None:
-        """Forget all objects. Ids start at 1 again: it is a new map."""
+        """Remove all objects and restart ids at 1, for a new map."""
         self._tracks = {}
         self._grid = GroundIndex(_CELL_M)
         self._next_id = 1
@@ -255,7 +686,7 @@ class ObjectMap:
     def _near(
         self, found: Detections, camera_m: NDArray[np.float64] | None, reach_m: float, looked_at: Region | None
     ) -> list[Track]:
-        """Objects that what was looked at, or what was found, may concern, by id."""
+        """Objects near the region or the detections, by id."""
         low, high = np.full(2, -np.inf), np.full(2, np.inf)
         if camera_m is not None:
             low, high = camera_m[:2] - reach_m, camera_m[:2] + reach_m
@@ -269,7 +700,7 @@ class ObjectMap:
         return [self._tracks[i] for i in sorted(ids)]
 
     def _match(self, near: Sequence[Track], found: Detections, cut: NDArray[np.bool_]) -> dict[int, Track]:
-        """Row of ``found`` -> track, one to one, so that together they agree best."""
+        """Optimal one-to-one assignment: row of ``found`` -> track."""
         if len(found) == 0 or not near:
             return {}
         labels = [t.label for t in near]
@@ -279,7 +710,7 @@ class ObjectMap:
         )
         affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
         affinity[affinity < self.config.association.match_iou] = 0.0
-        # squared: one pair that fits well counts more than two that hardly do
+        # squared: one good pair counts more than two poor ones
         rows, columns = scipy.optimize.linear_sum_assignment(affinity**2, maximize=True)
         return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
 
@@ -304,7 +735,7 @@ class ObjectMap:
         elif whole or not track.whole:
             gain = max(score / (track.weight + score), 1e-3)
             box = blend_boxes(track.box, found.boxes[row], gain)
-            if np.array_equal(box, track.box) and gain < 0.5:  # they do not agree: if it goes on, it has moved
+            if np.array_equal(box, track.box) and gain < 0.5:  # boxes disagree; if that continues, the object has moved
                 track.weight *= 0.5
             else:
                 track.box, track.weight = (
@@ -355,14 +786,14 @@ class ObjectMap:
     # ------------------------------------------------------------------------------------------------------ existence
 
     def _for_detection(self, score: float, scores: ScorePolicy) -> float:
-        """Log-odds that a detection adds: a thing has given it rather than clutter."""
+        """Log-odds that a detection adds: of an object against clutter."""
         against = logit(max(scores.keep, self.config.existence.clutter_score))
         return min(max(logit(score) - against, 0.0), self.config.existence.max_detection_log_odds)
 
     def _set_state(self, track: Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
         state = track.state
-        # a thing may well be there whose name and box are hardly right: then it is not confirmed
+        # an object that surely exists is not confirmed while its name and box are doubtful
         by_user = bool(track.user_label or track.user_name)
         least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CONFIRMED_ANEW)
         right = by_user or track.probability(self.config, track.reference) >= least
@@ -383,9 +814,9 @@ class ObjectMap:
         reach_m: float,
         looked_at: Region | None,
     ) -> tuple[list[Track], set[int]]:
-        """Update what was found; let what was not found wait, fade or go (module docstring).
+        """Update found objects; keep, doubt or remove missed ones (module docstring).
 
-        Returns what stays, and the ids of what was not found but has voxels that nothing found explains.
+        Returns the remaining objects, and the ids of missed ones with voxels that no found object explains.
         """
         looked = [
             t
@@ -413,7 +844,7 @@ class ObjectMap:
                 elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
-            # slowly downwards: a box that loses voxels bit by bit still ends as empty
+            # decays slowly, so that a box that loses voxels bit by bit still ends as empty
             track.support = max(float(inside[i]), 0.9 * track.support)
             track.surroundings = float(around[i])
             newest = int(newest_ns[i])
@@ -428,8 +859,8 @@ class ObjectMap:
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
     def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:
-        """What existence loses per second in which it is missed; more where what was found there, which fills so much
-        of its box, tells where it has gone."""
+        """Log-odds that a missed object loses per second; more where found objects explain its box (``covered``: the
+        share that they fill) or its motion."""
         existence, like_size = self.config.existence, self.config.association.like_size
         if any(track.has_moved_to(other, like_size) for other in others):
             return existence.miss_log_odds_per_s * existence.moved_miss_factor
@@ -439,20 +870,20 @@ class ObjectMap:
     def _survives(
         self, track: Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
     ) -> bool:
-        """Whether an object stays whose place was looked at without finding it.
+        """Whether a missed object stays in the map.
 
         Args:
             inside: voxels in its box now.
-            explained: those of them that lie in something else that was found.
+            explained: those of them inside of other found objects.
             around: voxels around it.
-            covered: share of its box that such things fill.
-            missed: what existence loses by that.
-            dt_s: for how long it has been looked for since the last time.
+            covered: share of its box that these objects fill.
+            missed: log-odds that it loses.
+            dt_s: time since the last update.
         """
         existence, places = self.config.existence, self.config.places
         forgotten = around < places.forgotten_surroundings * track.surroundings
         if forgotten and inside < places.forgotten_support * max(track.support, 1.0):
-            return True  # the map forgot the place: nothing is known
+            return True  # the map forgot the place
         track.rate(0.0, self.config.estimates)
         track.unfound_s += dt_s
         floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
@@ -461,17 +892,17 @@ class ObjectMap:
             track.log_odds += emptiness(inside - explained, track.support, covered, places)
         elif inside < places.back_support * track.support and around >= places.back_surroundings * track.surroundings:
             track.log_odds += emptiness(inside, track.support, 0.0, places)
-        tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
+        tentative = track.state == ObjectState.TENTATIVE  # removed when no likelier than the prior
         if track.log_odds < (logit(existence.prior_existence) if tentative else existence.gone_log_odds):
             return False
         return track.unfound_s <= existence.max_unfound_s
 
     def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
-        """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
-        was found and the names of both; what has not been found for a while and lies inside what is, was a part of it.
+        """Merge duplicates: of two that overlap strongly the likelier confirmed one stays, with the found box and the
+        names of both. An object that has been missed for a while inside of a found one was a part of it.
 
-        Two that were both found just now are two, unless they fill one place. So are two that hardly overlap while one
-        is overlooked but still there.
+        Two that were both found now are two objects, unless they fill one place. So are two that hardly overlap while
+        the missed one still has own voxels.
         """
         if len(near) < 2:
             return
@@ -503,7 +934,7 @@ class ObjectMap:
     # ---------------------------------------------------------------------------------------------------- persistence
 
     def to_json(self) -> str:
-        """All objects with their history, as JSON text that :meth:`load_json` reads back exactly."""
+        """All objects with their history as JSON text; :meth:`load_json` restores them exactly."""
         tracks = []
         for track in self._tracks.values():
             entry = {**vars(track), "box": track.box.tolist()}
@@ -514,10 +945,8 @@ class ObjectMap:
         return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str) -> None:
-        """Replace all objects by those of :meth:`to_json`, of this version or an older one.
-
-        Raises ``ValueError`` and changes nothing when it cannot.
-        """
+        """Replace all objects by those of :meth:`to_json`, of this or an older version. Raises ``ValueError`` for
+        invalid text, without a change."""
         try:
             data = plain_values.mapping(parse_json(text), "objects")
             version = data["version"]
@@ -544,13 +973,13 @@ class ObjectMap:
 
 
 def emptiness(unexplained: float, support: float, covered: float, config: PlaceConfig) -> float:
-    """Log-odds, at most 0, that the voxels left in a box add to the existence of what was found there.
+    """Log-odds, at most 0, that the remaining voxels in a box add to an object's existence.
 
     Args:
-        unexplained: voxels in the box that belong to nothing else that was found.
-        support: voxels that were there when it was found.
-        covered: share of the box that other things fill, which hide what was there.
-        config: of the share of voxels that is left, where a thing is there and where it is gone.
+        unexplained: voxels in the box outside of other found objects.
+        support: voxels when the object was found.
+        covered: share of the box that other objects fill and hide.
+        config: distribution of the remaining share where an object is there and where it is gone.
     """
     expected = support * (1.0 - covered)
     if 1.0 - covered < config.least_open or expected < config.least_support:
@@ -562,10 +991,8 @@ def emptiness(unexplained: float, support: float, covered: float, config: PlaceC
 
 
 def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes of what stands around, below and above each of (N, 9) boxes.
-
-    What hangs or stands high has nothing but itself close by; the floor beneath it tells whether the place is mapped.
-    """
+    """(N, 9) boxes of the surroundings of (N, 9) boxes. They reach down to the floor, which shows whether the place of
+    a hanging or high object is mapped."""
     bounds = Bounds.of(boxes)
     margin = np.array([_SURROUNDINGS_M, _SURROUNDINGS_M, _COLUMN_M])
     center, size = 0.5 * (bounds.low + bounds.high), bounds.extent + 2.0 * margin
@@ -573,7 +1000,7 @@ def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
-    """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
+    """The best boxes without duplicates of one object; boxes of a network must contain a voxel."""
     if len(found) == 0:
         return found
     order = np.argsort(-found.scores, kind="stable")
@@ -597,13 +1024,13 @@ def distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConf
 
 
 def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64], share: float) -> bool:
-    """Whether two boxes (2, 9) each hold voxels that the other does not: books, plates, panes."""
+    """Whether two boxes (2, 9) each hold voxels outside of the other: books, plates, panes."""
     inside, _, _, explained = count_voxels_explained(snapshot, pair, 0.0, [[1], [0]], pair)
     return bool((explained <= (1.0 - share) * inside).all() and (inside > 0).all())
 
 
 def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
-    """Whether a (9,) box does not lie whole within the region."""
+    """Whether a (9,) box lies partly outside of the region."""
     if region is None:
         return False
     R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]

@@ -115,8 +115,16 @@ class Disconnected:
 PoseLookup = Found | TooEarly | TooOld | Gap | Disconnected
 
 
+class TransformLookup(Protocol):
+    """Transforms between named frames over time: :class:`TransformTree`, or a robot's transform listener."""
+
+    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
+        """Return ``T_target_source`` at ``stamp_ns`` (maps points of ``source`` into ``target``), or why not."""
+        ...
+
+
 class PoseSource(Protocol):
-    """Where poses of cameras come from: a trajectory, a transform tree, or a robot's transform listener."""
+    """Poses of cameras over time."""
 
     def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
         """``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
@@ -468,15 +476,25 @@ class TransformTree:
         return Found(T)
 
 
-class TreePoses:
-    """A :class:`PoseSource`: cameras by their optical frames in a tree."""
+class CameraPoses:
+    """A :class:`PoseSource` from transforms: each camera's pose is that of the frame of its images.
 
-    def __init__(self, tree: TransformTree, world_frame: str, camera_frames: Mapping[str, str]) -> None:
-        """``camera_frames``: optical frame of each camera; a camera that is not in it is its own frame id."""
-        self._tree = tree
-        self._world_frame = frame_name(world_frame)
-        self._camera_frames = dict(camera_frames)
+    Attributes:
+        frames: camera -> optical frame; may grow as images arrive.
+    """
+
+    def __init__(self, transforms: TransformLookup, world_frame: str, frames: Mapping[str, str] | None = None) -> None:
+        self._transforms = transforms
+        self._world_frame = world_frame
+        self.frames = dict(frames or {})
 
     def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
         """See :class:`PoseSource`."""
-        return self._tree.lookup(self._world_frame, self._camera_frames.get(camera, camera), stamp_ns)
+        frame = self.frames.get(camera, "")
+        if not frame:
+            return Disconnected(self._world_frame, camera, f"images of camera {camera!r} carry no frame_id")
+        return self._transforms.lookup(self._world_frame, frame, stamp_ns)
+
+    def mount(self, color_frame: str, depth_frame: str, stamp_ns: int) -> PoseLookup:
+        """Return ``T_color_depth`` between two frames of one camera, or why there is none."""
+        return self._transforms.lookup(color_frame, depth_frame, stamp_ns)

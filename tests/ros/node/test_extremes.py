@@ -19,8 +19,9 @@ from support.ros_live import OPTICAL
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.poses import CameraPoses
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.inputs import CameraPoses, FrameInbox, Received
+from embodied_perceptron_ros.node.inputs import FrameInbox, Received
 
 pytestmark = pytest.mark.ros
 

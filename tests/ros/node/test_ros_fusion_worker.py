@@ -45,7 +45,7 @@ def rig():
 
 COMPILED_AFTER_WARM_UP = """
 import numpy as np
-from embodied_perceptron.inference.cell_names import names_from_boxes
+from embodied_perceptron.inference.naming import names_from_boxes
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.apps.warm_up import warm_up
 from support.fusion_rig import Rig, compiled

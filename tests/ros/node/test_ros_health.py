@@ -23,7 +23,7 @@ from std_msgs.msg import Header
 from support.fusion_rig import Rig, camera_parameters
 
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.poses import Disconnected
+from embodied_perceptron.sensors.poses import CameraPoses, Disconnected
 from embodied_perceptron.sensors.synchronizer import DropReason
 from embodied_perceptron_ros.node.health import (
     ERROR,
@@ -35,7 +35,7 @@ from embodied_perceptron_ros.node.health import (
     ThrottledLog,
     read_diagnostics,
 )
-from embodied_perceptron_ros.node.inputs import CameraPoses, CameraSubscriptions, DeliveryCount, FrameInbox, Received
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions, DeliveryCount, FrameInbox, Received
 from embodied_perceptron_ros.node.parameters import CameraParameters
 
 pytestmark = pytest.mark.ros

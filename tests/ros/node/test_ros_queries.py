@@ -20,7 +20,7 @@ from support.ros_live import wait_until
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, SceneObject
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron_ros.node.health import Health, ThrottledLog
 from embodied_perceptron_ros.node.outputs import OutputPose
 from embodied_perceptron_ros.node.queries import (

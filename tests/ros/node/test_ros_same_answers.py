@@ -28,7 +28,7 @@ from embodied_perceptron.apps.replay import ReplayResult
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
 from embodied_perceptron_ros.node.health import Health, ThrottledLog
 from embodied_perceptron_ros.node.queries import GroundingInterface

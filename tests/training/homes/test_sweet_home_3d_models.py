@@ -1,7 +1,8 @@
-"""Models of Sweet Home 3D that ship with the package: the file, and homes with it."""
+"""Models of Sweet Home 3D that ship with the package: the file, and homes with its models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,13 @@ from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 
+# -- the file
 
-def test_every_model_is_credited() -> None:
+
+def test_the_file_holds_what_roles_name_and_credits_every_model() -> None:
     models = open_store().models
+    roles = json.loads((store.FOLDER / "roles.json").read_text())
+    assert {m.id for m in models} == {i for ids in roles.values() for i in ids}
     assert len(models) > 250
     credit = (store.FOLDER / "ATTRIBUTION.md").read_text()
     for m in models:
@@ -102,8 +107,11 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr(store, "FOLDER", tmp_path)
     with pytest.raises(AssetError, match="cannot be read"):
         store.open_store.__wrapped__()
-    names = ("bounds", "vertices", "faces", "color", "palette")
-    arrays = {"counts": np.ones((1, 3), int), **dict.fromkeys(names, np.zeros(1))}
+    arrays = {
+        **{"counts": np.array([[3, 1, 1]], np.int32), "bounds": np.array([[[0] * 3, [1] * 3]], np.float32)},
+        **{"vertices": np.zeros((3, 3), np.uint16), "faces": np.array([[0, 1, 2]], np.uint16)},
+        **{"color": np.zeros(1, np.uint8), "palette": np.zeros((1, 5), np.uint8)},
+    }
     np.savez_compressed(tmp_path / "models.npz", **arrays)
     (tmp_path / "models.json").write_text("[]")
     with pytest.raises(AssetError, match="has 1 models"):

@@ -127,7 +127,8 @@ def sample_statistics(root: Path, names: Iterable[str]) -> ViewStatistics:
 
 
 def recording_statistics(source: str | Path) -> ViewStatistics:
-    """Statistics of a recording with poses. Raises as :func:`open_recording` does; ``ValueError`` when no frame has a pose."""
+    """Statistics of a recording with poses. Raises as :func:`open_recording` does; ``ValueError`` when no frame has a
+    pose."""
     result = ViewStatistics(scans=1)
     points = []
     recording = open_recording(source)

@@ -137,9 +137,9 @@ def load_record(root: str | Path, name: str) -> dict[str, Any]:
 def write_sample(seed: int, root: str | Path, spec: HomeSampleSpec) -> str:
     """Generate home ``seed`` below ``root`` and return its sample_idx.
 
-    Files are written to a hidden folder that is renamed at the end, so that an interrupted run leaves no partial sample;
-    an existing sample with the same specification is kept. Raises ``OSError`` when the folder cannot be written,
-    :class:`floorplan.HomeError` when no home can be made.
+    Files are written to a hidden folder that is renamed at the end, so that an interrupted run leaves no partial
+    sample; an existing sample with the same specification is kept. Raises ``OSError`` when the folder cannot be
+    written, :class:`floorplan.HomeError` when no home can be made.
     """
     root = Path(root)
     name = sample_idx(seed)
@@ -405,8 +405,8 @@ def generate(
     """Generate the homes ``seeds`` below ``root`` and the index files of the split.
 
     Existing samples are kept, so that an interrupted run continues; index files are written last and atomically. All
-    machines of a cluster need the same ``root``. Raises ``ValueError`` for an unknown split, repeated seeds or a missing
-    cluster, ``OSError`` when ``root`` cannot be written.
+    machines of a cluster need the same ``root``. Raises ``ValueError`` for an unknown split, repeated seeds or a
+    missing cluster, ``OSError`` when ``root`` cannot be written.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")

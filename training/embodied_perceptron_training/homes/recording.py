@@ -1,5 +1,5 @@
-"""Robot recordings of synthetic homes: written as TUM-layout folders, the truth of what they show, and how far a map
-made from one is from the true surfaces."""
+"""Robot recordings of synthetic homes as TUM-layout folders, their ground truth, and the error of maps made from
+them."""
 
 from __future__ import annotations
 
@@ -460,8 +460,8 @@ _LABEL = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
 def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> HomeTrajectory:
     """Ground truth of the trajectory of a simulated recording, with its home rebuilt from the seed.
 
-    Raises ``FileNotFoundError`` for a recording without ground truth, ``ValueError`` for ground truth of another kind or
-    an unreadable recording.
+    Raises ``FileNotFoundError`` for a recording without ground truth, ``ValueError`` for ground truth of another kind
+    or an unreadable recording.
     """
     home = recorded_home(folder)
     camera = read_tum_camera(folder)

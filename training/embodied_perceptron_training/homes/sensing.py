@@ -199,7 +199,7 @@ def _stereo(depth: F32, color: NDArray[np.uint8], sensor_model: SensorModel, rng
     z = np.where((grown < 0.97 * depth) & mixed, grown, _jittered(depth, 0.5, rng))
     smooth = ndimage.gaussian_filter(rng.standard_normal(depth.shape, np.float32), 5.0) * 5 * np.sqrt(4 * np.pi)
     error_px = 0.06 * smooth + 0.03 * _correlated(depth.shape, rng)
-    focal = sensor_model.intrinsics.fx * 640 / sensor_model.intrinsics.width  # matching runs on larger images than these
+    focal = sensor_model.intrinsics.fx * 640 / sensor_model.intrinsics.width  # matching runs on larger images
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(z > 0, sensor_model.baseline_m * focal / (sensor_model.baseline_m * focal / z + error_px), 0)
     gray = cv2.cvtColor(color, cv2.COLOR_RGB2GRAY).astype(np.float32)
@@ -214,8 +214,8 @@ def _stereo(depth: F32, color: NDArray[np.uint8], sensor_model: SensorModel, rng
 
 
 def _time_of_flight(depth: F32, incidence: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
-    """Time of flight: noise grows with distance and slant; edges mix both depths (some are filtered out); corners appear
-    farther because of multipath light."""
+    """Time of flight: noise grows with distance and slant; edges mix both depths (some are filtered out); corners
+    appear farther because of multipath light."""
     blurred = cv2.GaussianBlur(depth, (0, 0), 0.8)
     mixed = (np.abs(blurred - depth) > 0.02) & (rng.random(depth.shape) < 0.6)
     z = np.where(mixed, blurred, depth)

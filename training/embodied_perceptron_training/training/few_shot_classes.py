@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_config, saved_keyframe_config
+from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_configs
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import UNNAMED
-from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
+from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, infos_file
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
@@ -170,7 +170,7 @@ def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
 def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
     def make(inference: Predictor) -> Perceptron:
         saved = read_map(file)
-        volume, keyframes = saved_config(file, saved.header), saved_keyframe_config(file, saved.header)
+        volume, keyframes = saved_configs(saved)
         config = PerceptronConfig(volume=volume, keyframes=keyframes)
         try:
             perceptron = Perceptron(config, inference=inference)

@@ -116,7 +116,7 @@ def test_context_is_kept_where_it_tells_more_of_homes_that_it_never_met():
     found = fit_tables(of_homes(homes(2, 80)))
     alone, rescored = found.log_loss
     assert rescored < alone - 0.02
-    assert found.model.company is not None
+    assert found.model.context is not None
     assert found.error < 0.06
 
 
@@ -124,7 +124,7 @@ def test_context_that_tells_nothing_is_not_kept():
     found = fit_tables(of_homes(homes(3, 24, strength=0.0)))
     alone, rescored = found.log_loss
     assert rescored > alone
-    assert found.model.company is None
+    assert found.model.context is None
 
 
 def test_nothing_likely_is_nothing_to_learn_from():

@@ -14,7 +14,7 @@ from embodied_perceptron.inference.predictor import PhraseCandidates, ScenePart,
 from embodied_perceptron.language.answer import Grounder, propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.runner.scene_tasks import flags_of, ground_scene, score_grounding

@@ -32,13 +32,13 @@ from embodied_perceptron.inference.confidence_calibration import (
     NO_NAME,
     THING_FEATURES,
     ConfidenceCalibration,
-    borne_out,
     box_features,
     box_forms,
     conflicts_of,
     log_odds,
     name_log_odds,
     probabilities,
+    surface_support,
     thing_features,
     weighed,
 )
@@ -131,7 +131,7 @@ class _Work:
         every = prediction.detections.above(LEAST_SCORE)
         plain = np.array([label == UNNAMED for label in every.labels], bool)
         found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
-        evidence = borne_out(every.boxes, perceptron.volume.snapshot())
+        evidence = surface_support(every.boxes, perceptron.volume.snapshot())
         right = np.zeros(len(found), bool)
         matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
@@ -191,7 +191,7 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
     return ConfidenceFit(
-        dataclasses.replace(model, things=weights, company=company),
+        dataclasses.replace(model, things=weights, context=company),
         len(tables),
         len(right),
         int(right.sum()),

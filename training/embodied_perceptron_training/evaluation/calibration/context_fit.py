@@ -1,4 +1,4 @@
-"""Fits context rescoring (:mod:`embodied_perceptron.inference.context_rescoring`) to boxes of homes that are known.
+"""Fits context rescoring (:mod:`~embodied_perceptron.inference.confidence_calibration`) to boxes of known homes.
 
 Logistic regression of "name and place are right", bilinear in the query of a name and the keys of the names around it
 and of its own form. The squares of both are penalised alike, which for their product, one number for each pair of names
@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix, hstack, vstack
 from scipy.special import expit
 
 from embodied_perceptron.geometry.suppression import OverlappingDetections, overlapping_detections
-from embodied_perceptron.inference.context_rescoring import (
+from embodied_perceptron.inference.confidence_calibration import (
     OWN_NUMBERS,
     RELATIONS,
     ContextRescoring,

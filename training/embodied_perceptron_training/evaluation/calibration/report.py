@@ -128,7 +128,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
     alone, rescored = found.log_loss
     figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
-    kept = "context is used" if found.model.company is not None else "each box by itself is used"
+    kept = "context is used" if found.model.context is not None else "each box by itself is used"
     console.print(f"log loss {alone:.4f} a box by itself, {rescored:.4f} rescored by context: {kept}", markup=False)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 SCREEN_LINES = 40
 DetectorLayout = Annotated[
     str,
-    typer.Option(
-        help="Layout of its outputs: nanodet, nanodet-plus, centernet, coco-ssd, open-images-ssd, yolov8, yolo11, "
-        "yolox or rtdetr."
-    ),
+    typer.Option(help="Layout of its outputs: nanodet, nanodet-plus, yolov8, yolo11, yolox or rtdetr."),
 ]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
-from embodied_perceptron.detection2d.coco import COCO_CLASSES
 from embodied_perceptron.detection2d.detections2d import accept_detections
+from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
 from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA

@@ -28,7 +28,7 @@ from sensor_msgs.msg import CameraInfo
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup
+from embodied_perceptron.sensors.poses import CameraPoses, Found
 from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import (
     BadCalibration,
@@ -49,7 +49,6 @@ from embodied_perceptron_ros.conversion.values import (
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import CALIBRATIONS, CameraParameters, Kind
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides
-from embodied_perceptron_ros.node.transforms import TransformSource
 
 OVERLOAD = "overload"  # ready, but fusion could not keep up
 INTERNAL_ERROR = "internal_error"
@@ -231,26 +230,6 @@ class Received:
     def nbytes(self) -> int:
         """Size of the image data."""
         return len(getattr(self.message, "data", ()))
-
-
-class CameraPoses:
-    """Poses of cameras by name: their images give the frame, transforms the pose."""
-
-    def __init__(self, transforms: TransformSource, fusion_frame: str) -> None:
-        self._transforms = transforms
-        self._fusion_frame = fusion_frame
-        self.frames: dict[str, str] = {}
-
-    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
-        """``T_fusion_camera`` at ``stamp_ns``, or why there is none."""
-        frame = self.frames.get(camera, "")
-        if not frame:
-            return Disconnected(self._fusion_frame, camera, f"images of camera {camera!r} carry no frame_id")
-        return self._transforms.lookup(self._fusion_frame, frame, stamp_ns)
-
-    def mount(self, color_frame: str, depth_frame: str, stamp_ns: int) -> PoseLookup:
-        """``T_color_depth`` between two frames of one camera, or why there is none."""
-        return self._transforms.lookup(color_frame, depth_frame, stamp_ns)
 
 
 class UndecodedMessages:

@@ -34,8 +34,8 @@ from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus
-from embodied_perceptron.scene.approach import floor_distance
-from embodied_perceptron.scene.published_scene import PublishedScene
+from embodied_perceptron.scene.live_map import PublishedScene
+from embodied_perceptron.scene.navigation import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly, seconds_to_ns
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns

@@ -33,6 +33,7 @@ from embodied_perceptron.sensors.poses import (
     PoseLookup,
     TooEarly,
     TooOld,
+    TransformLookup,
     TransformTree,
     frame_name,
 )
@@ -84,7 +85,7 @@ class _LastSet:
     disagreed_s: float = float("-inf")
 
 
-class TransformSource:
+class TransformSource(TransformLookup):
     """Stamped transforms between named frames; thread-safe.
 
     Attributes:
@@ -174,10 +175,6 @@ class TransformSource:
             self._log.error(f"conflict {child}", message)
 
     def _accept(self, stamped: Any, static: bool) -> None:
-        raise NotImplementedError
-
-    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
-        """``T_target_source`` at ``stamp_ns`` (maps points of ``source`` into ``target``), or why there is none."""
         raise NotImplementedError
 
     def lookup_latest(self, target: str, source: str) -> PoseLookup:

@@ -18,10 +18,11 @@ from embodied_perceptron.apps.warm_up import WarmUpStoppedError, is_compiled, wa
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.sensors.poses import CameraPoses
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
 from embodied_perceptron_ros.node.health import ERROR, Heartbeat
-from embodied_perceptron_ros.node.inputs import CameraPoses, CameraSubscriptions, FrameInbox
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions, FrameInbox
 from embodied_perceptron_ros.node.outputs import Outputs
 from embodied_perceptron_ros.node.queries import GroundingInterface
 from embodied_perceptron_ros.node.services import MapServices

@@ -9,7 +9,7 @@ import pytest
 from support.online_world import config, inference, walk
 
 from embodied_perceptron.geometry.manhattan import STEP_DEG, WORLD, ManhattanFrame, wall_aligned_frame
-from embodied_perceptron.mapping.wall_columns import WallFrame
+from embodied_perceptron.mapping.voxel_counts import WallFrame
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import VoxelSnapshot
 
