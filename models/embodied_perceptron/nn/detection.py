@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
-from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, nms, voted_nms
 from embodied_perceptron.nn.backbone import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
@@ -338,7 +337,11 @@ def decode_detections(
         described = torch.cat(geometry)
         scores = torch.cat(logits).sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
         row, label, score = _candidates(scores, min_score, max_candidates)
-        described, row, label, score = _on_host(described, row, label, score)
+        if not levels[0].sites.compiled:  # copy all to the host at once
+            together = torch.cat([described.flatten().double(), row, label, score]).cpu()
+            described = together[: described.numel()].view(described.shape).to(described.dtype)
+            row, label, score = together[described.numel() :].view(3, -1).unbind()
+            row, label, score = row.long(), label.long(), score.to(scores.dtype)
         solids = faces_to_parts(described[:, 1:4], described[:, 4:10], described[:, 10:])
         boxes = _upright_boxes(*solids) if conventions.votes else make_boxes(*solids)
         results.append(_suppressed(boxes[row], score, label, iou_threshold, conventions))
@@ -395,16 +398,6 @@ def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, T
         best = best_rows(score, limit)
         row, label, score = row[best], label[best], score[best]
     return row, label, score
-
-
-def _on_host(numbers: Tensor, row: Tensor, label: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Copy the input of suppression to the host at once."""
-    if runs_compiled(numbers):
-        return numbers, row, label, score
-    together = torch.cat([numbers.flatten().double(), row, label, score]).cpu()
-    numbers, pairs = together[: numbers.numel()].view(numbers.shape).to(numbers.dtype), together[numbers.numel() :]
-    row, label, score = pairs.view(3, -1)[0].long(), pairs.view(3, -1)[1].long(), pairs.view(3, -1)[2].to(score.dtype)
-    return numbers, row, label, score
 
 
 def _suppressed(
