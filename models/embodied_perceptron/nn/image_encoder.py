@@ -31,7 +31,10 @@ class ImageEncoder(nn.Module):
         out_channels: channels of each level.
         strides: input pixels per cell of each level.
         mean, std: (3,) of RGB in 0..255, for :meth:`prepare`.
+        frozen_norm: batch norms keep their statistics and affine parameters in training.
     """
+
+    frozen_norm = False
 
     out_channels: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,13 +47,10 @@ class ImageEncoder(nn.Module):
         strides: Sequence[int],
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
-        frozen_norm: bool = False,
     ) -> None:
-        """``frozen_norm``: batch norms keep their statistics and affine parameters in training."""
         super().__init__()
         self.out_channels = tuple(out_channels)
         self.strides = tuple(strides)
-        self.frozen_norm = frozen_norm
         self.register_buffer("mean", torch.tensor(list(mean)), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)), persistent=False)
 
@@ -157,11 +157,11 @@ class ResNetEncoder(ImageEncoder):
         blocks: per stage; (3, 4, 6, 3) is ResNet-50.
     """
 
-    def __init__(self, base_width: int = 64, blocks: Sequence[int] = (3, 4, 6, 3), frozen_norm: bool = False) -> None:
+    def __init__(self, base_width: int = 64, blocks: Sequence[int] = (3, 4, 6, 3)) -> None:
         if base_width < 1 or len(blocks) != 4 or min(blocks) < 1:
             raise ValueError(f"need a positive width and 4 positive block counts, got {base_width} and {blocks}")
         channels = [base_width * 2**i * Bottleneck.expansion for i in range(4)]
-        super().__init__(channels, (4, 8, 16, 32), frozen_norm=frozen_norm)
+        super().__init__(channels, (4, 8, 16, 32))
         self.conv1 = nn.Conv2d(3, base_width, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(base_width)
         in_channels = base_width
@@ -171,7 +171,6 @@ class ResNetEncoder(ImageEncoder):
                 stage.append(Bottleneck(in_channels, base_width * 2**i, 2 if i > 0 and j == 0 else 1))
                 in_channels = channels[i]
             self.add_module(f"layer{i + 1}", nn.Sequential(*stage))
-        self.train(self.training)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         x = F.max_pool2d(torch.relu(self.bn1(self.conv1(images))), 3, 2, padding=1)
@@ -214,23 +213,17 @@ class FeaturePyramid(nn.Module):
 
 
 class PyramidEncoder(ImageEncoder):
-    """An image encoder followed by a feature pyramid: every level has the same number of channels.
+    """An image encoder followed by a feature pyramid: every level has the same number of channels."""
 
-    ``levels``: number of levels to return, finest first; None = all.
-    """
-
-    def __init__(self, backbone: ImageEncoder, channels: int = 256, levels: int | None = None) -> None:
-        count = len(backbone.strides) if levels is None else levels
-        if not 1 <= count <= len(backbone.strides):
-            raise ValueError(f"levels must be in [1, {len(backbone.strides)}], got {levels}")
-        super().__init__([channels] * count, backbone.strides[:count])
+    def __init__(self, backbone: ImageEncoder, channels: int = 256) -> None:
+        super().__init__([channels] * len(backbone.strides), backbone.strides)
         self.mean, self.std = backbone.mean, backbone.std
         self.backbone = backbone
         self.neck = FeaturePyramid(backbone.out_channels, channels)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         levels: list[torch.Tensor] = self.neck(self.backbone.encode(images))
-        return levels[: len(self.strides)]
+        return levels
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -346,7 +339,7 @@ class InvertedResidual(nn.Module):
 class MobileEncoder(ImageEncoder):
     """Levels are the outputs of the last block at strides 4, 8, 16 and 32."""
 
-    def __init__(self, config: MobileConfig, frozen_norm: bool = False) -> None:
+    def __init__(self, config: MobileConfig) -> None:
         channels: list[int] = []
         strides: list[int] = []
         taps: list[int] = []
@@ -360,7 +353,7 @@ class MobileEncoder(ImageEncoder):
                 channels.append(stage.channels)
                 strides.append(stride)
                 taps.append(block - 1)
-        super().__init__(channels[1:], strides[1:], config.mean, config.std, frozen_norm)  # stride 2 is not a level
+        super().__init__(channels[1:], strides[1:], config.mean, config.std)  # stride 2 is not a level
         self._taps = frozenset(taps[1:])
         self.stem = _ConvNorm(3, config.stem_channels, 3, config, stride=2)
         blocks = []
@@ -370,7 +363,6 @@ class MobileEncoder(ImageEncoder):
                 blocks.append(InvertedResidual(in_channels, stage, stage.stride if i == 0 else 1, config))
                 in_channels = stage.channels
         self.blocks = nn.ModuleList(blocks)
-        self.train(self.training)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         x = self.stem(images)
@@ -485,12 +477,12 @@ def load_packaged_weights(encoder: MobileEncoder, weights: PackagedWeights) -> N
     encoder.load_state_dict({str(key): value for key, value in renamed.items()}, strict=True)
 
 
-def mobile_encoder(name: str, pretrained: bool = True, frozen_norm: bool = False) -> MobileEncoder:
+def mobile_encoder(name: str, pretrained: bool = True) -> MobileEncoder:
     """``mobilenet_v2``, ``efficientnet_lite0`` or ``efficientnet_lite2``. Raises ``ValueError`` for another name."""
     if name not in PACKAGED_WEIGHTS:
         raise ValueError(f"image encoder must be one of {sorted(PACKAGED_WEIGHTS)}, got {name!r}")
     config, weights = PACKAGED_WEIGHTS[name]
-    encoder = MobileEncoder(config, frozen_norm)
+    encoder = MobileEncoder(config)
     if pretrained:
         load_packaged_weights(encoder, weights)
     return encoder

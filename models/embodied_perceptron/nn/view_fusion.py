@@ -139,22 +139,18 @@ _ALL_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class ViewSamplingConfig:
-    """Sampling of views.
+    """Sampling of views at the nearest cell of their feature maps.
 
     Attributes:
-        mode: nearest cell of the feature map, or bilinear between cells.
         occlusion_margin_m: a voxel is hidden in a view when its centre lies behind the measured depth by more than this
             plus half the voxel's diagonal; None = no test. With unknown depth the voxel counts as visible.
         conventions: positions of voxels in their cells, and whether views are masked.
     """
 
-    mode: Literal["nearest", "bilinear"] = "nearest"
     occlusion_margin_m: float | None = None
     conventions: Conventions = CORRECTED
 
     def __post_init__(self) -> None:
-        if self.mode not in ("nearest", "bilinear"):
-            raise ValueError(f"mode must be nearest or bilinear, got {self.mode!r}")
         if self.occlusion_margin_m is not None and not self.occlusion_margin_m >= 0:
             raise ValueError(f"occlusion_margin_m must not be negative, got {self.occlusion_margin_m}")
         if self.conventions.unmasked_views and self.occlusion_margin_m is not None:
@@ -268,8 +264,7 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether compiled loops support this sampling."""
-    on_cpu = runs_compiled(points) and points.dtype == torch.float64
-    return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
+    return runs_compiled(points) and points.dtype == torch.float64 and not config.conventions.unmasked_views
 
 
 def sample_view(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
@@ -300,37 +295,16 @@ def _sample_by_tensors(
     feature_map = view.levels[level]
     h, w = feature_map.shape[:2]
     image_h, image_w = view.image_size
+    flat = feature_map.reshape(h * w, -1)
     if not config.conventions.unmasked_views:
         rows = seen.nonzero()[:, 0]
-        u, v = u[rows], v[rows]
-        if config.mode == "nearest":
-            index = _cell(v, image_h, h) * w + _cell(u, image_w, w)
-            return _Sample(rows, feature_map.reshape(h * w, -1)[index], rows)
-        x, y = (u + 0.5) * (w / image_w) - 0.5, (v + 0.5) * (h / image_h) - 0.5
-        return _Sample(rows, _bilinear(feature_map, x, y, zeros_outside=False), rows)
+        index = _cell(v[rows], image_h, h) * w + _cell(u[rows], image_w, w)
+        return _Sample(rows, flat[index], rows)
     # the released code aligns corners and samples invalid points too (zeros outside)
-    x, y = u / image_w * (w - 1), v / image_h * (h - 1)
-    if config.mode == "nearest":
-        x, y = torch.round(x), torch.round(y)  # half to even, as grid sampling rounds
-    rows = ((x > -1) & (x < w) & (y > -1) & (y < h)).nonzero()[:, 0]
-    return _Sample(rows, _bilinear(feature_map, x[rows], y[rows], zeros_outside=True), seen.nonzero()[:, 0])
-
-
-def _bilinear(feature_map: torch.Tensor, x: torch.Tensor, y: torch.Tensor, zeros_outside: bool) -> torch.Tensor:
-    """(M, C) bilinear values; beyond the outermost cells the border's value, or fading to zero."""
-    h, w, channels = feature_map.shape
-    flat = feature_map.reshape(h * w, channels)
-    x0, y0 = torch.floor(x), torch.floor(y)
-    total = torch.zeros(len(x), channels, dtype=torch.promote_types(flat.dtype, torch.float32), device=flat.device)
-    for dy in (0, 1):
-        for dx in (0, 1):
-            column, row = x0 + dx, y0 + dy
-            weight = (1 - (x - column).abs()) * (1 - (y - row).abs())
-            if zeros_outside:
-                weight = weight * ((column >= 0) & (column < w) & (row >= 0) & (row < h))
-            index = row.long().clamp(0, h - 1) * w + column.long().clamp(0, w - 1)
-            total = total + flat[index] * weight.to(total.dtype)[:, None]
-    return total
+    x, y = torch.round(u / image_w * (w - 1)), torch.round(v / image_h * (h - 1))  # half to even, as grid sampling
+    rows = ((x >= 0) & (x < w) & (y >= 0) & (y < h)).nonzero()[:, 0]
+    index = y[rows].long() * w + x[rows].long()
+    return _Sample(rows, flat[index], seen.nonzero()[:, 0])
 
 
 def mean_over_views(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -435,8 +409,8 @@ class ViewStack:
 
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
     """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
-    CPU, without views, with several shapes, or not sampled at the nearest cell."""
-    if not views or config.mode != "nearest" or config.conventions.unmasked_views:
+    CPU, without views, with several shapes, or with unmasked views."""
+    if not views or config.conventions.unmasked_views:
         return []
     if runs_compiled(*(views[0].levels[i] for i in levels)):
         return []
