@@ -38,8 +38,6 @@ from embodied_perceptron.sparse.sites import (
 )
 from embodied_perceptron.sparse.tensor import (
     SparseTensor,
-    _corner_sums_compiled,
-    corner_sums,
     interpolate,
     sum_at,
     union,
@@ -482,14 +480,6 @@ def test_interpolation_is_exact_for_linear_functions_and_renormalises_at_the_bor
     torch.testing.assert_close(interpolate(x, edge.sites)[0], at_corner / 2)
     far = SparseTensor.from_coords(torch.tensor([[90, 8, 10]]), torch.zeros(1, 1), engine=ENGINE)
     assert [v.item() for v in interpolate(x, far.sites)] == [0, 0]
-
-
-def test_compiled_interpolation_equals_its_slow_twin() -> None:
-    x = random_tensor(5, 120, 3, stride=2)
-    x, fine = x.replace(x.feats.detach()), random_tensor(6, 300, 1).sites
-    for a, b in zip(_corner_sums_compiled(x, fine), corner_sums(x, fine), strict=True):
-        torch.testing.assert_close(a, b)
-    assert bool((corner_sums(x, fine)[1] > 0).any())
 
 
 def test_norms_match_torch() -> None:

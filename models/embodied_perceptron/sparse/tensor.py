@@ -295,17 +295,18 @@ def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
     Without division by the weight, absent corners count as zero, as in the released EmbodiedScan code: values shrink
     towards zero at the border, which ranks negative scores there too high.
     """
-    # the compiled loop has no gradient
-    compiled = cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0
-    return (_corner_sums_compiled if compiled else corner_sums)(x, sites)
-
-
-def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`interpolate` on any device, differentiable."""
     base = floor_site_keys(sites.keys, x.stride)
-    fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
     corners = list(itertools.product((0, 1), repeat=3))
     steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
+    # the compiled loop has no gradient
+    if cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0:
+        total, weight = x.feats.new_zeros(len(sites), x.channels), x.feats.new_zeros(len(sites))
+        cpu_kernels.interpolate(
+            sites.keys.numpy(), base.numpy(), distinct_site_keys(base.numpy()), x.keys.numpy(), np.array(steps),
+            x.stride, x.feats.numpy(), total.numpy(), weight.numpy(),
+        )  # fmt: skip
+        return total, weight
+    fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
     low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
     weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
     rows = search(x.sites.ended, base, steps)
@@ -313,15 +314,3 @@ def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tens
     padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
     total = functional.embedding_bag(rows, padded, mode="sum", per_sample_weights=weight)
     return total, weight.sum(1)
-
-
-def _corner_sums_compiled(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`interpolate` on the CPU in one pass, without gradients."""
-    bases = floor_site_keys(sites.keys, x.stride)
-    steps = [site_key_step(*(v * x.stride for v in corner)) for corner in itertools.product((0, 1), repeat=3)]
-    total, weight = x.feats.new_zeros(len(sites), x.channels), x.feats.new_zeros(len(sites))
-    cpu_kernels.interpolate(
-        sites.keys.numpy(), bases.numpy(), distinct_site_keys(bases.numpy()), x.keys.numpy(), np.array(steps), x.stride,
-        x.feats.numpy(), total.numpy(), weight.numpy(),
-    )  # fmt: skip
-    return total, weight
