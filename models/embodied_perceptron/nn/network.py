@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
-from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet, SiteMask, TopDownNeck, keep_best
+from embodied_perceptron.nn.backbone import MinkResNet, SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.baselines import ButdDetrHead, LevelHead, ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
 from embodied_perceptron.nn.grounding import (
@@ -266,7 +266,10 @@ class PerceptionNetwork(nn.Module):
                 )
                 image_channels = config.image.projected_channels
         self.image_channels = image_channels
-        self.backbone = MinkResNet(_backbone_config(config, image_channels))
+        in_channels = image_channels[0] if config.modality == "rgb" else INPUT_CHANNELS[config.inputs]
+        if config.modality == "painting":
+            in_channels += image_channels[0]
+        self.backbone = MinkResNet(dataclasses.replace(config.backbone, in_channels=in_channels))
         self.unet = UNetDecoder(self.backbone.out_channels) if config.backbone.unet else None
         widths = list(self.backbone.out_channels)
         dense_images = config.occupancy is not None and config.occupancy.dense_images
@@ -539,7 +542,11 @@ class PerceptionNetwork(nn.Module):
         if isinstance(candidates, DetectedObjects):
             assert isinstance(self.grounding, ObjectGroundingBranch)
             assert viewpoint is not None
-            return _ground_objects(self.grounding, candidates, tokens, token_pad, viewpoint, scenes)
+            if scenes is not None or len(candidates.boxes) != len(viewpoint.yaw_rad):  # one viewpoint per sentence
+                rows = torch.zeros(len(tokens), dtype=torch.int64) if scenes is None else scenes
+                candidates = candidates.scenes(rows.to(candidates.boxes.device, non_blocking=True))
+            answered: GroundingOutput = self.grounding(candidates, tokens, token_pad, viewpoint)
+            return answered
         assert isinstance(self.grounding, GroundingBranch)
         mine = candidates.of_sentences(len(tokens), scenes)
         points = mine.points_m if viewpoint is None else viewpoint.from_world(mine.points_m)
@@ -556,23 +563,6 @@ def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> Tensor:
     return (middle_m - sites.feats[first:end, 0]).median()
 
 
-def _ground_objects(
-    branch: ObjectGroundingBranch,
-    objects: DetectedObjects,
-    tokens: Tensor,
-    token_pad: Tensor,
-    viewpoint: Viewpoint,
-    scenes: Tensor | None,
-) -> GroundingOutput:
-    """See :meth:`PerceptionNetwork.ground`."""
-    if scenes is not None or len(objects.boxes) != len(viewpoint.yaw_rad):  # a speaker for each sentence
-        if scenes is None:
-            scenes = torch.zeros(len(tokens), dtype=torch.int64)
-        objects = objects.scenes(scenes.to(objects.boxes.device, non_blocking=True))
-    answered: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
-    return answered
-
-
 def view_sampling(config: NetworkConfig) -> ViewSamplingConfig:
     """Sampling of views: with an occlusion test, unless the conventions have none or the network has no depth."""
     margin_m = None if config.modality == "rgb" else config.conventions.occlusion_margin_m
@@ -587,15 +577,6 @@ def build_image_encoder(config: NetworkConfig, pretrained: bool) -> ImageEncoder
     else:
         encoder = mobile_encoder(image.encoder, pretrained)
     return PyramidEncoder(encoder, image.pyramid_channels) if image.pyramid_channels else encoder
-
-
-def _backbone_config(config: NetworkConfig, image_channels: Sequence[int]) -> BackboneConfig:
-    channels = INPUT_CHANNELS[config.inputs]
-    if config.modality == "rgb":
-        channels = image_channels[0]
-    elif config.modality == "painting":
-        channels += image_channels[0]
-    return dataclasses.replace(config.backbone, in_channels=channels)
 
 
 def window_sites(like: Sites, origin: Sequence[int], cells: Sequence[int]) -> Sites:
