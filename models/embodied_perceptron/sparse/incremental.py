@@ -148,8 +148,8 @@ class IncrementalEngine(TorchEngine):
 
 
 def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:
-    """Largest difference of two inputs: the maximum over cubic cells with edges of ``cell`` finest voxels of the sum over
-    their sites. A site counts with its largest feature difference, an added or removed one as 1; any device."""
+    """Largest difference of two inputs: the maximum over cubic cells with edges of ``cell`` finest voxels of the sum
+    over their sites. A site counts with its largest feature difference, an added or removed one as 1; any device."""
     rows = None if new.sites.same_as(last.sites) else last.sites.find(new.keys)
     before = last.feats if rows is None else last.feats[rows.clamp(min=0)] if len(last) else new.feats
     differences, keys = (new.feats - before).abs().amax(1), new.keys
@@ -195,7 +195,8 @@ def _sample_has_changed(last: torch.Tensor, new: torch.Tensor, rows: torch.Tenso
 def _stale(
     last: Sites, sites: Sites, touched: torch.Tensor, steps: tuple[int, ...]
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """(M,) row of each output in the last ones, -1 = absent (None = the same sites), and (M,) bool mask of invalid ones.
+    """(M,) row of each output in the last ones, -1 = absent (None = the same sites), and (M,) bool mask of invalid
+    ones.
 
     ``touched``: keys of changed, added and removed inputs; ``steps``: key differences from an output to its inputs.
     """
