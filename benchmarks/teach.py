@@ -35,7 +35,6 @@ from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.runner.scene_tasks import (
-    perceive_everywhere,
     predict_everywhere,
     scene_perceptron,
 )
@@ -114,7 +113,7 @@ def walk(home: MappedHome, inference: Predictor) -> Perceptron:
     perceptron = scene_perceptron(inference, len(home.scene.frames))
     for frame in home.scene.frames:
         perceptron.integrate(frame)
-    perceive_everywhere(perceptron)
+    perceptron.perceive(window_m=float("inf"))
     return perceptron
 
 

@@ -55,7 +55,7 @@ TRAIN_STEP = (4000, 9)
 TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 3, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
 PAPER_GROUNDING_STEP = (8000, 6)
-PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/matching.py": 1, "training/trainer.py": 1}
+PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/criteria.py": 1, "training/trainer.py": 1}
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from embodied_perceptron_training.training.criteria import OccupancyCriterion
-from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.criteria import Losses, OccupancyCriterion, Reduce
 from embodied_perceptron_training.training.task import SampleError
 
 TRUTH = torch.tensor([1.0, -2.0, 0.5])

@@ -1,8 +1,7 @@
-"""One function over many items, in processes beside this one or on a Ray cluster.
+"""Map a function over many items, in processes of this machine or on a Ray cluster.
 
-Processes are spawned, not forked: a fork inherits the thread pools of torch, numba and ray casters in an unknown
-state. They end when this process ends, however that happens; those of the standard library wait for ever for work from
-a process that was killed.
+Processes are spawned, not forked: a fork inherits the thread pools of torch, numba and ray casters in an unknown state.
+They exit when this process exits, also when it is killed; those of the standard library would wait for work forever.
 """
 
 from __future__ import annotations
@@ -24,37 +23,33 @@ Result = TypeVar("Result")
 
 
 class ClusterError(ValueError):
-    """There is no cluster to work on; the message says why."""
+    """A Ray cluster cannot be reached; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster instead of processes of this machine. Its machines have the same packages, and see data and weights
-    under the same (absolute) paths.
+    """A Ray cluster instead of processes of this machine. Its machines need the same packages, and see data and weights
+    under the same absolute paths."""
 
-    Attributes:
-        address: as ``ray.init`` takes it: ``HOST:PORT`` of the head node, ``auto``, or ``local`` for one of its own.
-    """
-
-    address: str
+    address: str  # as ``ray.init`` takes it: ``HOST:PORT`` of the head node, ``auto``, or ``local``
 
 
 Workers = int | Cluster
 
 
 def choose_workers(processes: int, ray_address: str | None) -> Workers:
-    """What the options ``--workers`` and ``--ray`` mean together."""
+    """Workers of the options ``--workers`` and ``--ray``."""
     return processes if ray_address is None else Cluster(ray_address)
 
 
 def spread(
     work: Callable[[Item], Result], items: Sequence[Item], workers: Workers
 ) -> Iterator[tuple[Item, Callable[[], Result]]]:
-    """Each item, in the order in which they are done, with a function that returns what ``work`` (picklable) returned
-    for it, or raises what it raised. What still waits is given up when the caller takes no more.
+    """Yield each item, in the order of completion, with a function that returns the result of ``work`` (picklable) or
+    raises its error. Remaining items are cancelled when the caller stops iterating.
 
-    With one worker everything runs in this process, when it is asked for. Raises ``ValueError`` for fewer, and
-    :class:`ClusterError` where there is no Ray, or no cluster at the address.
+    With one worker everything runs in this process, lazily. Raises ``ValueError`` for fewer than one, and
+    :class:`ClusterError` where Ray is missing or no cluster is at the address.
     """
     if isinstance(workers, Cluster):
         yield from _on_cluster(work, items, workers)
@@ -99,7 +94,7 @@ def _on_cluster(
 
 
 def _get(task: Any) -> Any:
-    """What it returned; raises what it raised, without Ray's own text around it."""
+    """The result of a task; raises its error without Ray's own text around it."""
     import ray
 
     try:
@@ -120,7 +115,7 @@ def process_pool(workers: int, prepare: Callable[..., None] | None = None, *argu
 
 
 def one_thread() -> None:
-    """Each process computes on one core: several of them share the machine, and sums have one order."""
+    """Limit this process to one thread: several processes share the machine, and sums get one order."""
     import cv2
 
     os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"  # for what is not imported yet

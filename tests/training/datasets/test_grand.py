@@ -120,7 +120,7 @@ def test_objects_of_texts_against_the_right_ones(tmp_path):
     assert score_ids([], truth) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
     with pytest.raises(GrandError, match="no right text for 'room@1@0'"):
         score_ids(told, truth[1:])
-    with pytest.raises(GrandError, match="'room@1@0' stands twice"):
+    with pytest.raises(GrandError, match="'room@1@0' is listed twice"):
         score_ids([*told, *told], truth)
 
 

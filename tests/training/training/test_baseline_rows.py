@@ -15,7 +15,7 @@ from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training.ablations import Budget, _run, chosen_rows
-from embodied_perceptron_training.training.losses import same
+from embodied_perceptron_training.training.criteria import same
 from embodied_perceptron_training.training.prepared_scenes import posed_view
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask

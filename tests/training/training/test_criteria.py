@@ -17,6 +17,7 @@ from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.nn.detection import Votes
 from embodied_perceptron_training.training.criteria import (
     BOX_LOSSES,
+    BoxParts,
     BoxTarget,
     DetectionCriterion,
     DetectionPrediction,
@@ -24,26 +25,21 @@ from embodied_perceptron_training.training.criteria import (
     GroundingLayer,
     GroundingTarget,
     OccupancyCriterion,
-    vote_loss,
-)
-from embodied_perceptron_training.training.losses import (
-    BoxParts,
-    contrastive_alignment,
-    corner_chamfer,
-    decoupled_corner_loss,
-    geometric_affinity,
-    l1_box_loss,
-    occupancy_cross_entropy,
-    rotated_iou_loss,
-    semantic_affinity,
-    sigmoid_focal,
-)
-from embodied_perceptron_training.training.matching import (
+    OccupancySums,
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,
     assign_points,
+    contrastive_alignment,
+    decoupled_corner_loss,
+    geometric_terms,
+    l1_box_loss,
     objects_reach,
+    occupancy_cross_entropy,
+    rotated_iou_loss,
+    semantic_terms,
+    sigmoid_focal,
+    vote_loss,
 )
 
 
@@ -53,6 +49,21 @@ def parts(n: int, seed: int) -> BoxParts:
 
 def cube(x: float = 0.0, size: float = 1.0, yaw: float = 0.0) -> BoxParts:
     return BoxParts.of(torch.tensor([[x, 0, 0, size, size, size, yaw, 0, 0]], dtype=torch.float64))
+
+
+def corner_chamfer(predicted: BoxParts, target: BoxParts, two_sided: bool = False) -> torch.Tensor:
+    return decoupled_corner_loss(predicted, target, (0.0, 0.0, 0.0, 1.0), two_sided)
+
+
+def semantic_affinity(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return semantic_terms(OccupancySums.of(logits, target).classes)
+
+
+def geometric_affinity(logits: torch.Tensor, target: torch.Tensor, released: bool = False) -> torch.Tensor:
+    if logits.ndim == target.ndim:  # of "occupied" alone
+        logits = torch.stack([torch.zeros_like(logits), logits], 1)
+        target = torch.where(target == 255, target, (target > 0).to(target.dtype))
+    return geometric_terms(OccupancySums.of(logits, target).filled, released)
 
 
 # -------------------------------------------------------------------------------------------------------------- boxes

@@ -40,6 +40,8 @@ from embodied_perceptron_training.training import few_shot, pseudo_labels
 from embodied_perceptron_training.training import few_shot_command as learn_command
 from embodied_perceptron_training.training.few_shot import (
     Examples,
+    FewShotError,
+    LabelledRoom,
     RoomFeatures,
     RoomPart,
     Rows,
@@ -50,9 +52,9 @@ from embodied_perceptron_training.training.few_shot import (
     fit_classes,
     fit_rows,
     folds_of,
+    read_labelled_rooms,
     write_classes,
 )
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, read_labelled_rooms
 from embodied_perceptron_training.training.pseudo_labels import AgreedThing
 
 SIZE_M = 0.4
@@ -389,15 +391,15 @@ def test_a_kind_with_two_examples_does_not_end_the_others(monkeypatch) -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         fit_classes([room], SimpleNamespace(classes=CLASSES), progress=told.append)
     assert kept == ["chair"]
-    assert told == ["left out: 'crate' has 2 examples; 3 are needed, to fit it and to check the fit"]
+    assert told == ["left out: 'crate' has 2 examples; 3 are needed for the fit and its validation"]
 
 
 def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     file = corrected()
-    with pytest.raises(FewShotError, match=r"nothing is labelled in .*home"):
+    with pytest.raises(FewShotError, match=r"no object is labelled in .*home"):
         read_labelled_rooms([file], CLASSES)
     file = corrected("robot")
-    with pytest.raises(FewShotError, match="nothing called crate"):
+    with pytest.raises(FewShotError, match="no object called crate"):
         read_labelled_rooms([file], CLASSES, ["crate"])
     with pytest.raises(FewShotError, match="twice"):
         read_labelled_rooms([file, file], CLASSES)
@@ -412,8 +414,8 @@ def test_maps_that_teach_nothing_are_named(corrected, tmp_path: Path) -> None:
     ("label", "reason"),
     [
         ("x" * 10_240, "10240 characters"),
-        ("wall", "no kind of thing"),
-        ("Object", "no kind of thing"),
+        ("wall", "no kind of object"),
+        ("Object", "no kind of object"),
         ("12", "must have a letter"),
         ("a\x07b", "control character"),
     ],
@@ -446,7 +448,7 @@ def test_contradictory_labels_are_refused(tmp_path: Path) -> None:
 
 def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     folder = write_recording(tmp_path / "drive", 6)
-    with pytest.raises(FewShotError, match=r"drive has no labels: .embodied-perceptron label .*drive\.labels\.json"):
+    with pytest.raises(FewShotError, match=r"drive has no labels: make them .*label .*drive\.labels\.json"):
         read_labelled_rooms([folder], CLASSES)
     labelled(folder, ("robot", 1.05), size_m=4.0)  # random weights keep few sites
     (room,) = read_labelled_rooms([folder], CLASSES)
@@ -468,7 +470,7 @@ def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
     room = few_shot.room_features(only, inference())
     assert (examples_of(room).thing >= 0).any()
     assert room.boxes.shape == (len(only.labels), 9)
-    with pytest.raises(FewShotError, match="nothing called piano is labelled"):
+    with pytest.raises(FewShotError, match="no object called piano is labelled"):
         read_labelled_rooms([root], CLASSES, ["piano"])
     with pytest.raises(FewShotError, match="given twice"):
         read_labelled_rooms([root, root], CLASSES)
@@ -506,7 +508,7 @@ def run(monkeypatch, weights: Path, tmp_path: Path):
 
     def go(made: list[RoomFeatures], *options: str):
         monkeypatch.setattr(
-            "embodied_perceptron_training.training.few_shot_classes.read_labelled_rooms",
+            "embodied_perceptron_training.training.few_shot.read_labelled_rooms",
             lambda sources, *_: [LabelledRoom(s, r.labels, r.boxes, None) for s, r in zip(sources, made, strict=True)],
         )
         by_source = {f"room {i}": room for i, room in enumerate(made)}

@@ -14,17 +14,22 @@ from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron_training.training.matching import (
+from embodied_perceptron_training.training.criteria import (
     PaddedBoxes,
     QueryMatcher,
     ScenePoints,
     assign_points,
-    centerness_of,
     coarse_labels,
     hungarian,
     learning_levels,
     released_coarse_labels,
 )
+
+
+def centerness_of(face_distances: torch.Tensor) -> torch.Tensor:
+    """(..., 6) distances to the faces -x +x -y +y -z +z, all positive -> (...) 1 at the centre, 0 on a face."""
+    low, high = face_distances[..., 0::2], face_distances[..., 1::2]
+    return torch.sqrt((torch.minimum(low, high) / torch.maximum(low, high)).prod(-1))
 
 
 def grid_levels(steps: tuple[float, ...], extent_m: float, seed: int) -> list[torch.Tensor]:

@@ -24,10 +24,11 @@ from embodied_perceptron_training.training.criteria import (
     GroundingCriterion,
     GroundingTarget,
     OccupancyCriterion,
+    coarse_labels,
     detection_predictions,
     grounding_layers,
+    sites_in_boxes,
 )
-from embodied_perceptron_training.training.matching import coarse_labels, sites_in_boxes
 
 BOXES = torch.tensor(
     [

@@ -26,12 +26,11 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-from embodied_perceptron_training.training import session, train_command, trainer
+from embodied_perceptron_training.training import tasks, train_command, trainer
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
-from embodied_perceptron_training.training.criteria import DECOUPLED
+from embodied_perceptron_training.training.criteria import DECOUPLED, same
 from embodied_perceptron_training.training.description import losses
-from embodied_perceptron_training.training.losses import same
-from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion, voxel_losses
 from embodied_perceptron_training.training.optimization import parameter_groups
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache, sample_points
 from embodied_perceptron_training.training.run_folder import RunFolder
@@ -109,14 +108,14 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
         network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
     )
     run = TrainingRun.of({}, task="grounding", preset="paper")
-    terms = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
+    terms = voxel_losses(voxel_criterion(run), passed, same)  # type: ignore[arg-type]
     assert set(terms) == {"class", "box", "contrastive", "selection"}
     terms["contrastive"].backward()
     alignment = network.grounding.head.alignment
     for side in (alignment.query, alignment.token):
         assert float(side[0].weight.grad.abs().sum()) > 0
     without = dataclasses.replace(voxel_criterion(run), contrastive_weight=0.0)
-    assert "contrastive" not in VoxelObjective(without)(passed, same)  # type: ignore[arg-type]
+    assert "contrastive" not in voxel_losses(without, passed, same)  # type: ignore[arg-type]
     dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
     with pytest.raises(ValueError, match="only the projected alignment"):
         dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]
@@ -221,7 +220,7 @@ def test_numbers_of_views_are_the_published_ones(homes: Path) -> None:
 
 def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
     for task in ("detection", "images"):
-        with pytest.raises(ValueError, match="no package has ImageNet weights of resnet50 as preset paper uses it"):
+        with pytest.raises(ValueError, match=r"no package has ImageNet weights of resnet50 \(preset paper\)"):
             build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
 
 
@@ -342,7 +341,7 @@ def printed(*arguments: str) -> Any:
 
 
 def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "build_task", lambda run: pytest.fail("builds a task"))
+    monkeypatch.setattr(tasks, "build_task", lambda run: pytest.fail("builds a task"))
     found = printed("--preset", "paper", "--task", "detection")
     assert found["losses"] == {
         "class": 1.0, "center": 1.0, "box/center": 0.2, "box/size": 0.2, "box/rotation": 0.2, "box/all": 0.4,
@@ -366,8 +365,8 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     assert printed("--preset", "paper", "--task", "monocular-detection")["views"] == 1
     assert printed("--task", "monocular-detection")["views"] == 1
-    tasks = ("monocular-detection", "detection", "grounding")
-    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in tasks]
+    names = ("monocular-detection", "detection", "grounding")
+    classes = [printed("--preset", "paper", "--task", task)["classes"] for task in names]
     assert classes == ["frequent20", "data", "data"]
     tiny = printed("--task", "multi", "--steps", "7")
     assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)

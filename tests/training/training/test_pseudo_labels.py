@@ -16,7 +16,7 @@ from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.posterior import Evidence, shipped_detector_model
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron_training.training import pseudo_labels
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, is_unlabelled_recording
+from embodied_perceptron_training.training.few_shot import FewShotError, is_unlabelled_recording
 from embodied_perceptron_training.training.pseudo_labels import (
     NETWORK,
     AgreedThing,

@@ -317,7 +317,7 @@ def test_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path, monkeypatch: 
     whole, _ = trained(tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(state, "save_file", FullDisk(4, 1000))
-        with pytest.raises(TrainingError, match=r"could not be written.*No space left.*checkpoint before it.*whole"):
+        with pytest.raises(TrainingError, match=r"could not be written.*No space left.*previous checkpoint.*complete"):
             trained(tmp_path / "cut", checkpoint_s=0, validations=0)
     assert lines(tmp_path / "cut", "checkpoint failed")[0]["step"] == 4
     assert not list((tmp_path / "cut").glob(".*.tmp"))

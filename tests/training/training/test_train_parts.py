@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.command_line import CommandError
-from embodied_perceptron_training.training import session, train_command
+from embodied_perceptron_training.training import tasks, train_command
 from embodied_perceptron_training.training.data_order import Order, sample_stream
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.optimization import AveragedModel, parameter_groups
@@ -40,7 +40,7 @@ def test_order_is_a_permutation_per_epoch_from_any_start() -> None:
     assert [i for e, i in places if e == 0] != [i for e, i in places if e == 1]
     assert taken(Order(10, 4, seed=3, start=12), 7) == places[12:]
     assert taken(Order(10, 4, seed=4), 10) != places
-    with pytest.raises(ValueError, match="no training samples"):
+    with pytest.raises(ValueError, match="training split has no samples"):
         Order(0, 4, seed=0)
 
 
@@ -292,7 +292,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[TrainingRun]:
         asked.append(run)
         return ToyTask(signal_at=3 if len(asked) == 1 else 0)
 
-    monkeypatch.setattr(session, "build_task", build_task)
+    monkeypatch.setattr(tasks, "build_task", build_task)
     return asked
 
 

@@ -25,7 +25,6 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import RefinementConfig, network_config
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.prepared_scenes import (
@@ -99,11 +98,6 @@ def test_motions_are_drawn_from_their_range_and_repeat_with_their_seed() -> None
 
 # --------------------------------------------------------------------------------------------------------------------
 # scenes
-
-
-def test_views_are_spread_over_the_scan() -> None:
-    assert choose_views(5, 20) == [0, 1, 2, 3, 4]
-    assert choose_views(11, 3) == [0, 5, 10]
 
 
 def test_resized_projections_hit_the_same_place_of_the_image() -> None:
@@ -596,14 +590,6 @@ def test_the_image_encoder_starts_from_imagenet_or_from_weights(homes: Path, tmp
         assert all(torch.allclose(here[k].float(), there[k].float(), atol=1e-3) for k in there)
     with pytest.raises(ValueError, match=r"starts from imagenet or from --weights, got --set images=x\.safetensors"):
         of(options={"images": "x.safetensors"})
-
-
-def test_images_are_learned_from_further_folders_as_well(homes: Path, tmp_path: Path) -> None:
-    other = small_homes(tmp_path / "other", sentences=2)
-    options = {"size": "64x64", "also": str(other)}
-    both = build_task(TrainingRun.of(options, task="images", data=homes))
-    assert [source.dataset.root for source in both.samples.sources] == [homes, other]  # type: ignore[attr-defined]
-    assert len(both.samples) == 6
 
 
 def test_the_encoder_that_is_asked_for_takes_the_place_of_the_weights(homes: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Any sequence as an MCAP bag, as a robot would have recorded it: images, camera_info, /tf and /tf_static."""
+"""Write any sequence as an MCAP bag, as a robot would record it: images, camera_info, /tf and /tf_static."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embodied_perceptron.recordings.recording import (
 )
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Scan
+from embodied_perceptron_training.datasets.embodiedscan import Scan
 
 _STORE = get_typestore(Stores.ROS2_JAZZY)
 _LATCHED = Qos(
@@ -35,10 +35,9 @@ _LATCHED = Qos(
 
 
 class ScanRecording:
-    """The views of a dataset's scan as a :class:`~embodied_perceptron.recordings.recording.Recording` at a fixed rate.
+    """The views of a scan as a :class:`~embodied_perceptron.recordings.recording.Recording` at a fixed rate.
 
-    Colour is resized to the depth image where their sizes differ (depth stays as measured); poses are those of the
-    views, interpolation between far views is up to the consumer.
+    Colour is resized to the depth image where their sizes differ. Poses are those of the views; there are none between.
     """
 
     def __init__(self, scan: Scan, rate_hz: float = 10.0, world_frame: str = "odom") -> None:
@@ -75,7 +74,7 @@ class ScanRecording:
 
     @property
     def left_out(self) -> LeftOut:
-        """Nothing: a view that cannot be read raises."""
+        """Nothing is left out: an unreadable view raises."""
         return LeftOut()
 
     def depth_scale(self, camera: str) -> float | None:
@@ -86,21 +85,12 @@ class ScanRecording:
         return len(self._scan.images)
 
     def __iter__(self) -> Iterator[Sample]:
-        import cv2
-
         for index in range(len(self)):
             stamp = round((index + 1) * NS_PER_S / self._rate_hz)
-            view = self._scan.load_view(index)
-            k = view.depth_camera
-            color = view.color
-            if color.shape[:2] != view.depth_m.shape:
-                expected = view.color_camera.resized(k.width, k.height).matrix
-                if not np.allclose(expected, k.matrix, rtol=0.05, atol=3.0):
-                    raise DatasetError(f"{self._scan.images[index].name}: depth is not registered to colour")
-                color = np.ascontiguousarray(cv2.resize(color, (k.width, k.height), interpolation=cv2.INTER_AREA))
+            view = self._scan.load_registered_view(index)
             yield TransformSample(stamp, self._world_frame, "camera_optical_frame", view.T_world_camera)
-            yield CalibrationSample(stamp, "camera", CameraModel(k))
-            yield ColorSample(stamp, "camera", color)
+            yield CalibrationSample(stamp, "camera", CameraModel(view.depth_camera))
+            yield ColorSample(stamp, "camera", view.color)
             yield DepthSample(stamp, "camera", view.depth_m)
 
 
@@ -109,11 +99,11 @@ def export_bag(
 ) -> int:
     """Write ``recording`` as an MCAP bag folder ``path``; returns the number of messages.
 
-    ``progress`` is told how many colour images are written, and of how many.
+    ``progress`` is called with the number of colour images written, and of all.
 
     Topics per camera: ``/<camera>/color/image_raw``, ``/<camera>/color/camera_info``, ``/<camera>/depth/image_raw``
-    (16UC1, millimetres). Samples that could not be decoded are left out.
-    Raises ``FileExistsError`` when ``path`` exists, and what the recording raises.
+    (16UC1, millimetres). Samples that could not be decoded are left out. Raises ``FileExistsError`` when ``path``
+    exists, and what the recording raises.
     """
     path = Path(path)
     if path.exists():

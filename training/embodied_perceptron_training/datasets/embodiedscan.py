@@ -1,14 +1,14 @@
-"""One reader for EmbodiedScan's files, over ScanNet, 3RScan, Matterport3D, ARKitScenes and synthetic homes alike.
+"""Read EmbodiedScan's files over ScanNet, 3RScan, Matterport3D, ARKitScenes and synthetic homes.
 
-What differs between the sources is a table of facts (:data:`SOURCES`), not a class each: depth units, image rotation,
-whether occupancy exists. World frames are axis-aligned, z up: ``T_world_camera = axis_align_matrix @ cam2global``.
+Differences between the sources are in a table (:data:`SOURCES`): depth units, image rotation, occupancy. World frames
+are axis-aligned, z up: ``T_world_camera = axis_align_matrix @ cam2global``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +26,20 @@ F64 = NDArray[np.float64]
 
 
 class DatasetError(ValueError):
-    """A file of the data set that is missing a key or holds what it must not; the message names file and key."""
+    """A file of the data set with a missing key or an invalid value; the message names file and key."""
 
 
 class MissingSplitError(FileNotFoundError, DatasetError):
-    """A data set without the split that is asked for; the message names those that are there."""
+    """A data set without the requested split; the message names the existing ones."""
 
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """Particulars of one source.
+    """Properties of one source."""
 
-    Attributes:
-        depth_unit_m: metres of one step of the depth image.
-        stored_sideways: taken with the device held upright, so that stored images are a quarter turn off.
-        has_occupancy: whether occupancy truth exists.
-    """
-
-    depth_unit_m: float = 0.001
-    stored_sideways: bool = False
-    has_occupancy: bool = True
+    depth_unit_m: float = 0.001  # metres of one step of the depth image
+    stored_sideways: bool = False  # stored images are a quarter turn off
+    has_occupancy: bool = True  # whether there is occupancy truth
 
 
 SOURCES: Mapping[str, SourceFacts] = {
@@ -59,25 +53,16 @@ SOURCES: Mapping[str, SourceFacts] = {
 
 @dataclass(frozen=True, eq=False)
 class ScanImage:
-    """One RGB-D view, not loaded yet.
+    """One RGB-D view, not yet loaded."""
 
-    Attributes:
-        color_path, depth_path: files.
-        T_world_camera: (4, 4), axis-aligned world.
-        K_color, K_depth: (3, 3) camera matrices; sizes are known when the files are read.
-        visible_ids: positions of the instances that it shows.
-        name: img_path as in the infos, key of visibility masks.
-        visible_unlabelled: positions of the unlabelled things that it shows.
-    """
-
-    color_path: Path
+    color_path: Path  # color_path, depth_path: files
     depth_path: Path
-    T_world_camera: F64
-    K_color: F64
+    T_world_camera: F64  # (4, 4), axis-aligned world
+    K_color: F64  # K_color, K_depth: (3, 3) camera matrices; sizes come from the files
     K_depth: F64
-    visible_ids: tuple[int, ...]
-    name: str
-    visible_unlabelled: tuple[int, ...] = ()
+    visible_ids: tuple[int, ...]  # positions of the visible instances
+    name: str  # img_path of the infos, key of visibility masks
+    visible_unlabelled: tuple[int, ...] = ()  # positions of the visible unlabelled objects
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,36 +79,23 @@ class ScanView:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """One scan.
+    """One scan."""
 
-    Attributes:
-        sample_idx: '<source>/...'.
-        facts: of its source.
-        images: views in order.
-        boxes: (N, 9) float64, see :mod:`embodied_perceptron.geometry.boxes`.
-        labels: (N,) class names.
-        ids: (N,) bbox_id of each row.
-        unlabelled: (U, 9) boxes of what is there and has no name, where the data tell: homes of version 2.
-        held_out: (N,) whether the family of its shape is one that training homes never have; () where the data do not
-            tell.
-        sensor: of depth; empty where the data do not tell.
-        T_world_scan: (4, 4) from the frame of the source's own files to the axis-aligned world.
-    """
-
-    sample_idx: str
-    facts: SourceFacts
-    images: tuple[ScanImage, ...]
-    boxes: F64
-    labels: tuple[str, ...]
-    ids: NDArray[np.int64]
-    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
-    held_out: tuple[bool, ...] = ()
-    sensor: str = ""
-    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
+    sample_idx: str  # '<source>/...'
+    facts: SourceFacts  # of its source
+    images: tuple[ScanImage, ...]  # views in order
+    boxes: F64  # (N, 9) float64, see :mod:`embodied_perceptron.geometry.boxes`
+    labels: tuple[str, ...]  # (N,) class names
+    ids: NDArray[np.int64]  # (N,) bbox_id of each row
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))  # (U, 9) unnamed objects, in homes of version 2
+    held_out: tuple[bool, ...] = ()  # (N,) whether the shape family is held out of training; () = unknown
+    sensor: str = ""  # of depth; empty = unknown
+    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))  # (4, 4) from the source's files to the world
 
     @property
     def turns_to_upright(self) -> int:
-        """Quarter turns clockwise that bring this scan's images upright, by where gravity points in its cameras."""
+        """Quarter turns clockwise that bring this scan's images upright, from the direction of gravity in its
+        cameras."""
         if not self.facts.stored_sideways or not self.images:
             return 0
         down = -np.mean([image.T_world_camera[2, :2] for image in self.images], axis=0)  # world down in x right, y down
@@ -133,7 +105,7 @@ class Scan:
     def load_view(self, index: int, upright: bool = True) -> ScanView:
         """Read view ``index``; ``upright`` turns images that are stored sideways, and their cameras with them.
 
-        Raises :class:`DatasetError` naming a file that is missing or is no image.
+        Raises :class:`DatasetError` naming a file that is missing or no image.
         """
         image = self.images[index]
         color = _read(image.color_path, COLOR_AS_STORED)[..., ::-1]
@@ -152,6 +124,21 @@ class Scan:
         for _ in range(self.turns_to_upright if upright else 0):
             view = _turn_clockwise(view)
         return view
+
+    def load_registered_view(self, index: int) -> ScanView:
+        """:meth:`load_view` with the colour image in the size of the depth image, as in a bag.
+
+        Raises also :class:`DatasetError` for depth that is not registered to colour.
+        """
+        view = self.load_view(index)
+        camera = view.depth_camera
+        if view.color.shape[:2] == view.depth_m.shape:
+            return view
+        expected = view.color_camera.resized(camera.width, camera.height).matrix
+        if not np.allclose(expected, camera.matrix, rtol=0.05, atol=3.0):
+            raise DatasetError(f"{self.images[index].name}: depth is not registered to colour")
+        color = cv2.resize(view.color, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+        return replace(view, color=np.ascontiguousarray(color))
 
 
 def _read(path: Path, flags: int) -> NDArray[Any]:
@@ -184,7 +171,7 @@ def _turn_clockwise(view: ScanView) -> ScanView:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One sentence about one scan; ``target_ids`` is empty when nothing answers it."""
+    """One sentence about one scan; ``target_ids`` is empty for a sentence without a target."""
 
     scan_id: str
     text: str
@@ -201,7 +188,7 @@ class Prompt:
 
 
 def infos_file(root: Path, split: str) -> Path:
-    """Where a data set keeps what is known of the scans of a split."""
+    """Path of the infos of a split."""
     return root / f"embodiedscan_infos_{split}.pkl"
 
 
@@ -253,7 +240,7 @@ class EmbodiedScanDataset:
             return self._scan(entry)
         except (KeyError, TypeError) as error:
             raise DatasetError(
-                f"{self._path}: scan {entry.get('sample_idx', index)} lacks or spoils {error}"
+                f"{self._path}: scan {entry.get('sample_idx', index)} has a missing or invalid entry: {error}"
             ) from error
 
     def by_name(self, sample_idx: str) -> Scan:
@@ -261,7 +248,7 @@ class EmbodiedScanDataset:
         return self[self._by_name[sample_idx]]
 
     def position(self, sample_idx: str) -> int:
-        """Of a scan in this set. Raises ``KeyError``."""
+        """Index of a scan. Raises ``KeyError``."""
         return self._by_name[sample_idx]
 
     def _scan(self, entry: Mapping[str, Any]) -> Scan:

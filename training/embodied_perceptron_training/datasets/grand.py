@@ -1,4 +1,4 @@
-"""3D-GRAND's JSON (arXiv 2406.05132): scenes as lists of objects, and texts whose noun phrases carry their objects.
+"""3D-GRAND's JSON (arXiv 2406.05132): scenes as lists of objects, and texts whose noun phrases are tagged with objects.
 
     scenes        {scene: {"wardrobe-0": {"category", "centroid" [x, y, z], "extent" [w, d, h], "description"?}}}
     texts         [{"id", "scene_id", "conversations": [{"from": "human" | "gpt", "value"}],
@@ -6,7 +6,7 @@
     descriptions  {scene: text or [texts]}
 
 Tags name objects as the scenes do, ``<p>grey armchair</p>[<armchair-4>]``; here they become ``<obj_4>``, numbered in
-the order in which the scene lists them, as the model of the paper sees them. Metres, z up.
+the order of the scene's list, as in the paper's model. Metres, z up.
 """
 
 from __future__ import annotations
@@ -30,27 +30,20 @@ _MARKUP = frozenset(("p", "/p"))
 
 
 class GrandError(ValueError):
-    """A file that is none of 3D-GRAND's; the message names the entry."""
+    """An invalid file of 3D-GRAND; the message names the entry."""
 
 
 @dataclass(frozen=True, eq=False)
 class GrandScene:
-    """One scene.
+    """One scene."""
 
-    Attributes:
-        name: of the scene.
-        objects: their ids are places in the file.
-        numbers: id of each object by its name in the file.
-        descriptions: of objects, by id; those that have one.
-    """
-
-    name: str
-    objects: tuple[SceneObject, ...]
-    numbers: Mapping[str, int]
-    descriptions: Mapping[int, str]
+    name: str  # of the scene
+    objects: tuple[SceneObject, ...]  # their ids are positions in the file
+    numbers: Mapping[str, int]  # id of each object by its name in the file
+    descriptions: Mapping[int, str]  # of objects, by id
 
     def renamed(self, text: str) -> str:
-        """With ``<obj_N>`` for the file's names; names that the scene lacks stay, and so carry no object."""
+        """The text with ``<obj_N>`` for the file's names; unknown names are kept, and so name no object."""
 
         def number(match: re.Match[str]) -> str:
             known = self.numbers.get(match[1])
@@ -61,25 +54,15 @@ class GrandScene:
 
 @dataclass(frozen=True)
 class GrandText:
-    """One annotation.
+    """One annotation."""
 
-    Attributes:
-        id: of the record, or scene and number.
-        scene: name.
-        kind: what it is.
-        asked: what the human said; empty for plain descriptions.
-        text: the answer, with ``<obj_N>`` tags.
-        mentions: of the answer.
-        target: id of the object that a reference means, or None.
-    """
-
-    id: str
-    scene: str
-    kind: Kind
-    asked: str
-    text: str
-    mentions: tuple[Mention, ...]
-    target: int | None = None
+    id: str  # of the record, or scene and number
+    scene: str  # name
+    kind: Kind  # of text
+    asked: str  # the human's turn; empty for plain descriptions
+    text: str  # the answer, with ``<obj_N>`` tags
+    mentions: tuple[Mention, ...]  # of the answer
+    target: int | None = None  # id of the object of a reference, or None
 
 
 def read_scenes(path: Path) -> dict[str, GrandScene]:
@@ -114,15 +97,15 @@ def _scene(path: Path, name: str, entries: Any) -> GrandScene:
 def read_texts(path: Path, scenes: Mapping[str, GrandScene], kind: Kind | None = None) -> list[GrandText]:
     """Texts in the file's order, of either form.
 
-    ``kind`` of texts that refer to no object; None = by the file's name (``description``, otherwise question).
-    Raises :class:`GrandError` naming the record whose scene is unknown or a field of which is missing.
+    ``kind``: of texts that refer to no object; None = from the file's name (``description``, otherwise question).
+    Raises :class:`GrandError` naming a record with an unknown scene or a missing field.
     """
     data = _load(path)
     other: Kind = kind or ("description" if "description" in path.name else "question")
     if isinstance(data, dict):
         texts = []
-        for name, said in data.items():
-            listed = said if isinstance(said, list) else [said]
+        for name, scored in data.items():
+            listed = scored if isinstance(scored, list) else [scored]
             scene = _known(path, scenes, str(name), str(name))
             for number, text in enumerate(listed):
                 if not isinstance(text, str):
@@ -140,21 +123,21 @@ def _record(path: Path, number: int, record: Any, scenes: Mapping[str, GrandScen
         scene = _known(path, scenes, str(record["scene_id"]), name)
         turns = record.get("conversations", [])
         asked = " ".join(str(t["value"]) for t in turns if t["from"] == "human")
-        said = " ".join(str(t["value"]) for t in turns if t["from"] == "gpt")
+        scored = " ".join(str(t["value"]) for t in turns if t["from"] == "gpt")
         referred = record.get("referred_object_id")
         if referred is None:
-            return _text(name, scene, other, asked, said)
+            return _text(name, scene, other, asked, scored)
         target = _target(scene, str(referred), str(record.get("referred_object_text", "")))
         if target is None:
             raise GrandError(f"{path}: {name}: {scene.name} has no object {referred!r}")
         reference = str(record.get("grounded_object_reference", "")) or asked
-        return _text(name, scene, "reference", scene.renamed(reference), said, target)
+        return _text(name, scene, "reference", scene.renamed(reference), scored, target)
     except (AttributeError, KeyError, TypeError) as error:
         raise GrandError(f"{path}: record {number}: {error!r}") from error
 
 
-def _text(name: str, scene: GrandScene, kind: Kind, asked: str, said: str, target: int | None = None) -> GrandText:
-    text = scene.renamed(said)
+def _text(name: str, scene: GrandScene, kind: Kind, asked: str, scored: str, target: int | None = None) -> GrandText:
+    text = scene.renamed(scored)
     return GrandText(name, scene.name, kind, asked, text, read_mentions(text), target)
 
 
@@ -165,7 +148,7 @@ def _known(path: Path, scenes: Mapping[str, GrandScene], name: str, record: str)
 
 
 def _target(scene: GrandScene, referred: str, words: str) -> int | None:
-    """``desk-0`` itself, or the number that stands behind the dash."""
+    """Id of ``desk-0``, or of the only object with that number after the dash."""
     for known in (referred, f"{words}-{referred}"):
         if known in scene.numbers:
             return scene.numbers[known]
@@ -181,25 +164,25 @@ def _load(path: Path) -> Any:
 
 
 def plain_text(text: str) -> str:
-    """Without tags, as a person would say it."""
+    """Text without tags."""
     without = re.sub(r"\[[^\[\]]*<[^\[\]]*\]", "", text)
     kept = _TAG.sub(lambda m: "" if m[1] in _MARKUP or m[1].startswith("obj_") else m[0], without)
     return re.sub(r"\s+([.,;])", r"\1", " ".join(kept.split()))
 
 
-def score_ids(said: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:
-    """Percent: ``precision recall f1`` of the objects that texts mention, over all texts, against those that the right
-    texts of the same ids mention; each object once a text. A right text that nobody said mentions nothing.
+def score_ids(scored: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:
+    """Percent: ``precision recall f1`` of the objects that texts mention, over all texts, against the right texts of
+    the same ids; each object counts once per text.
 
-    Raises :class:`GrandError` for ids that stand twice, or are none of a right text.
+    Raises :class:`GrandError` for ids that occur twice, or have no right text.
     """
-    mine, theirs = _ids(said), _ids(truth)
+    mine, theirs = _ids(scored), _ids(truth)
     strange = sorted(mine.keys() - theirs.keys())
     if strange:
         raise GrandError(f"there is no right text for {strange[0]!r}")
     right = sum(len(ids & theirs[name]) for name, ids in mine.items())
-    told, true = (sum(map(len, side.values())) for side in (mine, theirs))
-    shares = {"precision": (right, told), "recall": (right, true), "f1": (2 * right, told + true)}
+    mentioned, true = (sum(map(len, side.values())) for side in (mine, theirs))
+    shares = {"precision": (right, mentioned), "recall": (right, true), "f1": (2 * right, mentioned + true)}
     return {name: 100.0 * hits / max(total, 1) for name, (hits, total) in shares.items()}
 
 
@@ -208,13 +191,13 @@ def _ids(texts: Sequence[GrandText]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for text in texts:
         if text.id in found:
-            raise GrandError(f"text {text.id!r} stands twice")
+            raise GrandError(f"text {text.id!r} is listed twice")
         found[text.id] = {number for mention in text.mentions for number in mention.ids}
     return found
 
 
 def scene_file(scenes: Mapping[str, GrandScene], texts: Sequence[GrandText]) -> dict[str, Any]:
-    """References as a file that ``embodied-perceptron ground`` answers and ``evaluate referring`` scores."""
+    """References as a file for ``embodied-perceptron ground`` and ``evaluate referring``."""
     asked = [text for text in texts if text.kind == "reference"]
     entries = {}
     for name in dict.fromkeys(text.scene for text in asked):

@@ -1,12 +1,12 @@
-"""Texts whose noun phrases carry their objects, as sentences that grounding learns from: 3D-GRAND's kinds.
+"""Texts whose noun phrases are tagged with objects, as training sentences for grounding (3D-GRAND's kinds).
 
 A home's ``language/<scan>.json`` holds descriptions of objects, one of the scene, and questions about existence,
 number, attributes and relations, each with a yes-or-no form:
 
     {"objects": [{"id", "text"}], "scene": text, "qa": [{"kind", "question", "answer", "grounding"}]}
 
-Each phrase, ``<p>grey armchair</p>[<obj_4>]``, becomes one prompt: the sentence that it stands in, without tags, and
-the words that name it. Of a question the words are those of the phrase on which the answer rests, where it has them.
+Each phrase, ``<p>grey armchair</p>[<obj_4>]``, becomes one prompt: its sentence without tags, and the words that name
+the object. For a question these are the words of the phrase that the answer rests on, if the question has them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Phrase:
 
 
 def without_tags(text: str) -> tuple[str, list[Phrase]]:
-    """A tagged text -> as a person would say it, and its phrases."""
+    """A tagged text -> the plain text, and its phrases."""
     plain, end, phrases = "", 0, []
     for match in _PHRASE.finditer(text):
         plain += text[end : match.start()]
@@ -46,12 +46,12 @@ def without_tags(text: str) -> tuple[str, list[Phrase]]:
 
 
 def sentences_of(text: str) -> list[tuple[int, str]]:
-    """Where each sentence of a text begins, and the sentence."""
+    """Start of each sentence of a text, and the sentence."""
     return [(m.start(), m.group().rstrip()) for m in _SENTENCE.finditer(text)]
 
 
 def prompts_of_text(scan_id: str, text: str) -> Iterator[Prompt]:
-    """One for each phrase: the sentence that holds it."""
+    """One prompt per phrase: the sentence that contains it."""
     plain, phrases = without_tags(text)
     sentences = sentences_of(plain)
     for phrase in phrases:
@@ -61,7 +61,7 @@ def prompts_of_text(scan_id: str, text: str) -> Iterator[Prompt]:
 
 
 def prompts_of_question(scan_id: str, question: str, grounding: str) -> Iterator[Prompt]:
-    """One for each phrase on which the answer rests and whose words, or the last of them, are in the question."""
+    """One prompt per phrase of the answer whose words, or last word, are in the question."""
     said, phrases = without_tags(grounding)
     for phrase in phrases:
         words = said[phrase.start : phrase.end]
@@ -77,22 +77,23 @@ def _prompt(scan_id: str, text: str, ids: tuple[int, ...], span: tuple[int, int]
 
 
 def grounded_texts(path: Path) -> list[str]:
-    """Descriptions of a scan's file, tagged. Raises :class:`DatasetError` naming file and entry, ``OSError``."""
+    """Tagged descriptions of a scan's file. Raises :class:`DatasetError` naming file and entry, ``OSError``."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tagged descriptions, and questions with the tagged phrases of their answers."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+        texts = [*(str(entry["text"]) for entry in data.get("objects", [])), str(data.get("scene", ""))]
+        return texts, [(str(entry["question"]), str(entry["grounding"])) for entry in data.get("qa", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error
 
 
 def grounded_prompts(path: Path, scan_id: str) -> list[Prompt]:
-    """Of a scan's file; the same text about the same objects once. Raises as :func:`grounded_texts`."""
-    texts = grounded_texts(path)
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        questions = [(str(entry["question"]), str(entry["grounding"])) for entry in data.get("qa", [])]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{path} holds no grounded texts: {error!r}") from error
+    """Prompts of a scan's file without duplicates. Raises as :func:`grounded_texts`."""
+    texts, questions = _read(path)
     found = [p for text in texts for p in prompts_of_text(scan_id, text)]
     found += [p for question, grounding in questions for p in prompts_of_question(scan_id, question, grounding)]
     return list(dict.fromkeys(found))

@@ -1,2 +1,2 @@
-"""Metrics, the runner that drives the deployed Perceptron over scenes, and what stands on both: calibration,
+"""Metrics, the runner that drives the deployed Perceptron over scenes, and their users: calibration,
 recordings, suites. ``evaluate_command`` puts their commands together."""

@@ -57,10 +57,9 @@ def files(
     ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
     out: MetricsFolder = None,
 ) -> None:
-    """Score anybody's predictions from JSON files; figures in percent."""
-    from embodied_perceptron_training.evaluation.runner.prediction_files import (
-        evaluate_files,  # torch loads only when needed
-    )
+    """Score predictions from JSON files; figures in percent."""
+    # torch loads only when needed
+    from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
     try:
         figures = evaluate_files(metric.value, predictions, ground_truth)
@@ -101,10 +100,10 @@ def calibrate_score(
         Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json, reliability.csv and .png.")
     ] = None,
 ) -> None:
-    """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
-    published with a score is right."""
+    """Choose the score from which boxes are published, by F1 or precision of the objects of final maps, and measure the
+    reliability of published scores."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.calibration.report import run_calibration
+        from embodied_perceptron_training.evaluation.calibration.score_thresholds import run_calibration
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
@@ -132,10 +131,10 @@ def calibrate_scores(
     workers: Processes = PROCESSES,
     out: MetricsFolder = None,
 ) -> None:
-    """Confidence calibration: probabilities that name and box are right, from score, map and context.
-    Before ``calibrate``."""
+    """Confidence calibration: probabilities that name and box are right, from score, map and context. Run before
+    ``calibrate``."""
     with TaskProgress("loading the library"):
-        from embodied_perceptron_training.evaluation.calibration.report import run_confidence_fit
+        from embodied_perceptron_training.evaluation.calibration.confidence_fit import run_confidence_fit
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 
     folders = [data, *(also or ())]
@@ -157,15 +156,13 @@ def calibrate_witnesses(
     detector_layout: Annotated[list[str], typer.Option(help="Layout of its outputs, for each of them.")],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: witnesses.json.")],
     perceive_every: Annotated[
-        float, typer.Option(min=0.1, help="Look for objects every so many seconds: those looks are read.")
+        float, typer.Option(min=0.1, help="Look for objects every so many seconds: these perceptions are used.")
     ] = 4.0,
 ) -> None:
-    """What 2-D detectors are worth beside the shipped network: their confusions, and the weights of the posterior.
+    """Fit confusions and posterior weights of 2-D detectors, for use with the shipped network.
 
-    Two homes at least: what the fit is worth is measured on homes left out. `lift: {witnesses: FILE}` uses it.
+    At least two homes are needed, since the fit is validated on homes left out. `lift: {witnesses: FILE}` uses it.
     """
-    import json
-
     if len({folder.resolve() for folder in recordings}) < max(2, len(recordings)):
         raise CommandError("calibrate-witnesses needs two different recordings or more: one at a time is left out")
 
@@ -218,15 +215,12 @@ def card(
     typer.echo(f"{out}: {len(text.splitlines())} lines")
 
 
-def write_metrics(figures: dict[str, float], folder: Path) -> Path:
+def write_metrics(figures: dict[str, float], folder: Path) -> None:
     """Write flat ``metrics.json`` into ``folder``, made when absent."""
-    from embodied_perceptron.recordings.files import atomic_path
+    from embodied_perceptron.recordings.files import write_atomically
 
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "metrics.json"
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    return path
+    write_atomically(folder / "metrics.json", (json.dumps(figures, indent=2) + "\n").encode())
 
 
 class Task(str, Enum):

@@ -1,1 +1,1 @@
-"""Training: one loop for every task. A task says what is learned from which data; the loop knows neither."""
+"""Training: one loop for every task. A task defines model, data and losses; the loop is independent of them."""

@@ -1,11 +1,11 @@
 """Rows of the paper's comparisons, each trained with the same budget, seed and data, or scored on given weights.
 
-A row is a value (:data:`ROWS`); its result is ``result.json`` in a folder of its own, shared by rows that are the same
-training. Rows that have a result are not run again, and a row that was interrupted goes on where it was. Several
-processes may work on the rows of one folder: each takes one that nobody else has, and tables show all that is there.
+A row is a value (:data:`ROWS`); its result is ``result.json`` in a folder of its own, shared by rows with the same
+training. Rows with a result are not run again, and an interrupted row is resumed. Several processes may work on the
+rows of one folder: each takes a row that no other process has, and the tables show all results.
 
-Rows over numbers of views are all asked for the same things, those that the row with most views shows: with what their
-own views show they would be asked for less the less they see, and the figures would not compare.
+Rows over numbers of views are scored on the same objects, those that the row with most views shows; otherwise rows with
+fewer views would have fewer objects to find, and the figures would not compare.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.session import train_run
-from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.tasks import SceneTask, build_task, train_run
 from embodied_perceptron_training.training.trainer import MINUTES
 from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun
 
@@ -66,35 +65,23 @@ _COLUMNS: Mapping[Table, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
+    """One line of a table."""
 
-    Attributes:
-        name: unique, and a folder's name.
-        table: where it stands.
-        label: as it is printed.
-        task, modality, variant, box_loss: of the trained network.
-        options: of its training (``--set``), over those of the budget.
-        scored: the row trains nothing, but scores given weights.
-        views: of a sample of the training, or of a scored row; 0 = the default.
-        truth_views: of a scored row, see :class:`~embodied_perceptron_training.training.training_run.TrainingRun`.
-        occlusion: of a scored row: whether hidden voxels read no image; None = as the weights' network.
-    """
-
-    name: str
-    table: Table
-    label: str
-    task: str = "detection"
+    name: str  # unique, and a folder's name
+    table: Table  # where it is shown
+    label: str  # printed text
+    task: str = "detection"  # task, modality, variant, box_loss: of the trained network
     modality: Modality = "rgbd"
     variant: Variant = "ours"
     box_loss: BoxLoss = "decoupled"
-    options: tuple[tuple[str, str], ...] = ()
-    scored: bool = False
-    views: int = 0
-    truth_views: int = 0
-    occlusion: bool | None = None
+    options: tuple[tuple[str, str], ...] = ()  # of its training (``--set``), over those of the budget
+    scored: bool = False  # score given weights instead of training
+    views: int = 0  # of a training sample, or of a scored row; 0 = the default
+    truth_views: int = 0  # of a scored row, see :class:`TrainingRun`
+    occlusion: bool | None = None  # of a scored row: the occlusion test; None = of the weights
 
     def folder(self) -> str:
-        """Where its result lies: rows that agree in what is trained are one training."""
+        """Folder of the result; rows with the same training share it."""
         if self.scored:
             return f"scored/{self.name}"
         own = (*("".join(pair) for pair in self.options), *([f"views{self.views}"] if self.views else []))
@@ -107,7 +94,7 @@ def _by_input(table: Table, task: str) -> tuple[Row, ...]:
 
 
 def _box_losses() -> Iterator[Row]:
-    """Seven designs of the box loss, the corner distances with and without an IoU loss beside them."""
+    """Seven designs of the box loss: the corner distances with and without an IoU loss."""
     designs: tuple[tuple[BoxLoss, str], ...] = (
         ("l1-angles", "centre, size, three angles"),
         ("l1-matrix", "centre, size, rotation matrix"),
@@ -167,10 +154,10 @@ ROWS: tuple[Row, ...] = (
 
 
 def chosen_rows(names: Sequence[str], preset: str = "tiny") -> tuple[Row, ...]:
-    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one that the preset has:
-    ``paper`` chooses among voxels, and so has no matchers of objects.
+    """Rows by their names or their tables' names, in the tables' order; ``all`` = every row of the preset (``paper``
+    grounds among voxels, and has no ``matchers`` rows).
 
-    Raises ``ValueError`` naming what does not exist.
+    Raises ``ValueError`` naming unknown names.
     """
     known = {r.name for r in ROWS} | set(TITLES) | {"all"}
     unknown = sorted(set(names) - known)
@@ -185,14 +172,15 @@ def chosen_rows(names: Sequence[str], preset: str = "tiny") -> tuple[Row, ...]:
 
 @dataclass(frozen=True)
 class Budget:
-    """What every trained row gets, and the data of all.
+    """Length and data of all rows.
 
     Attributes:
         steps: of every training; 0 = the preset's length.
-        minutes: after which a training stops, to be resumed; 0 = it does not.
-        preset, data, val, seed: see :class:`TrainingRun`; options: its ``--set`` options, in words.
+        minutes: after which a training stops, to be resumed; 0 = never.
+        preset, data, val, seed: see :class:`TrainingRun`
+        options: of ``--set``, as text.
         settings: training settings that differ from the preset's.
-        weights: of the scored rows, None when there are none.
+        weights: of the scored rows, if any.
     """
 
     data: Path
@@ -206,7 +194,7 @@ class Budget:
     weights: Path | None = None
 
     def identity(self, row: Row) -> dict[str, Any]:
-        """What a row's figures depend on, as plain values."""
+        """Plain values that determine a row's figures."""
         own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
         names = ("data", "val", "preset", "seed", "options")
         used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("steps", "settings")))}
@@ -221,7 +209,7 @@ class Budget:
             row.occlusion is not False,
             *row.options,
         )
-        return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
+        return dict(json.loads(json.dumps({"row": kind, **used})))  # the types of a stored one
 
 
 def run_rows(
@@ -231,12 +219,12 @@ def run_rows(
     quiet: bool = False,
     on_start: Callable[[Row], None] = lambda row: None,
 ) -> bool:
-    """Work on ``rows`` until all have a result, beside other processes in the same folder, and write the tables after
-    each one; ``on_start`` before each one. False when one has none: its minutes were over, or a
-    signal stopped everything.
+    """Run ``rows`` until all have a result, possibly beside other processes in the same folder, and write the tables
+    after each one; ``on_start`` is called before each one. Returns False when one has no result: its minutes were over,
+    or a signal stopped the training.
 
-    A row that another process works on is waited for, last of all: it may end there without a result.
-    Raises as :func:`run_row`.
+    A row of another process is waited for at the end, since that process may stop without a result. Raises as
+    :func:`run_row`.
     """
     pending, complete = list(rows), True
     for wait in (False, True):
@@ -262,11 +250,11 @@ class TrainingStopped(Exception):  # noqa: N818 (nothing is wrong)
 
 @contextlib.contextmanager
 def _claimed(folder: Path, wait: bool) -> Iterator[bool]:
-    """No other process works in ``folder`` meanwhile; false when one does and that was not to be waited for."""
+    """Lock ``folder`` against other processes; yields False when another one has it and ``wait`` is False."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".claim", "w") as file:
         try:
-            # of this process alone, as RunFolder's
+            # not flock, see RunFolder.open
             fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError):
             yield False
@@ -275,7 +263,7 @@ def _claimed(folder: Path, wait: bool) -> Iterator[bool]:
 
 
 def write_tables(out: Path) -> list[dict[str, Any]]:
-    """``ablations.json`` and ``ablations.md`` of all results in ``out``, whoever made them; returns the results."""
+    """Write ``ablations.json`` and ``ablations.md`` of all results in ``out``; returns the results."""
     with _claimed(out, wait=True):
         results = []
         for row in ROWS:
@@ -294,7 +282,7 @@ def _named(row: Row, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
-    """Raises ``ValueError`` naming a row of the same table that was asked for with another budget, data or weights."""
+    """Raise ``ValueError`` naming a row of the same table with another budget, data or weights."""
     for other in ROWS:
         asked = out / other.folder() / "asked.json"
         if other.table != row.table or not asked.exists():
@@ -311,7 +299,7 @@ def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
 
 
 def run_row(row: Row, budget: Budget, out: Path, quiet: bool = False) -> dict[str, Any] | None:
-    """The row's result, from the disk where it is there; None when its minutes were over before its end.
+    """The row's result, read from the disk if it exists; None when its minutes were over before its end.
 
     Raises what training and reading weights raise; :class:`TrainingStopped`; ``ValueError`` when a scored row has no
     weights, or the table has rows of another budget.
@@ -354,7 +342,7 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
     checks = [line for line in RunFolder(folder).lines() if line["event"] == "validation"]
     if not checks:
         raise ValueError(f"{folder}: the training ended without a validation")
-    # the last weights, not the best on the data that they are scored on
+    # the last weights: the best ones were selected on the validation data
     return {"figures": checks[-1]["figures"], "steps": outcome.steps, "seconds": checks[-1]["elapsed_s"]}
 
 
@@ -374,13 +362,13 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
     with torch.no_grad():
         result = {"figures": task.validate(network.eval()), "steps": 0, "seconds": 0.0}
     there = max(len(scan.images) for scan in EmbodiedScanDataset(budget.val, "val"))
-    if row.views > there:  # it is the row of fewer views, and must not read as if it were more
+    if row.views > there:  # the label must not claim more views than there are
         result["label"] = f"{row.label} (scans have {there})"
     return result
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:
-    """The tables of ``results`` (of :func:`run_row`), one after the other, in Markdown; figures in percent."""
+    """The tables of ``results`` (of :func:`run_row`) in Markdown; figures in percent."""
     parts = []
     for table, title in TITLES.items():
         rows = [r for r in results if r["table"] == table]
@@ -389,11 +377,8 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
         columns = [c for c in _COLUMNS[table] if any(c in r["figures"] for r in rows)]
         lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for r in rows:
-            cells = [f"{r['figures'][c]:.2f}" if _finite(r["figures"].get(c)) else "-" for c in columns]
+            values = [r["figures"].get(c) for c in columns]
+            cells = [f"{v:.2f}" if isinstance(v, (int, float)) and np.isfinite(v) else "-" for v in values]
             lines.append(f"| {r['label']} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and bool(np.isfinite(value))

@@ -1,7 +1,8 @@
-"""Moving a whole scene: points, boxes and cameras together, so that every sample is a place where a robot might start.
+"""Random motion of a whole scene: points, boxes and cameras together, so that every sample has another start of a
+robot's odometry.
 
-A motion is mirrored or not, turned about gravity, scaled and shifted. Images are not touched: a camera that looks at a
-moved world is the same camera with another projection, so features read from its image stay exact.
+A motion is an optional mirror, a turn about gravity, a scale and a shift. Images are not changed: a camera in a moved
+world is the same camera with another projection, so features of its image stay exact.
 """
 
 from __future__ import annotations
@@ -17,19 +18,12 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Motion:
-    """``p -> shift + Rz(yaw) S M p`` with ``M`` the mirror of x, ``S`` the scale.
+    """``p -> shift + Rz(yaw) S M p`` with ``M`` the mirror of x, ``S`` the scale."""
 
-    Attributes:
-        yaw_rad: about z.
-        mirrored: x -> -x first; left and right then change places in every sentence.
-        scale: of the whole world.
-        shift_m: (3,) added last.
-    """
-
-    yaw_rad: float = 0.0
-    mirrored: bool = False
-    scale: float = 1.0
-    shift_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    yaw_rad: float = 0.0  # about z
+    mirrored: bool = False  # x -> -x first; exchanges left and right in sentences
+    scale: float = 1.0  # of the whole world
+    shift_m: tuple[float, float, float] = (0.0, 0.0, 0.0)  # (3,) added last
 
     @property
     def matrix(self) -> F64:
@@ -49,8 +43,8 @@ class Motion:
         return moved
 
     def boxes(self, boxes: F64) -> F64:
-        """(G, 9) -> (G, 9). A mirrored box is again a box, its first and third angle negated: Rz(a) Rx(b) Ry(g) becomes
-        Rz(-a) Rx(b) Ry(-g) between two mirrors of x, and the box itself is symmetric."""
+        """(G, 9) -> (G, 9). A mirrored box has its first and third angle negated: Rz(a) Rx(b) Ry(g) becomes Rz(-a)
+        Rx(b) Ry(-g) between two mirrors of x, and the box itself is symmetric."""
         moved: F64 = boxes.copy()
         moved[:, :3] = self.points(boxes[:, :3])
         moved[:, 3:6] *= self.scale
@@ -61,8 +55,7 @@ class Motion:
         return moved
 
     def projection(self, projection: F64) -> F64:
-        """(3, 4) of a camera in the original world -> of the same image in the moved world; depths stay the original
-        ones."""
+        """(3, 4) of a camera in the original world -> of the same image in the moved world; depths do not change."""
         moved: F64 = projection @ np.linalg.inv(self.matrix)
         return moved
 
@@ -75,28 +68,18 @@ class Motion:
 
 @dataclass(frozen=True)
 class MotionRange:
-    """What motions are drawn from.
+    """Distribution of motions."""
 
-    Attributes:
-        yaw_rad: turns are uniform in [-yaw_rad, yaw_rad]; pi = any.
-        quarter_turns: any number of quarter turns besides.
-        mirror: probability.
-        scale: factor uniform in [1 - scale, 1 + scale].
-        shift_m: horizontal shift, uniform in a square of this half size; a robot's odometry starts anywhere.
-        floor_m: vertical shift, uniform: where the grid cuts the floor.
-        shift_sigma_m: additional normal shift per axis (the paper's 0.1).
-    """
-
-    yaw_rad: float = math.pi
-    mirror: float = 0.5
-    scale: float = 0.1
-    shift_m: float = 20.0
-    floor_m: float = 0.5
-    shift_sigma_m: float = 0.0
-    quarter_turns: bool = False
+    yaw_rad: float = math.pi  # turns are uniform in [-yaw_rad, yaw_rad]; pi = any
+    mirror: float = 0.5  # probability
+    scale: float = 0.1  # factor uniform in [1 - scale, 1 + scale]
+    shift_m: float = 20.0  # horizontal shift, uniform in a square of this half size
+    floor_m: float = 0.5  # vertical shift, uniform: where the grid cuts the floor
+    shift_sigma_m: float = 0.0  # additional normal shift per axis (the paper's 0.1)
+    quarter_turns: bool = False  # add a random number of quarter turns
 
     def draw(self, rng: np.random.Generator) -> Motion:
-        """One motion."""
+        """Draw one motion."""
         x, y = rng.uniform(-self.shift_m, self.shift_m, 2)
         z = rng.uniform(-self.floor_m, self.floor_m)
         dx, dy, dz = rng.normal(0.0, self.shift_sigma_m, 3) if self.shift_sigma_m else (0.0, 0.0, 0.0)
@@ -111,6 +94,6 @@ class MotionRange:
         )
 
 
-# a live network's grid frame is turned with the walls; what is left is the error of finding them, and four directions
+# the grid frame at inference is aligned with the walls: an error of a few degrees and four directions remain
 ALIGNED_MOTION = MotionRange(yaw_rad=math.radians(4.0), quarter_turns=True)
 MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}  # by the name of option ``turns``

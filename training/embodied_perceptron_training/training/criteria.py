@@ -1,50 +1,712 @@
-"""What each head is trained on. A criterion takes predictions and ground truth of a batch and returns named, weighted
-scalars whose sum is the loss; it holds no parameters.
+"""Losses of the three heads: elementary terms, assignment of predictions to ground truth, and criteria.
 
-Normalisers (numbers of positives) pass through ``reduce``, which is the identity in one process and the mean over
-processes in distributed training, so that N processes see the losses of one process with the N-fold batch.
+A criterion takes predictions and ground truth of a batch and returns named, weighted scalars whose sum is the loss; it
+has no parameters. Normalisers (numbers of positives) pass through ``reduce``: the identity in one process, the mean
+over processes in distributed training, so that N processes have the losses of one process with the N-fold batch.
+
+``released=True`` restores the faults of the released EmbodiedScan code, for comparison with its checkpoints and
+recorded outputs.
+
+Sources: focal loss (Lin et al. 2017); decoupled corner Chamfer distance (EmbodiedScan, CVPR 2024, equation of the box
+loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR, ICCV 2021; EmbodiedScan, appendix).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
+from embodied_perceptron.nn.backbone import SiteMask
 from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
 from embodied_perceptron.nn.grounding import GroundingOutput, ObjectGroundingOutput
-from embodied_perceptron_training.training.losses import (
-    BoxParts,
-    Losses,
-    OccupancySums,
-    Reduce,
-    contrastive_alignment,
-    decoupled_corner_loss,
-    full_precision,
-    geometric_terms,
-    l1_box_loss,
-    occupancy_cross_entropy,
-    rotated_iou_loss,
-    same,
-    semantic_terms,
-    sigmoid_focal,
-)
-from embodied_perceptron_training.training.matching import (
-    PaddedBoxes,
-    QueryMatcher,
-    ScenePoints,
-    assign_batch,
-    objects_reach,
-)
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.training.nested import map_tensors
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_EPS = 1e-6
+_PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
+_FEWEST = 1e-6  # smaller than one voxel divided by any number of processes
+Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
+Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
+
+
+def same(value: Tensor) -> Tensor:
+    """``reduce`` for one process: the value without gradient."""
+    return value.detach()
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Compute in float32 at least, also under autocast: coordinates in a room, and sums over thousands of cells, need
+    more digits than half precision has."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu")):
+            return function(*args, **kwargs)
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            return function(*_widened(args), **_widened(kwargs))
+
+    return call
+
+
+def _widened(value: Any) -> Any:
+    """The value with half-precision tensors as float32."""
+    return map_tensors(value, lambda x: x.float() if x.dtype in (torch.float16, torch.bfloat16) else x)
+
+
+def shared(sums: Tensor, reduce: Reduce) -> Tensor:
+    """Sums over this process's elements -> their mean over processes, with the gradient of this process's part.
+
+    A loss of ratios of such sums has the value, and after averaging over processes the gradient, of one process with
+    all elements.
+    """
+    return reduce(sums) + (sums - sums.detach())
+
+
+class BoxParts(NamedTuple):
+    """Boxes as the heads decode them. Losses take these, because the gradient through Euler angles explodes where beta
+    is near a quarter turn.
+
+    Attributes:
+        center: (N, 3) metres.
+        size: (N, 3) metres.
+        rotation: (N, 3, 3), columns are the box's axes.
+    """
+
+    center: Tensor
+    size: Tensor
+    rotation: Tensor
+
+    @staticmethod
+    def of(boxes: Tensor) -> BoxParts:
+        """From (N, 9)."""
+        return BoxParts(boxes[:, :3], boxes[:, 3:6], bx.rotations(boxes))
+
+    def boxes(self) -> Tensor:
+        """(N, 9)."""
+        return bx.make_boxes(*self)
+
+    def select(self, index: Tensor) -> BoxParts:
+        """Rows ``index`` (indices or mask)."""
+        return BoxParts(self.center[index], self.size[index], self.rotation[index])
+
+    def corners(self) -> Tensor:
+        """(N, 8, 3)."""
+        signs = bx.CORNER_SIGNS.to(self.center)
+        local = 0.5 * signs * self.size[:, None, :]
+        return torch.einsum("nij,nkj->nki", self.rotation, local) + self.center[:, None, :]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# classification
+
+
+def sigmoid_focal(logits: Tensor, targets: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
+    """Element-wise focal loss of independent sigmoids; ``targets`` has the shape of ``logits``, entries in {0, 1}."""
+    targets = targets.to(logits.dtype)
+    cross_entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    p = torch.sigmoid(logits)
+    miss = p * (1 - targets) + (1 - p) * targets
+    balance = alpha * targets + (1 - alpha) * (1 - targets)
+    return balance * miss**gamma * cross_entropy
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# boxes
+
+
+def decoupled_corner_loss(
+    predicted: BoxParts,
+    target: BoxParts,
+    weights: tuple[float, float, float, float] = (0.2, 0.2, 0.2, 0.4),
+    two_sided: bool = False,
+) -> Tensor:
+    """(N,) weighted sum of corner Chamfer distances for the centre, the size and the rotation alone (the other parts
+    from the target) and for the whole box.
+
+    The distance is the mean over predicted corners of the L1 distance to the nearest target corner. It does not depend
+    on which of a box's equivalent descriptions was annotated (turned by 90 degrees with two sizes swapped).
+    ``two_sided`` averages both directions, which also penalises target corners without a near predicted one.
+    """
+    # the four, concatenated
+    mixed = BoxParts(
+        torch.cat([predicted.center, target.center, target.center, predicted.center]),
+        torch.cat([target.size, predicted.size, target.size, predicted.size]),
+        torch.cat([target.rotation, target.rotation, predicted.rotation, predicted.rotation]),
+    )
+    distance = (mixed.corners().view(4, -1, 8, 1, 3) - target.corners()[:, None]).abs().sum(-1)  # (4, N, 8, 8)
+    chamfer = distance.amin(-1).mean(-1)
+    if two_sided:
+        chamfer = 0.5 * (chamfer + distance.amin(-2).mean(-1))
+    return sum((w * term for w, term in zip(weights, chamfer.unbind(), strict=True)), torch.zeros_like(chamfer[0]))
+
+
+def l1_box_loss(predicted: BoxParts, target: BoxParts, rotation: Literal["angles", "matrix", "sincos"]) -> Tensor:
+    """(N,) sum of the absolute differences of centre, size and rotation: of its three (wrapped) angles, of their sines
+    and cosines, or of the nine matrix entries."""
+    if rotation == "matrix":
+        turned = (predicted.rotation - target.rotation).flatten(1)
+    elif rotation == "sincos":
+        mine, theirs = predicted.boxes()[:, 6:], target.boxes()[:, 6:]
+        turned = torch.cat([mine.sin() - theirs.sin(), mine.cos() - theirs.cos()], 1)
+    else:
+        turned = predicted.boxes()[:, 6:] - target.boxes()[:, 6:]
+        turned = torch.remainder(turned + torch.pi, 2 * torch.pi) - torch.pi
+    parts = torch.cat([predicted.center - target.center, predicted.size - target.size, turned], 1)
+    return parts.abs().sum(1)
+
+
+def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
+    """(N,) one minus the exact IoU; ``distance_weight`` adds the squared distance of centres over the squared diagonal
+    of both boxes' common bounds, which attracts boxes without overlap (DIoU)."""
+    p = BoxParts(*(t.double() for t in predicted))
+    q = BoxParts(*(t.double() for t in target))
+    inter = overlap.intersection_volumes(
+        p.center, 0.5 * p.size, p.rotation, q.center, 0.5 * q.size, q.rotation
+    ).clamp_min(0.0)
+    union = p.size.prod(-1) + q.size.prod(-1) - inter
+    iou = torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0)
+    loss = 1 - iou
+    if distance_weight:
+        both = torch.cat([p.corners(), q.corners()], dim=1)
+        diagonal2 = ((both.amax(1) - both.amin(1)) ** 2).sum(-1).clamp_min(_EPS)
+        loss = loss + distance_weight * ((p.center - q.center) ** 2).sum(-1) / diagonal2
+    return loss.to(predicted.center.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# occupancy
+
+
+def occupancy_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    class_weights: Tensor | None = None,
+    released: bool = False,
+    reduce: Reduce = same,
+) -> Tensor:
+    """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
+    target = target.long()
+    total = functional.cross_entropy(
+        logits, target, weight=class_weights, ignore_index=OCCUPANCY_IGNORED, reduction="sum"
+    )
+    known = target != OCCUPANCY_IGNORED
+    counted = known if class_weights is None else class_weights[target.masked_fill(~known, 0)] * known
+    norm = reduce(counted.sum().to(logits.dtype))
+    return total / (norm if released else torch.where(norm > 0, norm, 1.0))
+
+
+class OccupancySums(NamedTuple):
+    """Sums behind the affinity terms of a grid, over known voxels.
+
+    Attributes:
+        classes: (4, C) per class: probability where true, probability anywhere, true voxels, all voxels.
+        filled: (5,) occupied: probability where true, anywhere, true voxels; free: probability where true, true voxels.
+    """
+
+    classes: Tensor
+    filled: Tensor
+
+    @staticmethod
+    def of(logits: Tensor, target: Tensor) -> OccupancySums:
+        """(B, C, ...) logits, (B, ...) labels, 0 = free, 255 = unknown."""
+        known = (target != OCCUPANCY_IGNORED).unsqueeze(1)
+        numbers = constant(tuple(range(logits.shape[1])), target.device).view(-1, *[1] * (target.ndim - 1))
+        y = target.unsqueeze(1) == numbers
+        p = torch.softmax(logits, dim=1) * known  # (B, C, ...)
+        every = [d for d in range(logits.ndim) if d != 1]
+        hit, predicted, there = (p * y).sum(every), p.sum(every), y.sum(every).to(p.dtype)  # (C,) each
+        number = there.sum()
+        filled = known[:, 0].to(p.dtype) - p[:, 0]  # 0 where unknown
+        occupied = (filled * ~y[:, 0]).sum()
+        return OccupancySums(
+            torch.stack([hit, predicted, there, number.expand_as(there)]),
+            torch.stack([occupied, filled.sum(), number - there[0], hit[0], there[0]]),
+        )
+
+
+def semantic_terms(sums: Tensor, reduce: Reduce = same) -> Tensor:
+    """(..., 4, C) :attr:`OccupancySums.classes` -> (...): per class, minus the logarithms of soft precision, recall and
+    specificity; mean over the true classes. 0 when everything is ignored."""
+    hit, predicted, there, number = shared(sums, reduce).unbind(-2)
+    others = number - there
+    rejected = others - predicted + hit
+    terms = _negative_log(
+        torch.stack(
+            [
+                hit / predicted.clamp_min(_PROBABILITY_FLOOR),
+                hit / there.clamp_min(_FEWEST),
+                rejected / others.clamp_min(_FEWEST),
+            ]
+        )
+    )
+    present = there > 0  # in any process
+    terms = terms[0] + terms[1] + terms[2].masked_fill(others <= 0, 0.0)
+    return terms.masked_fill(~present, 0.0).sum(-1) / present.sum(-1).clamp_min(1)
+
+
+def geometric_terms(sums: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
+    """(..., 5) :attr:`OccupancySums.filled` -> (...): the same for occupied against free.
+
+    A term without voxels is left out. The release instead divides by a small number and takes the logarithm of the
+    resulting 0, which adds a constant 100 without gradient: ``released=True``.
+    """
+    hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce).unbind(-1)
+    if released:
+        ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
+        return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum(0)
+    terms = _negative_log(
+        torch.stack(
+            [
+                hit / occupied.clamp_min(_PROBABILITY_FLOOR),
+                hit / n_occupied.clamp_min(_FEWEST),
+                true_free / n_free.clamp_min(_FEWEST),
+            ]
+        )
+    )
+    missing = torch.stack([n_occupied, n_occupied, n_free]) <= 0
+    return terms.masked_fill(missing, 0.0).sum(0)
+
+
+def _negative_log(p: Tensor) -> Tensor:
+    return -torch.log(p.clamp_min(_PROBABILITY_FLOOR))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# alignment of queries and tokens
+
+
+def contrastive_alignment(
+    queries: Tensor, tokens: Tensor, positive: Tensor, token_mask: Tensor, temperature: float = 0.07
+) -> Tensor:
+    """Contrastive loss of queries and tokens in the common space; both directions, averaged -> (...).
+
+    Args:
+        queries: (..., Q, D) embeddings, normalised here.
+        tokens: (..., L, D) embeddings, normalised here.
+        positive: (..., Q, L) bool, token l names the target of query q.
+        token_mask: (..., L) bool, True = a token (not padding).
+
+    Per query with positives: the mean over its tokens of -log softmax over tokens; per token with positives the same
+    over queries; each direction averaged over its members. 0 without any positive.
+    """
+    words = token_mask.unsqueeze(-2)
+    positive = positive & words
+    similarity = functional.normalize(queries, dim=-1) @ functional.normalize(tokens, dim=-1).mT / temperature
+    similarity = similarity.masked_fill(~words, torch.finfo(similarity.dtype).min)  # (..., Q, L)
+    return 0.5 * (_align(similarity, positive) + _align(similarity.mT, positive.mT))
+
+
+def _align(similarity: Tensor, positive: Tensor) -> Tensor:
+    log_p = torch.log_softmax(similarity, dim=-1).masked_fill(~positive, 0.0)
+    of_rows = log_p.sum(-1) / positive.sum(-1).clamp_min(1)  # 0 without positives
+    return -of_rows.sum(-1) / positive.any(-1).sum(-1).clamp_min(1)
+
+
+Tensor = torch.Tensor
+_PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# detection
+
+
+@dataclass(frozen=True)
+class PointAssignment:
+    """One scene's points and the boxes that they learn."""
+
+    box: Tensor  # (P,) int64 index of the box of each point, -1 for background
+    centerness: Tensor  # (P,) target in (0, 1]; 0 for background
+    level: Tensor  # (G,) int64 level on which each box is learned
+
+    @property
+    def positive(self) -> Tensor:
+        """(P,) bool."""
+        return self.box >= 0
+
+
+@dataclass(frozen=True)
+class PaddedBoxes:
+    """Boxes of B scenes, padded to the same number."""
+
+    boxes: Tensor  # (B, G, 9); padding is a cube of one metre at the origin
+    there: Tensor  # (B, G) False at padding
+    row: Tensor  # (B, G) int64 position among the concatenated boxes; their number at padding
+
+    @cached_property
+    def rotation(self) -> Tensor:
+        """(B, G, 3, 3)."""
+        return bx.rotations(self.boxes)
+
+    @cached_property
+    def volume(self) -> Tensor:
+        """(B, G) cubic metres."""
+        return self.boxes[..., 3:6].prod(-1)
+
+    def repeated(self, times: int) -> PaddedBoxes:
+        """The scenes repeated, one copy after the other."""
+        return PaddedBoxes(*(x.repeat(times, *[1] * (x.ndim - 1)) for x in (self.boxes, self.there, self.row)))
+
+    @staticmethod
+    def of(scenes: Sequence[Tensor]) -> PaddedBoxes:
+        """From (G_b, 9) of each scene."""
+        counts = [len(boxes) for boxes in scenes]
+        cube = constant((0.0, 0, 0, 1, 1, 1, 0, 0, 0), scenes[0].device, scenes[0].dtype)
+        joined = torch.cat([*scenes, cube[None]])
+        first, most = [0, *itertools.accumulate(counts)], max(counts)
+        padded = [[first[b] + i if i < n else first[-1] for i in range(most)] for b, n in enumerate(counts)]
+        rows = torch.tensor(padded, dtype=torch.int64).view(len(counts), most).to(joined.device, non_blocking=True)
+        return PaddedBoxes(joined[rows], rows < sum(counts), rows)
+
+
+@dataclass(frozen=True)
+class ScenePoints:
+    """Points of B scenes: L levels, finest first, each with the scenes in order; padded by scene."""
+
+    row: Tensor  # (B, M) int64 row of each point among all of them, their number at padding
+    level: Tensor  # (B, M) int64, L at padding
+    points: Tensor  # (B, M, 3) metres
+    levels: int  # L
+    total: int  # number of points
+
+    @staticmethod
+    def of(points: Sequence[Tensor], bounds: Sequence[Sequence[int]]) -> ScenePoints:
+        """From (N_l, 3) metres per level and the B + 1 bounds of the scenes' rows."""
+        ends = np.array(bounds, dtype=np.int64).reshape(len(points), -1)
+        counts = np.diff(ends, axis=1)  # (L, B)
+        cells = np.concatenate([np.zeros((1, counts.shape[1]), np.int64), counts.cumsum(0)])  # in each scene, before
+        first = np.concatenate([[0], counts.sum(1).cumsum()[:-1]])[:, None] + ends[:, :-1]
+        aside = np.concatenate([first - cells[:-1], np.zeros((1, counts.shape[1]), np.int64)])  # (L + 1, B)
+        device, total = points[0].device, int(counts.sum())
+        known = torch.from_numpy(np.stack([cells, aside], -1).transpose(1, 0, 2).copy()).to(device, non_blocking=True)
+        place = torch.arange(int(cells[-1].max()), device=device)  # (M,)
+        level = (place[None, :, None] >= known[:, None, 1:, 0]).sum(2)  # (B, M)
+        row = torch.where(level < len(points), place + known[..., 1].gather(1, level), total)
+        flat = torch.cat([*points, points[0].new_zeros(1, 3)])
+        return ScenePoints(row, level, flat[row], len(points), total)
+
+    @full_precision
+    def pairs(self, truth: PaddedBoxes, R: Tensor, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """``function`` of every point and every box of its scene -> (B, M, G), a bounded number of points at a time.
+
+        It is called with (B, m, G, 3) points as seen from the centres of the boxes along the axes ``R`` (B, G, 3, 3),
+        and with which of the M points these are.
+        """
+        (B, G), found = truth.there.shape, []
+        step = max(_PAIRS_AT_A_TIME // max(B * G, 1), 1)
+        for start in range(0, max(self.points.shape[1], 1), step):
+            rows = slice(start, start + step)
+            offset = self.points[:, rows, None].to(R.dtype) - truth.boxes[:, None, :, :3]
+            found.append(function(torch.einsum("bgij,bmgi->bmgj", R, offset), rows))
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def inside(self, truth: PaddedBoxes, margin: Tensor | None = None) -> Tensor:
+        """Boxes, grown on every side by the (B, M) ``margin`` of a point -> (B, M, G) bool; faces count."""
+        half = 0.5 * truth.boxes[:, None, :, 3:6]
+
+        def within(local: Tensor, rows: slice) -> Tensor:
+            reach = half if margin is None else half + margin[:, rows, None, None]
+            return (local.abs() <= reach).all(-1)
+
+        return self.pairs(truth, truth.rotation, within)
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """(B, M) of each scene's points -> (P,) of all points."""
+        return values.new_zeros(self.total + 1).scatter_(0, self.row.flatten(), values.flatten())[: self.total]
+
+    def counts(self, inside: Tensor) -> Tensor:
+        """(B, M, G) bool -> (B, L, G) number of points on each level."""
+        return torch.stack([(inside & (self.level == i)[..., None]).sum(1) for i in range(self.levels)], 1)
+
+
+@dataclass(frozen=True)
+class BatchAssignment:
+    """Targets of the boxes of a batch: T places, of which those with ``taken`` count."""
+
+    row: Tensor  # (T,) int64 point
+    box: Tensor  # (T,) int64 row of its box among (B * G)
+    scene: Tensor  # (T,) int64
+    centerness: Tensor  # (T,) target in (0, 1]
+    taken: Tensor  # (T,) bool
+    level: Tensor  # (B, G) int64 level on which each box is learned
+
+    def taken_only(self) -> BatchAssignment:
+        """Only places that count; synchronises with a device."""
+        rows = self.taken.nonzero()[:, 0]
+        row, box, scene, centerness, taken = (
+            x[rows] for x in (self.row, self.box, self.scene, self.centerness, self.taken)
+        )
+        return BatchAssignment(row, box, scene, centerness, taken, self.level)
+
+
+def assign_points(
+    points: list[Tensor],
+    boxes: Tensor,
+    min_points: int = 27,
+    top_points: int = 18,
+    min_size_m: float = 0.0,
+    released: bool = False,
+) -> PointAssignment:
+    """:func:`assign_batch` for one scene, point by point.
+
+    Args:
+        points: per level (N_l, 3) metres, finest first; the result runs over their concatenation.
+        boxes: (G, 9).
+        min_points, top_points, min_size_m, released: see there.
+    """
+    P = sum(len(p) for p in points)
+    box, centerness = torch.full((P + 1,), -1, device=boxes.device), boxes.new_zeros(P + 1)
+    if P == 0 or len(boxes) == 0:
+        return PointAssignment(box[:P], centerness[:P], torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device))
+    scene = ScenePoints.of(points, [[0, len(p)] for p in points])
+    found = assign_batch(scene, PaddedBoxes.of([boxes]), min_points, top_points, min_size_m, released)
+    rows = torch.where(found.taken, found.row, P)
+    box.scatter_(0, rows, found.box)
+    centerness.scatter_(0, rows, found.centerness)
+    return PointAssignment(box[:P], centerness[:P], found.level[0])
+
+
+@torch.no_grad()
+def assign_batch(
+    points: ScenePoints,
+    truth: PaddedBoxes,
+    min_points: int = 27,
+    top_points: int = 18,
+    min_size_m: float = 0.0,
+    released: bool = False,
+) -> BatchAssignment:
+    """FCAF3D's assignment for rotated boxes, for all scenes of a batch, without reading from a device.
+
+    A box takes its points from one level, the coarsest on which it holds ``min_points`` (the finest where there is
+    none), and of those the ``top_points`` most central ones. A point in several boxes learns the smallest.
+
+    Args:
+        points, truth: of the scenes.
+        min_size_m: least thickness of a box when points are assigned: a thin picture on a wall may lie between the
+            points and never be learned. 0 as published.
+        released: the inverse rotation is that of the negated angles (wrong unless only alpha is set), points that tie
+            with the first one left out are left out too, and every finer level must hold ``min_points`` as well.
+
+    Boxes without points, and scenes without boxes or points, have no targets.
+    """
+    B, G = truth.there.shape
+    R = bx.euler_to_matrix(-truth.boxes[..., 6:]).transpose(-1, -2) if released else truth.rotation
+    half = 0.5 * truth.boxes[:, None, :, 3:6].clamp_min(min_size_m)
+
+    def central_inside(local: Tensor, rows: slice) -> Tensor:
+        away = local.abs()
+        near, far = half - away, half + away  # of each pair of faces
+        counts = truth.there[:, None] & (points.level[:, rows, None] < points.levels)
+        return torch.where((near > 0).all(-1) & counts, torch.sqrt((near / far).prod(-1)), -1.0)
+
+    centerness = points.pairs(truth, R, central_inside)  # (B, M, G), -1 outside
+    inside = centerness >= 0
+    level = _learning_level(points.counts(inside), min_points, released)  # (B, G)
+    # the most central points of each box first, stable on ties
+    ranked, order = centerness.masked_fill(points.level[..., None] != level[:, None], -1.0).sort(
+        dim=1, descending=True, stable=True
+    )
+    central, place = ranked[:, :top_points], order[:, :top_points]  # (B, K, G)
+    taken = central >= 0
+    if released and ranked.shape[1] > top_points:
+        taken = taken & (central > ranked[:, top_points : top_points + 1])
+    row = points.row.gather(1, place.flatten(1)).view_as(place)
+    rank = truth.volume.argsort(dim=1, stable=True).argsort(dim=1)[:, None].expand_as(row)
+    claims = torch.where(taken, row, points.total)
+    smallest = torch.full((points.total + 1,), G, device=row.device)
+    smallest = smallest.scatter_reduce_(0, claims.flatten(), rank.flatten(), "amin")
+    taken = taken & (smallest[row] == rank)
+    scene = torch.arange(B, device=row.device)[:, None, None].expand_as(row)
+    box = scene * G + torch.arange(G, device=row.device)
+    return BatchAssignment(row.flatten(), box.flatten(), scene.flatten(), central.flatten(), taken.flatten(), level)
+
+
+def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> Tensor:
+    """(..., L, G) points of each box on each level, finest first -> (..., G) level on which it is learned."""
+    enough = counts >= min_points
+    if released:
+        return (torch.cumprod(enough.long(), dim=-2).sum(-2) - 1).clamp_min(0)
+    return (enough * torch.arange(counts.shape[-2], device=counts.device)[:, None]).amax(-2)
+
+
+def learning_levels(points: ScenePoints, truth: PaddedBoxes, min_points: int) -> Tensor:
+    """(B, G) level that :func:`assign_batch` will take, or a finer one if more points are added later."""
+    return _learning_level(points.counts(points.inside(truth)), min_points)
+
+
+def sites_in_boxes(
+    boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
+) -> SiteMask:
+    """For :meth:`PerceptionNetwork.detect`: sites whose centre is in one of their scene's (G, 9) boxes, down to the
+    level on which the box is learned, as far as the fused ``levels`` (finest first) determine it.
+
+    ``min_points``: see :func:`assign_batch`.
+    """
+    truth = PaddedBoxes.of(boxes)
+    centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
+    scenes = ScenePoints.of(centers_m, [level.sites.bounds for level in levels])
+    strides = constant(tuple(level.stride for level in levels), truth.boxes.device)
+    needed = strides[learning_levels(scenes, truth, min_points)]  # (B, G) stride of the level that it is learned on
+
+    def mask(sites: Sites) -> Tensor:
+        here = ScenePoints.of([_centers(sites, voxel_size_m)], [sites.bounds])
+        wanted = truth.there & (needed <= sites.stride)
+        return here.scatter((here.inside(truth) & wanted[:, None]).any(2))
+
+    return mask
+
+
+def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
+    """(N, 3) metres."""
+    return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
+
+
+def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[float], level: Tensor) -> Tensor:
+    """(P,) bool: the cell is touched by a box learned on a finer level (its centre is in the box grown by half a cell
+    edge).
+
+    Args:
+        points: centres of the cells.
+        truth: the boxes.
+        reach_m: half the edge of a cell of each level.
+        level: (B, G) on which each box is learned.
+    """
+    reach = constant((*reach_m, 0.0), points.points.device, points.points.dtype)[points.level]
+    finer = truth.there[:, None] & (level[:, None] < points.level[..., None])
+    return points.scatter((points.inside(truth, reach) & finer).any(2))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# grounding
+
+
+def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
+    """(Q, G) cost on the host -> indices of the matched queries and boxes, min(Q, G) of each, by rising query.
+
+    Raises ``ValueError`` for entries that are not finite, so that an exploded network is not trained on a random
+    matching.
+    """
+    if not bool(torch.isfinite(cost).all()):
+        row, column = (~torch.isfinite(cost)).nonzero()[0].tolist()
+        raise ValueError(f"matching cost of query {row} and box {column} is {cost[row, column].item()}")
+    query, box = linear_sum_assignment(cost.double().numpy())
+    return torch.from_numpy(query), torch.from_numpy(box)
+
+
+@dataclass(frozen=True)
+class QueryMatcher:
+    """Hungarian matching of queries with the target boxes of a sentence."""
+
+    focal: float = 1.0  # as l1 and iou, weight of a cost
+    l1: float = 2.0
+    iou: float = 2.0
+    released: bool = False  # the L1 cost subtracts raw angles, so that pi and -pi are far apart
+
+    @torch.no_grad()
+    def costs(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(..., Q, L) token logits (-inf = padding), (..., Q, 9), (..., G, 9), (..., G, L) -> weighted focal, L1 and
+        IoU costs (..., Q, G)."""
+        p = torch.sigmoid(logits.double())
+        hit = -0.25 * (1 - p) ** 2 * torch.log(p + 1e-12)  # the focal loss of a token that should be 1
+        miss = -0.75 * p**2 * torch.log(1 - p + 1e-12)  # and of one that should be 0
+        y = positive.to(p.dtype)
+        y = y * torch.isfinite(logits).any(-2, keepdim=True)  # padding names no object
+        focal = hit @ y.mT + miss @ (1 - y).mT
+        predicted, wanted = boxes.double().unsqueeze(-2), gt_boxes.double().unsqueeze(-3)  # (..., Q, 1, 9), (..., G, 9)
+        difference = predicted - wanted
+        if not self.released:
+            angle = torch.remainder(difference[..., 6:] + torch.pi, 2 * torch.pi) - torch.pi
+            difference = torch.cat([difference[..., :6], angle], dim=-1)
+        solid = torch.cat([predicted[..., :3], predicted[..., 3:6].clamp_min(0), predicted[..., 6:]], dim=-1)
+        pairs = torch.broadcast_tensors(solid, wanted)
+        iou = bx.paired_iou(*(x.reshape(-1, 9) for x in pairs)).view(focal.shape)
+        return self.focal * focal, self.l1 * difference.abs().sum(-1), -self.iou * iou
+
+    def match(self, logits: Tensor, boxes: Tensor, truth: PaddedBoxes, positive: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The matched (query indices, box indices), on the host, of each of B sentences; one synchronisation with a
+        device.
+
+        Args:
+            logits: (B, Q, L).
+            boxes: (B, Q, 9).
+            truth: (B, G) boxes.
+            positive: (B, G, L).
+        """
+        if truth.boxes.shape[1] == 0:
+            return [(torch.zeros(0, dtype=torch.int64),) * 2 for _ in boxes]
+        cost = torch.stack(self.costs(logits, boxes, truth.boxes, positive)).sum(0)
+        cost = torch.cat([cost, truth.there[:, None].to(cost)], 1).cpu()  # the number of boxes is copied with the costs
+        return [hungarian(one[:-1, : int(one[-1].sum())]) for one in cost]
+
+    def __call__(self, logits: Tensor, boxes: Tensor, gt_boxes: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`match` for one sentence: (Q, L), (Q, 9), (G, 9), (G, L)."""
+        return self.match(logits[None], boxes[None], PaddedBoxes.of([gt_boxes]), positive[None])[0]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# occupancy
+
+
+def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
+    """(B, X, Y, Z) labels, 0 = free, 255 = unknown -> (B, X/r, Y/r, Z/r) labels of cells ``ratio`` times as large.
+
+    A cell takes the most frequent label of its occupied voxels (on a tie the lowest); it is free when it has known
+    voxels and no occupied ones, unknown when all are unknown. Raises ``ValueError`` for a size that ``ratio`` does not
+    divide or, on the CPU, a label that is neither below ``classes`` nor 255.
+    """
+    B, X, Y, Z = labels.shape
+    if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
+        raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
+    if runs_compiled(labels):
+        bad = ((labels >= classes) & (labels != OCCUPANCY_IGNORED)) | (labels < 0)
+        if bool(bad.any()):
+            raise ValueError(f"label {int(labels[bad][0])} is not below {classes}")
+    if ratio == 1:
+        return labels.clone()
+    shape = (B, X // ratio, Y // ratio, Z // ratio)
+    cells = labels.reshape(B, shape[1], ratio, shape[2], ratio, shape[3], ratio)
+    cells = cells.permute(0, 1, 3, 5, 2, 4, 6).reshape(-1, ratio**3).long()  # (cells, voxels)
+    # unknown voxels are counted in an extra column
+    index = cells.clamp(max=classes)
+    counts = cells.new_zeros(len(cells), classes + 1).scatter_add_(1, index, torch.ones_like(index))
+    occupied = counts[:, 1:classes]
+    best = occupied.argmax(1) + 1
+    unknown = counts[:, classes] == ratio**3
+    result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, OCCUPANCY_IGNORED, 0))
+    return result.reshape(shape).to(labels.dtype)
+
+
+def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[int, int, int], ratio: int) -> Tensor:
+    """The released code's coarse targets: (M, 4) x, y, z, label in order and (X, Y, Z) visibility -> labels.
+
+    The last voxel written wins, and labels of unobserved voxels leak into partly observed cells.
+    """
+    coarse = np.zeros([n // ratio for n in grid], dtype=np.int64)
+    for x, y, z, label in occupancy.tolist():
+        coarse[x // ratio, y // ratio, z // ratio] = label
+    if mask is not None:
+        seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
+        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
+    return torch.from_numpy(coarse)
+
 
 # weights of the corner distances by centre, size, rotation alone and by the whole box, as the paper
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
@@ -52,15 +714,10 @@ DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 
 @dataclass(frozen=True)
 class BoxTerms:
-    """A design of the box loss.
+    """A design of the box loss."""
 
-    Attributes:
-        corners: weights of the corner distances by centre, size, rotation alone and by the whole box.
-        l1: instead of them centre, size and rotation as numbers, see :func:`l1_box_loss`; None = not so.
-    """
-
-    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    l1: Literal["angles", "matrix", "sincos"] | None = None
+    corners: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # (center, size, rotation, whole box)
+    l1: Literal["angles", "matrix", "sincos"] | None = None  # :func:`l1_box_loss` instead
 
 
 BOX_LOSSES: Mapping[str, BoxTerms] = {
@@ -80,32 +737,20 @@ BOX_LOSSES: Mapping[str, BoxTerms] = {
 
 @dataclass(frozen=True)
 class DetectionPrediction:
-    """The detection head's output for a batch, its levels concatenated, finest first, in each the scenes in order.
+    """The detection head's output for a batch; its levels concatenated, finest first, each with the scenes in order."""
 
-    Attributes:
-        points: per level (N_l, 3) metres.
-        centerness: (P,) logits.
-        boxes: P decoded boxes.
-        class_logits: (P, C).
-        reaches: half the edge of a cell of each level, metres; needed where there are object logits.
-        object_logits: per level (N_l,), or None where a level has none.
-        presence_logits: (P,), or None where the head has none.
-        bounds: per level the B + 1 ends of the scenes' rows; None = one scene.
-        votes: of a head whose sites vote.
-    """
-
-    points: list[Tensor]
-    centerness: Tensor
-    boxes: BoxParts
-    class_logits: Tensor
-    reaches: list[float] = field(default_factory=list)
-    object_logits: list[Tensor | None] = field(default_factory=list)
-    presence_logits: Tensor | None = None
-    bounds: list[list[int]] | None = None
-    votes: Votes | None = None
+    points: list[Tensor]  # per level (N_l, 3) metres
+    centerness: Tensor  # (P,) logits
+    boxes: BoxParts  # P decoded boxes
+    class_logits: Tensor  # (P, C)
+    reaches: list[float] = field(default_factory=list)  # half a cell's edge per level, metres
+    object_logits: list[Tensor | None] = field(default_factory=list)  # per level (N_l,) or None
+    presence_logits: Tensor | None = None  # (P,), if the head has presence
+    bounds: list[list[int]] | None = None  # per level B + 1 ends of the scenes' rows; None = one scene
+    votes: Votes | None = None  # of a head whose sites vote
 
     def scenes(self) -> ScenePoints:
-        """The points of each scene beside each other."""
+        """The points by scene."""
         points = self.points or [self.class_logits.new_zeros(0, 3)]
         return ScenePoints.of(points, self.bounds or [[0, len(p)] for p in points])
 
@@ -114,7 +759,7 @@ _parts = full_precision(faces_to_parts)
 
 
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> DetectionPrediction:
-    """Of batched levels, finest first; ``voxel_size_m`` of an input site."""
+    """Prediction of batched levels, finest first; ``voxel_size_m``: of an input site."""
     geometry = torch.cat([torch.cat((x.anchors_m, x.distances_m, x.rotation), 1) for x in levels])
     presence = [p for level in levels if (p := level.presence_logits) is not None]
     return DetectionPrediction(
@@ -132,8 +777,8 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
 
 @dataclass(frozen=True)
 class BoxTarget:
-    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels; the number of classes stands for a thing that
-    none of them names: its centre and its box are learned, and that it is there by a head that knows presence."""
+    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels. The label ``num_classes`` stands for an object
+    without a class: its centre, box and presence are learned."""
 
     boxes: Tensor
     labels: Tensor
@@ -141,35 +786,26 @@ class BoxTarget:
 
 @dataclass(frozen=True)
 class DetectionCriterion:
-    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes.
+    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes. Normalised by the
+    positives of the whole batch, or (as released) of each scene, then the mean over scenes."""
 
-    Attributes:
-        min_points, top_points, min_size_m: see :func:`assign_batch`.
-        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        box: the design of the box loss.
-        two_sided: corner distances in both directions.
-        normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
-        released: restore the faults of the released assignment.
-        reduce: mean of a value over processes.
-    """
-
-    min_points: int = 27
+    min_points: int = 27  # as top_points and min_size_m, see :func:`assign_batch`
     top_points: int = 18
     min_size_m: float = 0.0
-    iou_weight: float = 0.0
-    box: BoxTerms = BOX_LOSSES["decoupled"]
-    two_sided: bool = False
+    iou_weight: float = 0.0  # of an additional rotated IoU loss
+    box: BoxTerms = BOX_LOSSES["decoupled"]  # the design of the box loss
+    two_sided: bool = False  # corner distances in both directions
     normalize: Literal["batch", "scene"] = "batch"
-    released: bool = False
-    reduce: Reduce = same
+    released: bool = False  # restore the faults of the released assignment
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center"[, "box"][, "iou"][, "presence"][, "votes"][, "object"]}``; without positives only
-        "class", "presence" and "object" count. What no box is learned at is computed along on a device, where to know
-        how much there is would be to wait, and does not count.
+        "class", "presence" and "object" count. On a device, unassigned points are computed and masked, since reading
+        their number would synchronise.
 
-        Raises ``ValueError`` for targets that do not fit; their numbers are looked at on the CPU alone.
+        Raises ``ValueError`` for targets that do not fit; their values are checked on the CPU only.
         """
         logits = prediction.class_logits
         points = prediction.scenes()
@@ -181,7 +817,7 @@ class DetectionCriterion:
         if runs_compiled(logits):
             found = found.taken_only()
         row = found.row.clamp(max=max(points.total - 1, 0))
-        # what is not taken is written to a row behind the last, what has no name to a column behind the last class
+        # places that do not count are written to an extra row, objects without a class to an extra column
         written = torch.where(found.taken, row, points.total)
         label = functional.pad(labels, (0, 1))[truth.row.flatten()[found.box]]
         onehot = logits.new_zeros(points.total + 1, logits.shape[1] + 1)
@@ -212,7 +848,8 @@ class DetectionCriterion:
         else:
             own = logits.new_zeros(len(targets))
             norm = self.reduce(own.index_add(0, found.scene, number)).clamp_min(1.0)
-            sums = {name: own.index_add(0, points.scene_of_points(), values) for name, values in of_points.items()}
+            scene = torch.arange(len(points.row), device=logits.device)[:, None].expand_as(points.row)
+            sums = {name: own.index_add(0, points.scatter(scene), values) for name, values in of_points.items()}
             sums |= {name: own.index_add(0, found.scene, values) for name, values in counted.items()}
             losses = {name: (values / norm).mean() for name, values in sums.items()}
         if prediction.votes is not None:
@@ -222,11 +859,11 @@ class DetectionCriterion:
     def _object_losses(
         self, prediction: DetectionPrediction, points: ScenePoints, truth: PaddedBoxes, level: Tensor
     ) -> Losses:
-        """Binary cross entropy of "an object that a finer level learns reaches into this cell", the mean over each
+        """Binary cross entropy of "an object learned on a finer level reaches into this cell", the mean over each
         level's cells, then levels.
 
-        The score says which sites of the next finer level are kept. What is learned here or above does not need them:
-        if a bed's thousand sites were kept as well, pictures and plants would be pruned for it.
+        The score selects the sites of the next finer level. Objects learned on this level or a coarser one do not need
+        them: keeping a bed's thousand sites would prune pictures and plants.
         """
         known = [i for i, logits in enumerate(prediction.object_logits) if logits is not None]
         if not known:
@@ -243,7 +880,7 @@ class DetectionCriterion:
 
 
 def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor:
-    """L1 distance of each vote to the middle of the smallest box that its site is in, the mean over sites in boxes."""
+    """L1 distance of each vote to the centre of the smallest box around its site, the mean over sites in boxes."""
     boxes, there = truth.boxes[votes.samples], truth.there[votes.samples]  # (N, G, 9), (N, G)
     offset = votes.points_m[:, None] - boxes[..., :3].to(votes.points_m)
     local = torch.einsum("ngij,ngi->ngj", truth.rotation[votes.samples].to(offset), offset)
@@ -259,7 +896,7 @@ def vote_loss(votes: Votes, truth: PaddedBoxes, reduce: Reduce = same) -> Tensor
 
 
 def _checked(target: BoxTarget, classes: int) -> Tensor:
-    """The labels of a scene. Raises ``ValueError`` for what does not fit."""
+    """The labels of a scene. Raises ``ValueError`` for a target that does not fit."""
     labels = target.labels
     bx.check_boxes(target.boxes, "ground truth boxes")
     if runs_compiled(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
@@ -273,23 +910,15 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class OccupancyCriterion:
-    """Cross entropy and scene-class affinity on every scale; scale i counts ``scale_decay ** i``.
+    """Cross entropy and scene-class affinity on every scale; scale i has the weight ``scale_decay ** i``. A process
+    without samples passes grids of batch size 0."""
 
-    Attributes:
-        semantic, geometric: weights of the two affinity terms against cross entropy.
-        scale_decay: each coarser scale counts this much of the one before.
-        class_weights: of cross entropy, one per class, or None.
-        released: restore the released losses' faults (see :mod:`.losses`); its coarse targets are
-            :func:`released_coarse_labels`.
-        reduce: mean of a value over processes; a process without any sample passes grids without a sample.
-    """
-
-    semantic: float = 1.0
+    semantic: float = 1.0  # as geometric, weight of an affinity term against cross entropy
     geometric: float = 1.0
     scale_decay: float = 0.5
-    class_weights: tuple[float, ...] | None = None
-    released: bool = False
-    reduce: Reduce = same
+    class_weights: tuple[float, ...] | None = None  # of cross entropy, one per class
+    released: bool = False  # restore the released faults, also :func:`released_coarse_labels`
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
@@ -323,21 +952,15 @@ class OccupancyCriterion:
 
 @dataclass(frozen=True)
 class GroundingLayer:
-    """One decoder layer's output for a batch.
+    """One decoder layer's output for a batch; embeddings are in the common space, None without alignment."""
 
-    Attributes:
-        token_logits: (B, Q, L) similarity of queries and tokens, -inf at padding.
-        boxes: (B, Q, 9).
-        query_embeddings, token_embeddings: (B, Q, D), (B, L, D) in the common space, or None without alignment.
-    """
-
-    token_logits: Tensor
-    boxes: Tensor
-    query_embeddings: Tensor | None = None
-    token_embeddings: Tensor | None = None
+    token_logits: Tensor  # (B, Q, L) similarity of queries and tokens, -inf at padding
+    boxes: Tensor  # (B, Q, 9)
+    query_embeddings: Tensor | None = None  # (B, Q, D)
+    token_embeddings: Tensor | None = None  # (B, L, D)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
-        """Both, of queries and tokens. Raises ``ValueError`` without alignment."""
+        """Embeddings of queries and tokens. Raises ``ValueError`` without alignment."""
         if self.query_embeddings is None or self.token_embeddings is None:
             raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
         return self.query_embeddings, self.token_embeddings
@@ -350,7 +973,7 @@ def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
 
 @dataclass(frozen=True)
 class GroundingTarget:
-    """What one sentence speaks of: (G, 9) boxes and (G, L) bool, the tokens that name each."""
+    """Targets of one sentence: (G, 9) boxes and (G, L) bool, the tokens that name each."""
 
     boxes: Tensor
     positive: Tensor
@@ -359,25 +982,16 @@ class GroundingTarget:
 @dataclass(frozen=True)
 class GroundingCriterion:
     """Hungarian matching per layer; focal loss of query-token similarity, decoupled corner Chamfer of matched boxes,
-    contrastive alignment; every layer is supervised.
-
-    Attributes:
-        matcher: costs.
-        class_weight, box_weight, contrastive_weight: of the three terms; contrastive needs embeddings, 0 leaves it out.
-        temperature: of the contrastive softmax.
-        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
-        two_sided: corner distances in both directions.
-        reduce: mean of a value over processes.
-    """
+    contrastive alignment (which needs embeddings); every layer is supervised. A term of weight 0 is left out."""
 
     matcher: QueryMatcher = field(default_factory=QueryMatcher)
     class_weight: float = 1.0
     box_weight: float = 1.0
     contrastive_weight: float = 0.0
-    temperature: float = 0.07
-    iou_weight: float = 0.0
-    two_sided: bool = False
-    reduce: Reduce = same
+    temperature: float = 0.07  # of the contrastive softmax
+    iou_weight: float = 0.0  # of an additional rotated IoU loss
+    two_sided: bool = False  # corner distances in both directions
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(
@@ -424,48 +1038,35 @@ class GroundingCriterion:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What a decoder over detected objects is trained on: to point at the one that a sentence means.
+# Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
 #
-# The paper's token loss judges every query by itself, and all things of the class fit the word "chair" of "the chair
-# closest to the desk" about equally well. Here the word is shared out among all objects and "none of these" (a softmax,
-# as a pointer network's: Vinyals et al., NeurIPS 2015), so that what the sentence means has to win over its look-alikes
-# and over the anchors, which is what a robot acts on. All other words mean "none of these".
+# The paper's token loss scores every query independently, and all objects of the class fit the word "chair" of "the
+# chair closest to the desk" about equally well. Here the word is a softmax over all objects and "none of these" (as in
+# a pointer network: Vinyals et al., NeurIPS 2015), so that the target has to win over similar objects and over the
+# anchors, as a robot needs it. All other words mean "none of these".
 
 
 @dataclass(frozen=True, eq=False)
 class PointerOutput:
-    """Answers about some scenes, and what is right.
+    """Answers about some scenes, and their targets."""
 
-    Attributes:
-        output: S sentences, boxes in the world.
-        boxes: per sentence (G, 9) of what it means; none where that is not there.
-        named: (S, T) bool, the tokens that name it. pad: (S, T) True at padding.
-    """
-
-    output: ObjectGroundingOutput
-    boxes: Sequence[Tensor]
-    named: Tensor
-    pad: Tensor
+    output: ObjectGroundingOutput  # S sentences, boxes in the world
+    boxes: Sequence[Tensor]  # per sentence the (G, 9) targets, none where absent
+    named: Tensor  # (S, T) bool, the tokens that name the target
+    pad: Tensor  # (S, T) True at padding
 
 
 @dataclass(frozen=True)
 class PointerCriterion:
-    """Cross entropy of every token's shares; the mean over layers, then sentences.
+    """Cross entropy of every token's shares; the mean over layers, then sentences."""
 
-    Attributes:
-        min_iou: an object that overlaps what is meant by at least so much is right; of several each as far as it does.
-            Where none is, "none of these" is.
-        other_weight: of the words that do not name what is meant, together.
-        reduce: mean of a value over processes.
-    """
-
-    min_iou: float = 0.25
-    other_weight: float = 0.2
-    reduce: Reduce = same
+    min_iou: float = 0.25  # least overlap of a right object; without one, "none of these" is right
+    other_weight: float = 0.2  # of all words that do not name the target
+    reduce: Reduce = same  # mean of a value over processes
 
     @full_precision
     def __call__(self, answers: Sequence[PointerOutput], like: Tensor) -> Losses:
-        """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
+        """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor on the device."""
         number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)
         named, others = [like.new_zeros(())], [like.new_zeros(())]
         for answer in answers:
@@ -479,12 +1080,12 @@ class PointerCriterion:
         return {"named": torch.stack(named).sum() / number, "others": torch.stack(others).sum() / number}
 
     def targets(self, answer: PointerOutput) -> Tensor:
-        """(S, 1 + Q) how the tokens that name what is meant are shared out: "none of these" first, then the objects."""
+        """(S, 1 + Q) target shares of the naming tokens: "none of these" first, then the objects by their overlap."""
         boxes, valid = answer.output.boxes[-1], answer.output.query_valid  # (S, Q, 9), (S, Q)
         counts = [len(b) for b in answer.boxes]
         best = boxes.new_zeros(boxes.shape[:2])
         if sum(counts):
-            # what stands in where a sentence means fewer things than another has no volume, and overlaps nothing
+            # padding boxes have no volume and overlap nothing
             rows = [[start + k if k < n else sum(counts) for k in range(max(counts))] for start, n in _runs(counts)]
             meant = torch.cat([*answer.boxes, boxes.new_zeros(1, 9)])[torch.tensor(rows).to(boxes.device)]  # (S, G, 9)
             pairs = torch.broadcast_tensors(boxes[:, :, None], meant[:, None])
@@ -496,10 +1097,10 @@ class PointerCriterion:
 
 
 def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The first row and the length of each of several runs, one behind the other."""
+    """First row and length of each of several consecutive runs."""
     return list(zip(itertools.accumulate(counts, initial=0), counts, strict=False))
 
 
 def _mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """(S, T) -> (S,) means over the masked tokens, 0 where there are none."""
+    """(S, T) -> (S,) means over the masked tokens, 0 without any."""
     return torch.where(mask, values, 0.0).sum(1) / mask.sum(1).clamp_min(1)

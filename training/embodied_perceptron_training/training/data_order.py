@@ -1,7 +1,7 @@
-"""Training samples in an order that is a function of the seed, from any position on, shared out among processes.
+"""Training samples in an order determined by the seed, from any position, divided among processes.
 
-The order is one endless sequence: a permutation of the data set per epoch. A training's place in its data is one
-number, the samples that went before; batches may straddle epochs, so that no sample is ever left out.
+The order is one endless sequence: a permutation of the data set per epoch. A training's position is the number of
+samples seen; batches may span epochs, so no sample is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUBSTITUTES = 20
 
 @dataclass(frozen=True)
 class Corrupt:
-    """A sample that could not be used."""
+    """An unusable sample."""
 
     epoch: int
     name: str
@@ -37,18 +37,18 @@ class Corrupt:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A collated batch (None where no usable sample was left), where its samples come from, what was skipped."""
+    """A collated batch (None without a usable sample), the places of its samples, and the skipped ones."""
 
     data: Any
     places: tuple[Place, ...]
     corrupt: tuple[Corrupt, ...]
 
     def pin_memory(self) -> Fetched:
-        """The same, its tensors in pinned memory: the loader asks for it."""
+        """The batch with its tensors in pinned memory; called by the loader."""
         return replace(self, data=map_tensors(self.data, torch.Tensor.pin_memory))
 
 
-# not torch's DistributedSampler: it begins at epochs only, pads their ends, and knows no place to go on from
+# not torch's DistributedSampler, which begins at epochs only, pads their ends, and cannot resume
 class Order(Sampler[list[Place]]):
     """Batches of this process, endlessly.
 
@@ -56,21 +56,15 @@ class Order(Sampler[list[Place]]):
         samples: of an epoch.
         batch: samples per process.
         seed: of the order.
-        start: samples that all processes together had before.
+        start: samples that all processes together have seen.
         rank, world: of the process; it takes the rank-th part of every common batch.
     """
 
     def __init__(self, samples: int, batch: int, seed: int, start: int = 0, rank: int = 0, world: int = 1) -> None:
         if samples < 1:
-            raise ValueError("there are no training samples")
-        self.samples, self.batch, self.seed, self.start, self.rank, self.world = (
-            samples,
-            batch,
-            seed,
-            start,
-            rank,
-            world,
-        )
+            raise ValueError("the training split has no samples")
+        self.samples, self.batch, self.seed, self.start = samples, batch, seed, start
+        self.rank, self.world = rank, world
 
     def __iter__(self) -> Iterator[list[Place]]:
         epoch, order = -1, np.zeros(0, np.int64)
@@ -87,7 +81,7 @@ class Order(Sampler[list[Place]]):
 
 
 class _Samples(Dataset[Any]):
-    """(epoch, index) -> (sample, its place, what was skipped)."""
+    """(epoch, index) -> (sample, its place, skipped samples)."""
 
     def __init__(self, source: SampleSource, seed: int) -> None:
         self.source, self.seed = source, seed
@@ -121,7 +115,7 @@ class _Collate:
 
 
 def _start_worker(_worker: int) -> None:
-    """Signals that stop a training reach all of its processes; the loop alone answers them, workers go with it."""
+    """Ignore the signals that stop a training: the loop answers them and ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -136,8 +130,7 @@ def sample_stream(
 ) -> Iterator[Iterator[Fetched]]:
     """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none), which end with the context.
 
-    ``device``: for which they are; those for a CUDA device come in pinned memory, from where they are copied while it
-    computes.
+    ``device``: target of the batches; those for a CUDA device are in pinned memory, for asynchronous copies.
     """
     loader: DataLoader[Fetched] = DataLoader(
         _Samples(source, order.seed),
@@ -153,8 +146,7 @@ def sample_stream(
         yield batches
     finally:
         if workers:
-            # not left to the garbage collector: at the interpreter's exit Python would send them SIGTERM, which they
-            # ignore, and wait for them for ever
+            # not left to the garbage collector: at exit Python would send them SIGTERM, which they ignore, and wait
             processes = list(batches._workers)
             batches._shutdown_workers()
             for process in processes:
@@ -165,9 +157,8 @@ def sample_stream(
 def repeat_factor_order(classes: Sequence[set[str]], share: float) -> list[int]:
     """Repeat-factor sampling (Gupta, Dollar, Girshick, LVIS, CVPR 2019): classes of every scene -> scenes of one epoch.
 
-    A scene comes ``sqrt(share / f)`` times, at least once, ``f`` being the share of scenes that have the rarest of its
-    classes. Fractions add up along the scenes, so
-    that the number of all is right to one.
+    A scene is repeated ``sqrt(share / f)`` times, at least once, where ``f`` is the share of scenes with the rarest of
+    its classes. Fractions add up along the scenes, so that the total is right to one.
     """
     count = Counter(name for scene in classes for name in scene)
     order: list[int] = []

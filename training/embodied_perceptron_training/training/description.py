@@ -1,4 +1,4 @@
-"""What a training would do, as plain values, from what the training itself reads: ``train --print-run``."""
+"""``train --print-run``: settings of a training as plain values, read from the same sources as the training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.training.augment import MotionRange
 from embodied_perceptron_training.training.criteria import DECOUPLED, OccupancyCriterion
 from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion
 from embodied_perceptron_training.training.tasks import TASK_KINDS, motion_range, task_config
@@ -18,13 +17,19 @@ CORNER_TERMS = ("center", "size", "rotation", "all")
 def describe(run: TrainingRun) -> dict[str, Any]:
     """One JSON object; no data are read and no network is built.
 
-    ``learning_rate`` is that of ``reference_batch`` samples a step, where the run has one. ``augmentation`` is None
-    where scenes stay as they are. Raises ``ValueError`` for tasks that are not over scenes.
+    ``learning_rate`` is for ``reference_batch`` samples per step, if the run has one. ``augmentation`` is None without
+    motion. Raises ``ValueError`` for tasks that are not over scenes.
     """
     if run.task not in TASK_KINDS:
         raise ValueError(f"--print-run describes tasks over scenes ({', '.join(TASK_KINDS)}), got {run.task!r}")
     kind, config = TASK_KINDS[run.task], task_config(run, len(DETECTION_CLASSES))
-    steps = run.optimisation
+    steps, motion = run.optimisation, motion_range(run, config)
+    images, language = None, None
+    if config.uses_images:
+        pretrained = bool(run.network.images or run.network.pretrained)
+        images = {"name": config.image.encoder, "pretrained": pretrained, "trainable": not run.network.images}
+    if config.grounding is not None:  # the release trains it at a rate of zero; here its features are cached
+        language = {"name": config.grounding.text_encoder, "trainable": False, "learning_rate_factor": 0.0}
     return {
         "task": run.task,
         "preset": run.network.preset,
@@ -41,16 +46,22 @@ def describe(run: TrainingRun) -> dict[str, Any]:
         "val_views": run.samples.val_views or run.samples.views or kind.views,
         "sentences": run.samples.sentences if config.grounding is not None else 0,
         "rate_scales": dict(steps.rate_scales),
-        "augmentation": _augmentation(motion_range(run, config)),
+        "augmentation": motion
+        and {
+            "rotation_rad": motion.yaw_rad,
+            "scale": [1.0 - motion.scale, 1.0 + motion.scale],
+            "translation_sigma_m": motion.shift_sigma_m,
+            "flip": motion.mirror > 0,
+        },
         "site_size_m": config.voxel_size_m,
         "losses": losses(run, config),
-        "image_encoder": _image_encoder(run, config),
-        "text_encoder": _text_encoder(config),
+        "image_encoder": images,
+        "text_encoder": language,
     }
 
 
 def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
-    """Name of each term -> its weight in the sum that is minimised; corner distances one by one."""
+    """Name of each loss term -> its weight in the sum; corner distances one by one."""
     found: dict[str, float] = {}
     if config.detection is not None:
         boxes, weight = detection_criterion(run), run.losses.detection
@@ -83,31 +94,5 @@ def _corners(name: str, weights: tuple[float, float, float, float], factor: floa
 
 
 def _weighted(prefix: str, terms: dict[str, float], weight: float) -> dict[str, float]:
-    """Without terms that count nothing."""
+    """Weighted terms, without those of weight zero."""
     return {prefix + name: weight * value for name, value in terms.items() if weight * value}
-
-
-def _augmentation(motion: MotionRange | None) -> dict[str, Any] | None:
-    if motion is None:
-        return None
-    return {
-        "rotation_rad": motion.yaw_rad,
-        "scale": [1.0 - motion.scale, 1.0 + motion.scale],
-        "translation_sigma_m": motion.shift_sigma_m,
-        "flip": motion.mirror > 0,
-    }
-
-
-def _image_encoder(run: TrainingRun, config: NetworkConfig) -> dict[str, Any] | None:
-    if not config.uses_images:
-        return None
-    choice = run.network
-    pretrained = bool(choice.images or choice.pretrained)
-    return {"name": config.image.encoder, "pretrained": pretrained, "trainable": not choice.images}
-
-
-def _text_encoder(config: NetworkConfig) -> dict[str, Any] | None:
-    """The release gives it a learning rate of zero; here its token features are kept with the scenes."""
-    if config.grounding is None:
-        return None
-    return {"name": config.grounding.text_encoder, "trainable": False, "learning_rate_factor": 0.0}

@@ -1,7 +1,7 @@
-"""What a sensor of another make would have seen of the same scene: other sites, other colours, other pictures.
+"""Domain randomisation: sites, colours and images as other sensors would measure them.
 
-Everything follows from the generator that is passed in, so that a sample stays a pure function of its index and its
-random generator, and prepared pictures of a scene are the same on every machine.
+The passed generator is the only source of randomness, so that a sample is a pure function of its index and its
+generator, and prepared images are the same on every machine.
 """
 
 from __future__ import annotations
@@ -21,22 +21,14 @@ _GREY = 128
 
 @dataclass(frozen=True)
 class SiteDisturbance:
-    """How voxels of a map are randomised before they become sites.
+    """Randomisation of the voxels of a map before they become sites."""
 
-    Attributes:
-        share: of the samples that are randomised at all.
-        jitter_m: largest standard deviation of the mean points, per axis.
-        dropout: largest share of voxels that vanish one by one.
-        holes: most balls in which nothing was measured. hole_m: (least, largest) radius.
-        colorless: share of the randomised samples without colour: grey values, or one colour for everything.
-    """
-
-    share: float = 0.0
-    jitter_m: float = 0.008
-    dropout: float = 0.3
-    holes: int = 12
-    hole_m: tuple[float, float] = (0.05, 0.3)
-    colorless: float = 0.2
+    share: float = 0.0  # of the samples that are randomised at all
+    jitter_m: float = 0.008  # largest standard deviation of the mean points, per axis
+    dropout: float = 0.3  # largest share of dropped voxels
+    holes: int = 12  # largest number of balls without measurements
+    hole_m: tuple[float, float] = (0.05, 0.3)  # (least, largest) radius
+    colorless: float = 0.2  # share of the randomised samples that are grey or of one colour
 
     def __call__(
         self,
@@ -45,7 +37,7 @@ class SiteDisturbance:
         hits: NDArray[np.int32],
         rng: np.random.Generator,
     ) -> tuple[F64, NDArray[np.uint8], NDArray[np.int32]]:
-        """(N, 3) points, (N, 3) RGB, (N,) hits -> those that are left, randomised; never none of some."""
+        """(N, 3) points, (N, 3) RGB, (N,) hits -> the remaining ones, randomised; at least one of any."""
         if self.share == 0.0 or len(points_m) == 0 or rng.random() >= self.share:
             return points_m, colors, hits
         kept = rng.random(len(points_m)) >= rng.uniform(0.0, self.dropout)
@@ -60,7 +52,7 @@ class SiteDisturbance:
 
 
 def _other_colors(colors: NDArray[np.uint8], colorless: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """(N, 3) RGB under other light and with errors of their own; or without colour."""
+    """(N, 3) RGB under other light and with noise, or without colour."""
     kind = rng.random()
     if kind < 0.5 * colorless:
         return np.full_like(colors, _GREY)
@@ -76,8 +68,8 @@ def _other_colors(colors: NDArray[np.uint8], colorless: float, rng: np.random.Ge
 def randomised_image(color: NDArray[np.uint8], kind: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """(H, W, 3) RGB as another camera would have taken it.
 
-    ``kind`` in [0, 1) is drawn once per scene: below 0.06 every picture of it is one grey, below 0.2 without colour,
-    below 0.3 very dark, with grain; otherwise light, contrast, colour and sharpness vary strongly.
+    ``kind`` in [0, 1) is drawn once per scene: below 0.06 every image is one grey, below 0.2 without colour, below 0.3
+    very dark with grain; otherwise light, contrast, colour and sharpness vary strongly.
     """
     if kind < 0.06:
         return np.full_like(color, _GREY)

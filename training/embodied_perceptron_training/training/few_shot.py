@@ -1,12 +1,17 @@
-"""Few-shot classes: a row of the detection head each, over features that stay as they are.
+"""Few-shot classes: a row of the detection head each, over frozen features.
 
-The detection head names a site by a linear layer, so a class is one row of weights. Rows of the labelled kinds are
-fitted by regularised logistic regression: what FCAF3D's assignment gives to a labelled thing is an example, all else in
-the same rooms is none. Everything else in the network stays bit by bit: boxes, other classes, occupancy, sentences.
+The detection head classifies a site by a linear layer, so a class is one row of weights. Rows of the labelled kinds are
+fitted by regularised logistic regression: FCAF3D's assignment gives the examples of a labelled object, all other sites
+of the same rooms are counterexamples. Boxes, other classes, occupancy and grounding do not change at all.
 
-Figures are without the refinement head, which, where the network has one, knows nothing of new classes and passes their
-scores on. Every figure is of things that the row under test was not fitted to: rooms are left out in turn (or things,
-where a kind is labelled in one room alone). The row that is written is fitted to all of them.
+A labelled room is a map and the boxes of objects whose kind a user named. In a saved map these are the labels of
+``~/correct_object`` and of the browser; beside a recording it is the file of ``embodied-perceptron label``,
+``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and no example. Every scan of a data
+set in EmbodiedScan's layout is a labelled room too, by its annotations.
+
+Figures are without the refinement head, which does not know new classes and passes their scores on. Every figure is of
+objects that the tested row was not fitted to: rooms are left out in turn (or objects, where a kind is labelled in one
+room only). The written row is fitted to all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +30,196 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor, ScenePrediction
+from embodied_perceptron.mapping.storage import MapFileError, read_map, saved_configs
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.results import UNNAMED
+from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
+from embodied_perceptron.scene.object_map import check_words
 from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, infos_file
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.recordings.labels import read_labels
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
-from embodied_perceptron_training.evaluation.runner.scenes import load_scene
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom
-from embodied_perceptron_training.training.matching import assign_points
+from embodied_perceptron_training.evaluation.runner.scenes import choose_views, load_scene
+from embodied_perceptron_training.training.criteria import assign_points
 from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
 
 F64 = NDArray[np.float64]
-MIN_THINGS = 3  # of a kind: fewer leave none to check the fit on
+MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
+_SAME_THING_IOU = 0.5  # two labels with such an overlap contradict each other
+_SPLIT = "train"  # the other splits are for measuring
+_VIEWS = 20  # of a scan
+
+
+class FewShotError(ValueError):
+    """Examples that no class can be fitted to; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRoom:
+    """One room."""
+
+    source: Path  # map, recording, or scan below its data set
+    labels: tuple[str, ...]  # (T,) kinds of the labelled objects
+    boxes: F64  # (T, 9) of them, in the world of the perceptron
+    open: Callable[[Predictor], Perceptron]  # makes the map, with a network in it
+    doubtful: NDArray[np.bool_] | None = None  # (T,) neither example nor counterexample
+
+
+def read_labelled_rooms(
+    sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()
+) -> list[LabelledRoom]:
+    """Rooms of maps, recordings and data sets; rooms without a label are included, as counterexamples.
+
+    Args:
+        sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format, data sets
+            (folders with ``embodiedscan_infos_train.pkl``), whose every scan is a room.
+        classes: of the network; a label that differs from one only in case is that class.
+        only: kinds to fit; empty = all labelled ones.
+
+    Raises :class:`FewShotError` for labels that contradict each other or are no kinds of objects, and when there are
+    none; ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for unreadable sources.
+    """
+    wanted = {kind_of(name, classes, "--only") for name in only}
+    rooms: list[LabelledRoom] = []
+    for k, source in enumerate(sources):
+        if source.resolve() in {other.resolve() for other in sources[:k]}:
+            raise FewShotError(f"{source} is given twice")
+        infos = infos_file(source, _SPLIT)
+        if infos.is_file():
+            dataset = EmbodiedScanDataset(source, _SPLIT)
+            rooms += [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
+        elif any(source.glob(infos_file(source, "*").name)):
+            raise FewShotError(f"{source} has no {infos.name}: only a training split holds examples")
+        else:
+            rooms.append(_labelled_room(source, classes, wanted))
+    if not any(room.labels for room in rooms):
+        among = f" called {', '.join(sorted(wanted))}" if wanted else ""
+        raise FewShotError(
+            f"no object{among} is labelled in {', '.join(str(s) for s in sources)}: correct labels of objects first "
+            "(~/correct_object, or the page of `embodied-perceptron view MAP`)"
+        )
+    return rooms
+
+
+def is_unlabelled_recording(source: Path) -> bool:
+    """Whether it is a recording without a file of labels: neither a map nor a data set."""
+    is_map = (source / MAP_NAME).is_file() or source.suffix == MAP_SUFFIX
+    is_data = source.is_dir() and any(source.glob(infos_file(source, "*").name))
+    return not is_map and not is_data and not source.with_name(source.name + LABELS_SUFFIX).is_file()
+
+
+def _labelled_room(source: Path, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
+    map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
+    if map_file.suffix == MAP_SUFFIX:
+        labelled = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
+        make = partial(_open_map, map_file)
+    else:
+        labels = source.with_name(source.name + LABELS_SUFFIX)
+        if source.exists() and not labels.is_file():
+            raise FewShotError(f"{source} has no labels: make them with `embodied-perceptron label {labels}`")
+        open_recording(source)
+        labelled = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
+        make = partial(_open_recording, source)
+    kinds = [(kind_of(label, classes, str(source)), box) for label, box in labelled]
+    _check_agreement(source, kinds)
+    return _of_wanted(source, kinds, wanted, make)
+
+
+def _of_wanted(
+    source: Path, kinds: Sequence[tuple[str, F64]], wanted: set[str], make: Callable[[Predictor], Perceptron]
+) -> LabelledRoom:
+    chosen = [(kind, box) for kind, box in kinds if not wanted or kind in wanted]
+    boxes = np.stack([box for _, box in chosen]) if chosen else np.zeros((0, 9))
+    return LabelledRoom(source, tuple(kind for kind, _ in chosen), boxes, make)
+
+
+def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> LabelledRoom:
+    """A scan with the objects that its views show, without structure."""
+    views = choose_views(len(scan.images), _VIEWS)
+    shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
+    named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
+    source = dataset.root / scan.sample_idx
+    kinds = [(kind_of(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
+
+    def make(inference: Predictor) -> Perceptron:
+        return mapped_scene(load_scene(dataset, scan.sample_idx, _VIEWS), inference)
+
+    return _of_wanted(source, kinds, wanted, make)
+
+
+def kind_of(label: str, classes: Sequence[str], where: str) -> str:
+    """The class of a label: the network's of that name, or a new one."""
+    try:
+        words = " ".join(check_words(label, "label").casefold().split())
+    except ValueError as error:
+        raise FewShotError(f"{where}: {error}") from error
+    if words in STRUCTURE_CLASSES or words == UNNAMED:
+        raise FewShotError(f"{where}: {words!r} is no kind of object with boxes")
+    return {name.casefold(): name for name in classes}.get(words, words)
+
+
+def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
+    if len(kinds) < 2:
+        return
+    boxes = torch.from_numpy(np.stack([box for _, box in kinds]))
+    overlap = box_iou(boxes, boxes)
+    for i, (kind, box) in enumerate(kinds):
+        for j in range(i):
+            if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
+                place = ", ".join(f"{v:.2f}" for v in box[:3])
+                raise FewShotError(f"{source}: the object at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
+
+
+def _open_map(file: Path, inference: Predictor) -> Perceptron:
+    saved = read_map(file)
+    volume, keyframes = saved_configs(saved)
+    config = PerceptronConfig(volume=volume, keyframes=keyframes)
+    try:
+        perceptron = Perceptron(config, inference=inference)
+    except ValueError as error:
+        raise FewShotError(f"{file}: {error}") from error
+    perceptron.map.restore(saved)
+    if inference.network.config.uses_images and not perceptron.keyframe_poses():
+        raise MapFileError(f"{file}: a map without keyframes has no images to read features from")
+    return perceptron
+
+
+def _open_recording(source: Path, inference: Predictor) -> Perceptron:
+    perceptron = Perceptron(PerceptronConfig(), inference=inference)
+    fuse_recording(source, perceptron)
+    return perceptron
+
+
+def fuse_recording(source: Path, perceptron: Perceptron) -> None:
+    """Fuse a whole recording into a map. Raises :class:`FewShotError` if no frame has a pose."""
+    stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
+    fused = sum(perceptron.integrate(posed).fused for posed in stream)
+    if not fused:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
+        raise FewShotError(
+            f"{source}: none of its {stream.colors_played} images was fused into a map ({reasons or 'empty'}); "
+            "examples need poses (TF or a trajectory)"
+        )
+
+
+F64 = NDArray[np.float64]
+MIN_THINGS = 3  # of a kind, for a fit and its validation
 _FOLDS = 5
 _DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
 _STEPS = 60
-_MOST_SITES = 200_000  # that are no example, at random
+_MOST_SITES = 200_000  # random counterexamples
 _HIT_IOU = 0.25
 _SEED = 20
 _KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
@@ -63,17 +237,12 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class RoomPart:
-    """What the classifier reads in one window of a room.
+    """Inputs of the classifier in one window of a room."""
 
-    Attributes:
-        levels: raw predictions in the window's wall-aligned frame, without classes; features: (N, C) per level.
-        manhattan: that frame. core: where this window's boxes count, world.
-    """
-
-    levels: tuple[DetectionLevel, ...]
-    features: tuple[Tensor, ...]
-    manhattan: ManhattanFrame
-    core: Region
+    levels: tuple[DetectionLevel, ...]  # raw predictions in the window's wall-aligned frame, without classes
+    features: tuple[Tensor, ...]  # (N, C) per level
+    manhattan: ManhattanFrame  # that frame
+    core: Region  # where this window's boxes count, world
 
     def flat(self) -> Tensor:
         """(N, C) features of all levels, finest first."""
@@ -82,37 +251,29 @@ class RoomPart:
 
 @dataclass(frozen=True, eq=False)
 class RoomFeatures:
-    """A labelled room as the classifier sees it.
+    """Inputs of the classifier in a labelled room."""
 
-    Attributes:
-        name: of its source.
-        labels, boxes: (T,) kinds and (T, 9) boxes of the labelled things, world.
-        parts: windows that cover the room.
-        found: (D, 9) all boxes of the network as it was, by whatever name.
-        doubtful: as of :class:`~.few_shot_classes.LabelledRoom`.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    boxes: F64
-    parts: tuple[RoomPart, ...]
-    found: F64
-    doubtful: NDArray[np.bool_] | None = None
+    name: str  # of its source
+    labels: tuple[str, ...]  # (T,) kinds of the labelled objects
+    boxes: F64  # (T, 9) of them, world
+    parts: tuple[RoomPart, ...]  # windows that cover the room
+    found: F64  # (D, 9) all boxes of the original network
+    doubtful: NDArray[np.bool_] | None = None  # see :class:`LabelledRoom`
 
     @property
     def sure(self) -> NDArray[np.bool_]:
-        """(T,) which things are examples."""
+        """(T,) which objects are examples."""
         return np.ones(len(self.labels), bool) if self.doubtful is None else ~self.doubtful
 
     def count(self, name: str) -> int:
-        """Things of a kind that are examples."""
+        """Number of examples of a kind."""
         return sum(label == name and bool(sure) for label, sure in zip(self.labels, self.sure, strict=True))
 
 
 @dataclass(frozen=True)
 class ClassReport:
-    """Of one kind, in percent at IoU 0.25: ``before`` and ``after`` its AP, ``localised`` the share of its things that
-    the network has any box for, by whatever name: no name can do more."""
+    """Figures of one kind, in percent at IoU 0.25: AP ``before`` and ``after``; ``localised``: the share of its objects
+    that the network has any box for, an upper limit."""
 
     name: str
     is_new: bool
@@ -125,8 +286,8 @@ class ClassReport:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Of scenes that nothing was fitted to: AP25 in percent over the classes that the network knew, and how many
-    boxes a scene are published under new names."""
+    """Figures of scenes that nothing was fitted to: AP25 in percent over the known classes, and published boxes of new
+    classes per scene."""
 
     scenes: int
     before: float
@@ -136,7 +297,7 @@ class ValidationReport:
 
 @dataclass(frozen=True, eq=False)
 class FewShotClasses:
-    """Rows for all classes and what they are worth."""
+    """Rows for all classes and their figures."""
 
     classes: tuple[str, ...]
     rows: Rows
@@ -144,9 +305,9 @@ class FewShotClasses:
     validation: ValidationReport | None
 
     def problems(self, tolerance: float) -> list[str]:
-        """Why these weights must not be used, in words; empty where they may. ``tolerance``: points of AP25."""
+        """Reasons against these weights; empty if there are none. ``tolerance``: points of AP25."""
         found = [
-            f"{c.name}: AP25 of things that were left out fell from {c.before:.1f} to {c.after:.1f}"
+            f"{c.name}: AP25 of left-out objects fell from {c.before:.1f} to {c.after:.1f}"
             for c in self.report
             if c.after < c.before - tolerance
         ]
@@ -162,11 +323,11 @@ class FewShotClasses:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# what the classifier sees
+# inputs of the classifier
 
 
 def check_network(inference: Predictor) -> None:
-    """Raise :class:`FewShotError` for a network whose classes are no linear layer over features that stay."""
+    """Raise :class:`FewShotError` for a network whose classes are not a linear layer over fixed features."""
     config = inference.network.config
     if config.detection is None:
         raise FewShotError("these weights have no detection head: there are no classes to fit")
@@ -177,7 +338,7 @@ def check_network(inference: Predictor) -> None:
 
 
 def room_features(room: LabelledRoom, inference: Predictor) -> RoomFeatures:
-    """The features of a labelled room: all that the fit needs of it. Raises as :func:`read_labelled_rooms`."""
+    """The features of a labelled room, as input of the fit. Raises as :func:`read_labelled_rooms`."""
     prediction = predict_everywhere(room.open(inference))
     if prediction.detections is None:
         raise FewShotError(f"{room.source}: the network gave no prediction: {'; '.join(prediction.diagnostics)}")
@@ -207,17 +368,17 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
 
 
 def _alone(sites: Sites) -> Sites:
-    """The same sites without what the network's layers keep at them, which nothing asks for again."""
+    """The same sites without the caches of the network's layers."""
     return Sites(sites.keys, sites.stride, sites.batch_size, sites.engine)
 
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
-    """The boxes that the network would give with these rows for classes, in the world; labels are their positions."""
+    """The boxes that the network gives with these rows as classes, in the world; labels are positions of rows."""
     return boxes_by(parts, lambda feats: feats @ rows.kernel + rows.bias, inference)
 
 
 def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], inference: Predictor) -> SceneBoxes:
-    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) logits of their names."""
+    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) class logits."""
     config = inference.network.config
     assert config.detection is not None
     boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], [np.zeros(0, np.int64)]
@@ -248,8 +409,8 @@ def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], in
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sites of one room: (N, C) ``features``, (N,) which thing each is an example of, -1 = none, and (N, T) in which
-    things' boxes it lies."""
+    """Sites of one room: (N, C) ``features``, (N,) the object that each is an example of, -1 = none, and (N, T) whether
+    each is in an object's box."""
 
     features: Tensor
     thing: Tensor
@@ -257,7 +418,7 @@ class Examples:
 
 
 def examples_of(room: RoomFeatures) -> Examples:
-    """Which sites of a room are examples of which labelled thing."""
+    """Assign the sites of a room to its labelled objects."""
     features, things, insides = [], [], []
     for part in room.parts:
         turned = ManhattanFrame(-part.manhattan.yaw_rad).boxes_to_world(room.boxes)
@@ -280,19 +441,19 @@ def fit_rows(
     prior: Rows,
     decay: float = _DECAY,
 ) -> Rows:
-    """Rows of the classes ``names``.
+    """Fit rows of the classes ``names``.
 
     Args:
-        rooms: examples, kinds of the things (T,), and (T,) bool which of them are examples; sites in others of the
+        rooms: examples, kinds of the objects (T,), and (T,) bool which objects are examples; sites in others of the
             same kind are neither example nor counterexample.
         names: of the rows.
-        prior: rows that they stay near to: those that the network has, zero for new ones.
-        decay: how near.
+        prior: rows that regularisation pulls to: the network's, zero for new classes.
+        decay: strength of the regularisation.
     """
     x, y, counted = [], [], []
     for examples, labels, used in rooms:
-        said = [[label == name for name in names] for label in labels]
-        is_kind = torch.tensor(said, dtype=torch.bool).reshape(len(labels), len(names))
+        matches = [[label == name for name in names] for label in labels]
+        is_kind = torch.tensor(matches, dtype=torch.bool).reshape(len(labels), len(names))
         positive = is_kind & torch.from_numpy(used)[:, None]
         nothing = torch.zeros((1, len(names)), dtype=torch.bool)
         example = torch.cat([positive, nothing])[examples.thing]
@@ -342,10 +503,10 @@ def fit_classes(
     decay: float = _DECAY,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FewShotClasses:
-    """Rows for the kinds that are labelled in the rooms, and what they are worth on things that were left out.
+    """Rows for the kinds that are labelled in the rooms, with cross-validated figures.
 
-    Kinds with fewer than :data:`MIN_THINGS` things that the network has any site at are left out, and ``progress`` is
-    told so. Raises :class:`FewShotError` where none is left.
+    Kinds with fewer than :data:`MIN_THINGS` objects with sites are left out and reported to ``progress``. Raises
+    :class:`FewShotError` where none is left.
     """
     known = classifier_rows(inference)
     rare = _too_rare(rooms)
@@ -377,7 +538,8 @@ def fit_classes(
             for which, rows in (("before", prior), ("after", fitted)):
                 found = _without(boxes_of(room.parts, rows, inference), others, truth)
                 if which == "before":
-                    found = _of_known(found, names, inference.classes)
+                    had = np.array([name in inference.classes for name in names])
+                    found = found.take(had[found.labels])  # the network had no boxes of new classes
                 outcome[which].append((found, truth))
     before, after = (_class_figures(outcome[k], names) for k in ("before", "after"))
     progress("fitting to all of them")
@@ -402,7 +564,7 @@ def fit_classes(
 
 
 def classifier_rows(inference: Predictor) -> Rows:
-    """Those of the network."""
+    """The rows of the network."""
     head = inference.network.detection
     assert head is not None
     layer = head.classify
@@ -411,7 +573,7 @@ def classifier_rows(inference: Predictor) -> Rows:
 
 
 def prior_rows(known: Rows, classes: Sequence[str], names: Sequence[str]) -> Rows:
-    """The network's rows of ``names``; of a new one nothing, and an improbable beginning."""
+    """The network's rows of ``names``; for a new class zero weights and an improbable bias."""
     kernel = known.kernel.new_zeros(len(known.kernel), len(names))
     bias = known.bias.new_full((len(names),), -4.6)
     for column, name in enumerate(names):
@@ -422,7 +584,7 @@ def prior_rows(known: Rows, classes: Sequence[str], names: Sequence[str]) -> Row
 
 
 def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence[str]) -> Rows:
-    """All rows: the network's, those of ``names`` in their place, new ones at the end."""
+    """All rows: the network's, with those of ``names`` replaced, new ones at the end."""
     kernel, bias = known.kernel.clone(), known.bias.clone()
     new = [k for k, name in enumerate(names) if name not in classes]
     for column, name in enumerate(names):
@@ -433,9 +595,9 @@ def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence
 
 
 def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[int]]:
-    """Per room its fold (-1: the room itself is never left out), then that of each thing.
+    """Per room its fold (-1: the room is never left out), then the fold of each object.
 
-    Rooms are left out whole where every kind is in two at least; otherwise things are.
+    Whole rooms are left out if every kind is in at least two; otherwise objects.
     """
     by_room = all(sum(room.count(name) > 0 for room in rooms) >= 2 for name in names)
     if not by_room:
@@ -465,7 +627,7 @@ def folds_of(rooms: Sequence[RoomFeatures], names: Sequence[str]) -> list[list[i
 
 
 def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
-    """Kinds with too few examples -> how many they have, in words."""
+    """Kinds with too few examples -> a message with their number."""
     total, seen = Counter[str](), Counter[str]()
     for room in rooms:
         total.update({label: room.count(label) for label in room.labels})
@@ -474,14 +636,14 @@ def _too_rare(rooms: Sequence[RoomFeatures]) -> dict[str, str]:
     for name in sorted(total):
         if seen[name] < MIN_THINGS:
             unseen = total[name] - seen[name]
-            where = f" ({unseen} of {total[name]} lie where the network sees nothing)" if unseen else ""
-            needed = f"{MIN_THINGS} are needed, to fit it and to check the fit"
+            where = f" ({unseen} of {total[name]} are where the network has no sites)" if unseen else ""
+            needed = f"{MIN_THINGS} are needed for the fit and its validation"
             found[name] = f"{name!r} has {seen[name]} examples{where}; {needed}"
     return found
 
 
 def _without_kinds(room: RoomFeatures, kinds: Collection[str]) -> RoomFeatures:
-    """Things of these kinds are none of those that are asked for."""
+    """The room without objects of these kinds."""
     kept = [k for k, label in enumerate(room.labels) if label not in kinds]
     labels, doubtful = tuple(room.labels[k] for k in kept), None if room.doubtful is None else room.doubtful[kept]
     return dataclasses.replace(room, labels=labels, boxes=room.boxes[kept], doubtful=doubtful)
@@ -493,7 +655,7 @@ def _labelled(room: RoomFeatures, names: Sequence[str], which: NDArray[np.bool_]
 
 
 def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneBoxes:
-    """Without boxes of things that are not asked for: they were fitted to."""
+    """Without boxes of objects that the rows were fitted to."""
     if len(found.boxes) == 0 or len(others.boxes) == 0:
         return found
     apart = found.labels[:, None] != others.labels[None]
@@ -506,12 +668,6 @@ def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneB
     return found.take(keep)
 
 
-def _of_known(found: SceneBoxes, names: Sequence[str], classes: Sequence[str]) -> SceneBoxes:
-    """Without boxes of classes that the network did not have."""
-    had = np.array([name in classes for name in names])
-    return found.take(had[found.labels])
-
-
 def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequence[str]) -> dict[str, float]:
     found = {str(i): mine for i, (mine, _) in enumerate(pairs)}
     truth = {str(i): theirs for i, (_, theirs) in enumerate(pairs)}
@@ -520,8 +676,8 @@ def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequen
 
 
 def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int, publish: float) -> float:
-    """Log-odds by which a new class is raised, so that the score from which a box is published is the one at which its
-    F1 on things that were left out is best."""
+    """Log-odds added to a new class, so that its best F1 on left-out objects is at the score from which boxes are
+    published."""
     scores, hits, total = [np.zeros(0)], [np.zeros(0, bool)], 0
     for found, truth in pairs:
         mine, theirs = found.labels == label, truth.boxes[truth.labels == label]
@@ -564,7 +720,8 @@ def validate(
     views: int = 20,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ValidationReport:
-    """Both sets of rows over a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its reader."""
+    """Figures of both sets of rows on a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its
+    reader."""
     dataset = EmbodiedScanDataset(data, split)
     count = len(dataset) if scenes is None else min(scenes, len(dataset))
     if count == 0:
@@ -597,13 +754,13 @@ def validate(
 
 
 def write_classes(source: Path, out: Path, fitted: FewShotClasses) -> None:
-    """``source`` with the fitted rows in place; everything else is copied bit by bit. Raises as ``load_checkpoint``
-    and ``save_checkpoint``."""
+    """Write ``source`` with the fitted rows; everything else is copied bit by bit. Raises as ``load_checkpoint`` and
+    ``save_checkpoint``."""
     save_checkpoint(out, with_rows(load_checkpoint(source), fitted))
 
 
 def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
-    """A weights file's content with the fitted classes. Rows that did not change keep their bits."""
+    """A weights file's content with the fitted classes. Unchanged rows keep their bits."""
     state = dict(checkpoint.state)
     new = len(fitted.classes) - len(checkpoint.classes)
     columns = [fitted.classes.index(c.name) for c in fitted.report]
@@ -612,9 +769,9 @@ def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
         grown = torch.cat([old, old.new_zeros(len(old), new)], 1)
         grown[:, columns] = rows[:, columns].to(old.dtype)
         state[key] = grown
-    if _KIND in state:  # of a new kind sentences know nothing but where and how large things are
+    if _KIND in state:  # grounding knows only place and size of objects of a new class
         state[_KIND] = functional.pad(state[_KIND], (0, new))
-    if _SAID in state:  # and the refinement head nothing but the first scores; its last row is presence
+    if _SAID in state:  # the refinement head knows only the first scores; its last row is presence
         state[_SAID] = functional.pad(state[_SAID], (0, new))
         for key in _NAMED:
             known, presence = state[key][:-1], state[key][-1:]

@@ -41,11 +41,11 @@ def learn(
         float, typer.Option(min=0.5, max=1.0, help="Least probability of what is agreed on; with --pseudo.")
     ] = 0.6,
 ) -> None:
-    """Few-shot classes of what users said that things are, known to the network or new. The rest of it stays as it is.
+    """Few-shot classes from users' labels of objects, of known or new classes. The rest of the network is not changed.
 
-    Figures are of things that were left out of the fit. Where they are worse than before, nothing is written and
-    the exit code is 1. With --pseudo nobody needs to label: things whose name the network and a detector, or two
-    detectors, say by themselves are the examples.
+    Figures are of objects left out of the fit. If they are worse than before, nothing is written and the exit code
+    is 1. With --pseudo no labels are needed: objects whose name the network and a detector, or two detectors, report
+    independently are the examples.
     """
     if not out.resolve().parent.is_dir():
         raise CommandError(f"{out.parent} is no folder")
@@ -53,7 +53,7 @@ def learn(
         raise CommandError("--pseudo and --detector belong together: without labels a detector must confirm the names")
     agreed: list[AgreedThing] = []
     try:
-        with TaskProgress("learning") as shown:
+        with TaskProgress("fitting classes") as shown:
             from embodied_perceptron.apps.recording_commands import with_detectors
             from embodied_perceptron.config import PerceptronConfig
             from embodied_perceptron.inference.loading import load_inference
@@ -61,13 +61,11 @@ def learn(
             from embodied_perceptron_training.training.few_shot import (
                 check_network,
                 fit_classes,
+                is_unlabelled_recording,
+                read_labelled_rooms,
                 room_features,
                 validate,
                 write_classes,
-            )
-            from embodied_perceptron_training.training.few_shot_classes import (
-                is_unlabelled_recording,
-                read_labelled_rooms,
             )
             from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
 
@@ -77,7 +75,7 @@ def learn(
             bare = [source for source in sources if pseudo and is_unlabelled_recording(source)]
             labelled = []
             for source in bare:
-                shown.say(f"looking for agreement in {source}")
+                shown.say(f"comparing network and detectors in {source}")
                 lift = with_detectors(PerceptronConfig(), detector, detector_layout).lift
                 room, things = agreed_room(source, inference, lift, agreement, only or ())
                 labelled.append(room)
@@ -90,7 +88,8 @@ def learn(
                 labelled += read_labelled_rooms(corrected, inference.classes, only or ())
             rooms = []
             for number, room in enumerate(labelled, start=1):
-                shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {len(room.labels)} labelled things")
+                count = f"{len(room.labels)} labelled objects"
+                shown.say(f"predicting {room.source} ({number} of {len(labelled)}): {count}")
                 rooms.append(room_features(room, inference))
             fitted = fit_classes(rooms, inference, progress=shown.say)
             if val is not None:
@@ -107,12 +106,12 @@ def learn(
 
 def table(fitted: FewShotClasses) -> str:
     """The fitted classes, in Markdown."""
-    lines = ["| class | things | rooms | localised % | AP25 before | AP25 after |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| class | objects | rooms | localised % | AP25 before | AP25 after |", "|---|---:|---:|---:|---:|---:|"]
     for c in fitted.report:
         name = f"{c.name} (new)" if c.is_new else c.name
         lines.append(f"| {name} | {c.things} | {c.rooms} | {c.localised:.0f} | {c.before:.1f} | {c.after:.1f} |")
     if fitted.validation is not None:
         v = fitted.validation
         lines.append(f"| known classes, {v.scenes} validation scenes | | | | {v.before:.1f} | {v.after:.1f} |")
-        lines.append(f"\nNew names on the validation scenes: {v.new_boxes:.1f} boxes a scene.")
+        lines.append(f"\nNew classes on the validation scenes: {v.new_boxes:.1f} boxes per scene.")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""The image encoder's own training: what is shown at every cell of every level of the feature maps.
+"""Train the image encoder: the category at every cell of every level of the feature maps.
 
-Synthetic homes come with the instance of every pixel, so the 2-D side can be trained from nothing on own images alone,
-and then be frozen: a keyframe's features are computed once, in training as on the robot. Heavy colour augmentation,
-for the encoder is to read real images too.
+Synthetic homes have the instance of every pixel, so the encoder can be trained from scratch on their images and then be
+frozen: a keyframe's features are computed once, in training as on the robot. Colour augmentation is strong, so that the
+encoder also works on real images.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch.nn import functional
 
 from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
+from embodied_perceptron.nn.presets import NetworkConfig, network_config
 from embodied_perceptron.recordings.image_codec import COLOR_AS_STORED
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 from embodied_perceptron_training.training.training_run import NetworkChoice, TrainingRun
@@ -51,9 +51,9 @@ class LabelledViews:
     Args:
         root, split: of the data set.
         size: (h, w) of the crops.
-        augment: crops, mirrors and colours vary; otherwise the whole view, resized.
+        augment: random crops, mirrors and colours; otherwise the whole view, resized.
 
-    Raises :class:`DatasetError` when the homes come without pixel labels (only generated ones have them).
+    Raises :class:`DatasetError` when the homes have no pixel labels (only generated ones have them).
     """
 
     def __init__(self, root: Path, split: str, size: tuple[int, int], augment: bool) -> None:
@@ -70,7 +70,7 @@ class LabelledViews:
         return len(self._views)
 
     def _table(self, scan: int) -> NDArray[np.int64]:
-        """(objects + 1,) category of each instance id of a scan; -1 for what is not annotated."""
+        """(objects + 1,) category of each instance id of a scan; -1 = not annotated."""
         if scan not in self._tables:
             name = self.dataset[scan].sample_idx
             path = self.dataset.root / name / "record.json"
@@ -113,7 +113,7 @@ class LabelledViews:
 def _crop(
     color: NDArray[np.uint8], labels: NDArray[np.int64], size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """A part of the view of varying size, resized to ``size``, mirrored half of the time."""
+    """A random part of the view, resized to ``size``, mirrored with probability 0.5."""
     H, W = labels.shape
     share = rng.uniform(0.45, 1.0)
     h, w = max(16, int(H * share)), max(16, int(W * share * rng.uniform(0.9, 1.1)))
@@ -129,7 +129,7 @@ def _crop(
 
 
 def vary_colors(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Other light, other camera: gains per channel, contrast, gamma, saturation, blur, grain."""
+    """Vary light and camera: gains per channel, contrast, gamma, saturation, blur, grain."""
     x: NDArray[Any] = color.astype(np.float32) / 255.0
     x = x ** rng.uniform(0.7, 1.4)
     x = (x - 0.5) * rng.uniform(0.7, 1.3) + 0.5 + rng.uniform(-0.12, 0.12)
@@ -147,7 +147,7 @@ def vary_colors(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[n
 
 
 class ImageModel(nn.Module):
-    """Encoder, projections and one classifier per level. Names of the first two are those of the whole network."""
+    """Encoder, projections and one classifier per level. The first two have the names of the whole network."""
 
     def __init__(self, config: NetworkConfig, pretrained: bool = False) -> None:
         super().__init__()
@@ -186,7 +186,9 @@ class ImageTask:
         self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
         if choice.weights is not None:
             load_images(self.model, load_checkpoint(choice.weights).state)
-        self.size = _crop_size(run.samples.crop_size, config.image)
+        given, full = run.samples.crop_size, config.image.size
+        h, w = map(int, given.lower().split("x")) if given else (full[0] // 2, full[1] // 2)
+        self.size = (h, w)
         self.pixels = run.samples.pixels
         folders = run.data.training_folders
         self.samples = JoinedSources([LabelledViews(folder, "train", self.size, augment=True) for folder in folders])
@@ -197,7 +199,7 @@ class ImageTask:
         return LabelledImage(torch.stack([s.color for s in samples]), torch.stack([s.labels for s in samples]))
 
     def losses(self, model: nn.Module, batch: LabelledImage, reduce: Reduce) -> Losses:
-        """Cross entropy per level over randomly chosen cells; rare categories are drawn more often than they appear."""
+        """Cross entropy per level over random cells; rare categories are drawn more often than they appear."""
         logits = model(batch.color)
         return {f"level{i}": self._level(scores, batch.labels, reduce) for i, scores in enumerate(logits)}
 
@@ -216,7 +218,7 @@ class ImageTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Share of cells named rightly, percent, per level; every fifth view."""
+        """Accuracy of the cells in percent, per level; every fifth view."""
         if self._validation is None:
             return {}
         right: dict[int, float] = {}
@@ -233,33 +235,32 @@ class ImageTask:
         return {"pixel_accuracy": sum(figures.values()) / len(figures), **figures}
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
-        """Encoder and projections, under their names in the whole network: for :func:`load_images`."""
+        """Write encoder and projections with their names in the whole network, for :func:`load_images`."""
         state = {k: v for k, v in model.state_dict().items() if k.startswith(_PREFIXES)}
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
 
 
 def check_packaged_images(config: NetworkConfig, choice: NetworkChoice) -> None:
-    """Raise ``ValueError`` where ``imagenet`` is asked for and no package has weights of that encoder: random ones
-    would be trained on without a word."""
+    """Raise ``ValueError`` where ``imagenet`` is requested and no package has weights of that encoder."""
     asked = {"images": choice.images, "pretrained": choice.pretrained}
     option = next((name for name, value in asked.items() if value == "imagenet"), None)
     if option and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
         raise ValueError(
-            f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} as preset "
-            f"{config.name} uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then "
-            "trained along"
+            f"--set {option}=imagenet: no package has ImageNet weights of {config.image.encoder} (preset "
+            f"{config.name}), only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or leave the option out to "
+            "train it from random weights"
         )
 
 
 def start_images(network: PerceptionNetwork, pretrained: str) -> None:
-    """Let the image encoder start from ``pretrained``, see :class:`NetworkChoice`; ``imagenet`` it has already.
+    """Initialise the image encoder from ``pretrained``, see :class:`NetworkChoice`; ``imagenet`` is loaded already.
 
-    Raises ``ValueError`` for a network without images, one whose encoder is no ResNet, and a file that does not fit;
-    ``OSError`` for one that cannot be read.
+    Raises ``ValueError`` for a network without images, an encoder that is no ResNet, and a file that does not fit;
+    ``OSError`` for an unreadable one.
     """
     encoder = network.image_encoder
     if encoder is None:
-        raise ValueError(f"option pretrained: a {network.config.modality} network sees no images")
+        raise ValueError(f"option pretrained: a {network.config.modality} network has no image encoder")
     backbone = encoder.backbone if isinstance(encoder, PyramidEncoder) else encoder
     if pretrained != "imagenet":
         if not isinstance(backbone, ResNetEncoder):
@@ -274,7 +275,7 @@ def start_images(network: PerceptionNetwork, pretrained: str) -> None:
             theirs = tuple(state[wrong[0]].shape) if wrong[0] in state else "none"
             ours = tuple(own[wrong[0]].shape)
             raise ValueError(
-                f"option pretrained={pretrained} does not fit: {wrong[0]} is {theirs}, not {ours} ({len(wrong)} such); "
+                f"option pretrained={pretrained}: {wrong[0]} is {theirs}, not {ours} ({len(wrong)} tensors differ); "
                 f"preset {network.config.name} has a ResNet-50 of base width {network.config.image.base_width}"
             )
         backbone.load_state_dict({k: state[k] for k in own}, strict=False)
@@ -283,7 +284,7 @@ def start_images(network: PerceptionNetwork, pretrained: str) -> None:
 
 
 def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load what :meth:`ImageTask.save_weights` wrote (or the same part of a whole network's state) into ``network``.
+    """Load a file of :meth:`ImageTask.save_weights` (or the same part of a whole network's state) into ``network``.
 
     Raises ``ValueError`` when a key is missing or has another shape.
     """
@@ -295,13 +296,6 @@ def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def _at_level(labels: Tensor, size: torch.Size) -> Tensor:
-    """(B, h, w) -> the label at the middle of each cell of a map of ``size``."""
+    """(B, h, w) -> the label at the centre of each cell of a map of ``size``."""
     sh, sw = labels.shape[1] // size[0], labels.shape[2] // size[1]
     return labels[:, sh // 2 :: sh, sw // 2 :: sw]
-
-
-def _crop_size(text: str, image: ImageConfig) -> tuple[int, int]:
-    if not text:
-        return image.size[0] // 2, image.size[1] // 2
-    h, w = (int(part) for part in text.lower().split("x"))
-    return h, w

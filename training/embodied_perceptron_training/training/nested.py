@@ -1,4 +1,4 @@
-"""Tensors inside of lists, tuples, dicts and dataclasses: moved to a device, pinned, widened."""
+"""Map tensors inside of lists, tuples, dicts and dataclasses: to a device, to pinned memory, to float32."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 def to_device(value: T, device: torch.device | str) -> T:
-    """``value`` with everything inside that has ``.to`` moved; other leaves stay as they are. From pinned memory
-    nothing waits for it."""
+    """``value`` with everything that has ``.to`` moved; other leaves are not changed. Copies from pinned memory are
+    asynchronous."""
     return _mapped(value, "to", lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x.to(device))
 
 
 def map_tensors(value: T, function: Callable[[Tensor], Tensor]) -> T:
-    """``value`` with ``function`` of every tensor inside; other leaves stay as they are."""
+    """``value`` with ``function`` of every tensor; other leaves are not changed."""
     return _mapped(value, "", function)
 
 
 def _mapped(value: T, method: str, function: Callable[[Any], Any]) -> T:
-    """Tensors, and what has ``method``, are handed to ``function``."""
+    """Apply ``function`` to tensors, and to objects with ``method``."""
     out: Any
     if isinstance(value, Tensor) or (method and hasattr(value, method)):
         out = function(value)

@@ -1,4 +1,4 @@
-"""One step of optimization: forward and backward passes, precision, gradients shared by processes, averaged weights."""
+"""One optimisation step: forward and backward passes, precision, gradients shared by processes, averaged weights."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron_training.training.criteria import Losses
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
-from embodied_perceptron_training.training.losses import Losses
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.task import TrainingTask
 from embodied_perceptron_training.training.training_run import OptimisationConfig, Precision
@@ -30,23 +30,18 @@ _WAIT = datetime.timedelta(hours=2)  # the others wait while the first one valid
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its peers, as torchrun starts them; one alone needs no process group and behaves like a group
-    of one (torch.distributed knows no mean without gradient, and no group without a rendezvous).
+    """This process among its peers, as started by torchrun; a single one needs no process group (torch.distributed has
+    no mean without gradient, and no group without a rendezvous)."""
 
-    Attributes:
-        rank, world: position and number.
-        device: that this process computes on.
-    """
-
-    rank: int = 0
-    world: int = 1
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0  # of this process
+    world: int = 1  # number of processes
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of this process
 
     @staticmethod
     def start(device: str = "cpu") -> Processes:
-        """Join the group that torchrun describes in the environment, or stay alone when it did not start us.
+        """Join the group that torchrun describes in the environment, or stay alone without one.
 
-        Raises ``ValueError`` when the device is not there.
+        Raises ``ValueError`` when the device does not exist.
         """
         world = int(os.environ.get("WORLD_SIZE", "1"))
         device = resolve_device(device, "training device").type if device == "auto" else device
@@ -75,7 +70,8 @@ class Processes:
         return self.rank == 0
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over processes, without gradient; the identity for one process. Shapes agree, precisions need not."""
+        """Mean over processes, without gradient; the identity for one process. Shapes must agree, precisions need
+        not."""
         if self.world == 1:
             return value.detach()
         out = value.detach().to(torch.float64)
@@ -91,7 +87,7 @@ class Processes:
         return [float(v) for v in out.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
-        """``value`` of every process, by rank, in every process. It travels pickled, between our own processes only."""
+        """``value`` of every process, by rank, in every process. It is pickled, between own processes only."""
         if self.world == 1:
             return [value]
         out: list[Any] = [None] * self.world
@@ -111,19 +107,19 @@ class Processes:
 
 
 class AveragedModel:
-    """An exponential moving average of parameters and of floating-point buffers; other buffers are copied.
+    """Exponential moving average of parameters and floating-point buffers; other buffers are copied.
 
-    The decay rises with the number of updates, ``min(decay, (1 + n) / (10 + n))``, so that the first weights are
-    forgotten soon. Updates are counted here, where nothing has to be asked of a device (torch's own ``AveragedModel``
-    counts there).
+    The decay rises with the number of updates, ``min(decay, (1 + n) / (10 + n))``, so that the first weights are soon
+    forgotten. Updates are counted on the host, to avoid a synchronisation (torch's own ``AveragedModel`` counts on the
+    device).
 
     Args:
-        model: whose weights are averaged, those that it has now being the first.
+        model: whose weights are averaged, beginning with the present ones.
         decay: the highest; 0 = the average is the current model.
 
     Attributes:
         module: the averaged copy, in evaluation mode, without gradients.
-        updates: how many there were.
+        updates: their number.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -133,7 +129,7 @@ class AveragedModel:
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take in the weights that ``model`` has now."""
+        """Average in the present weights of ``model``."""
         self.updates += 1
         n = self.updates
         weight = 1.0 - min(self._decay, (1 + n) / (10 + n)) if self._decay else 1.0
@@ -146,12 +142,12 @@ class AveragedModel:
 
 
 def _by_precision(model: nn.Module) -> dict[torch.dtype, list[Tensor]]:
-    """Parameters, then buffers."""
+    """Parameters, then buffers, grouped by precision."""
     return grouped(itertools.chain(model.parameters(), model.buffers()))
 
 
 def grouped(tensors: Iterable[Tensor]) -> dict[torch.dtype, list[Tensor]]:
-    """By precision: what many of them need is then asked for at once."""
+    """Tensors grouped by precision, for operations on many at once."""
     groups: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         groups.setdefault(tensor.dtype, []).append(tensor.detach())
@@ -159,14 +155,14 @@ def grouped(tensors: Iterable[Tensor]) -> dict[torch.dtype, list[Tensor]]:
 
 
 class SavedBuffers:
-    """The buffers of a model as they are now, to be put back when a step is left out."""
+    """A copy of a model's buffers, to be restored when a step is skipped."""
 
     def __init__(self, model: nn.Module) -> None:
         self._groups = list(grouped(model.buffers()).values())
         self._saved = [torch.cat([b.reshape(-1) for b in group]) for group in self._groups]
 
     def restore(self) -> None:
-        """Put them back."""
+        """Restore the buffers."""
         for group, saved in zip(self._groups, self._saved, strict=True):
             parts = saved.split([b.numel() for b in group])
             torch._foreach_copy_(group, [p.view_as(b) for p, b in zip(parts, group, strict=True)])
@@ -175,10 +171,10 @@ class SavedBuffers:
 def parameter_groups(
     model: nn.Module, weight_decay: float, rate_scales: tuple[tuple[str, float], ...]
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: by factor of the learning rate (``scale``), and whether they decay.
+    """Groups for AdamW: by factor of the learning rate (``scale``) and weight decay.
 
-    Vectors and scalars (biases, norms) do not decay. Raises ``ValueError`` when nothing is to be learned or a prefix
-    fits no parameter.
+    Vectors and scalars (biases, norms) do not decay. Raises ``ValueError`` when nothing is trained or a prefix matches
+    no parameter.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     used = set()
@@ -209,30 +205,22 @@ def parameter_groups(
 
 @dataclass
 class StepResult:
-    """Losses and incidents of one step.
+    """Losses and incidents of one step."""
 
-    Attributes:
-        terms: losses of this process, means over its passes; scalars on its device.
-        places: of its samples.
-        corrupt: samples that were skipped.
-        waited_s: for data.
-        complete: false when no usable sample was found; there is no gradient then.
-    """
-
-    terms: dict[str, Tensor] = field(default_factory=dict)
-    places: list[Place] = field(default_factory=list)
-    corrupt: list[Corrupt] = field(default_factory=list)
-    waited_s: float = 0.0
-    complete: bool = True
+    terms: dict[str, Tensor] = field(default_factory=dict)  # losses of this process, means over its passes
+    places: list[Place] = field(default_factory=list)  # of its samples
+    corrupt: list[Corrupt] = field(default_factory=list)  # skipped samples
+    waited_s: float = 0.0  # for data
+    complete: bool = True  # False without a usable sample; there is no gradient then
 
 
 class ForwardBackward:
-    """Adds the gradients of a step's batches.
+    """Compute the gradients of a step's batches.
 
     Args:
         task: its model, on this process's device.
         config: accumulation and precision.
-        processes: with whom the gradient is averaged.
+        processes: that average the gradient.
     """
 
     def __init__(self, task: TrainingTask, config: OptimisationConfig, processes: Processes) -> None:
@@ -268,14 +256,14 @@ class ForwardBackward:
         return passed
 
     def _share(self, last: bool) -> AbstractContextManager[None]:
-        """Gradients are averaged over processes in the last pass only."""
+        """Average gradients over processes in the last pass only."""
         if isinstance(self._losses, DistributedDataParallel) and not last:
             return self._losses.no_sync()
         return contextlib.nullcontext()
 
 
 class _Losses(nn.Module):
-    """The task's losses as a module's forward pass, as distributed training wants it."""
+    """The task's losses as the forward pass of a module, for distributed training."""
 
     def __init__(self, task: TrainingTask, processes: Processes) -> None:
         super().__init__()
@@ -290,7 +278,7 @@ class _Losses(nn.Module):
 def _precision(
     config: OptimisationConfig, device: torch.device
 ) -> tuple[Callable[[], AbstractContextManager[Any]], torch.amp.GradScaler]:
-    """A maker of autocast contexts and the scaler of gradients (which does nothing without float16)."""
+    """A maker of autocast contexts and the gradient scaler (disabled without float16)."""
     chosen: Precision = config.precision
     if chosen == "auto":
         half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()

@@ -1,7 +1,7 @@
-"""How EmbodiedScan (CVPR 2024, with its appendix) trains, in one table: what ``--preset paper`` starts from.
+"""Training settings of EmbodiedScan (CVPR 2024, with its appendix): the defaults of ``--preset paper``.
 
-Rates are for 8 GPUs with ``batch`` samples each; other numbers of samples per step scale them in proportion, unless a
-learning rate is given. Tasks that the paper does not have (``multi``, ``images``, ``boxes``) take what is nearest.
+Rates are for 8 GPUs with ``batch`` samples each and are scaled with the samples per step, unless a learning rate is
+given. Tasks that the paper does not have (``multi``, ``images``, ``boxes``) use the nearest ones.
 """
 
 from __future__ import annotations
@@ -17,40 +17,26 @@ GPUS = 8
 SENTENCES = 12
 POINTS_PER_VIEW, MAX_POINTS = 10_000, 100_000  # sampled of the depth images of a sample
 _MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
-# sentences name sides of things from where they are seen: neither turned nor mirrored
+# sentences depend on the view: neither turned nor mirrored
 _UNTURNED = dataclasses.replace(_MOTION, yaw_rad=0.0, mirror=0.0)
 
 
 @dataclass(frozen=True)
 class PaperTask:
-    """One task's training.
+    """One task's training."""
 
-    Attributes:
-        learning_rate, weight_decay: of AdamW.
-        epochs: passes over the scenes.
-        batch: samples on each GPU.
-        schedule: ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``.
-        warmup_steps: of the learning rate.
-        views: of a sample, drawn at random from all of a scan's; val_views: of a validation, evenly spread.
-        motion: augmentation of the whole scene; None = it stays where it is.
-        rate_scales: factors of the learning rate by prefix of parameter names.
-        sentences: of a scene in a sample; 0 = none.
-        classes: that are detected, see
-            :class:`~embodied_perceptron_training.training.training_run.DataConfig`.
-    """
-
-    learning_rate: float
-    epochs: float
-    batch: int
+    learning_rate: float  # of AdamW
+    epochs: float  # passes over the scenes
+    batch: int  # samples on each GPU
     weight_decay: float = 1e-4
-    schedule: str = "step"
-    warmup_steps: int = 0
-    motion: MotionRange | None = _MOTION
-    views: int = 20
-    val_views: int = 50
-    rate_scales: tuple[tuple[str, float], ...] = ()
-    sentences: int = 0
-    classes: str = "data"
+    schedule: str = "step"  # ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``
+    warmup_steps: int = 0  # of the learning rate
+    motion: MotionRange | None = _MOTION  # augmentation of the whole scene; None = none
+    views: int = 20  # of a sample, drawn at random from all of a scan's
+    val_views: int = 50  # of a validation, evenly spaced
+    rate_scales: tuple[tuple[str, float], ...] = ()  # factors of the learning rate by prefix
+    sentences: int = 0  # of a scene in a sample; 0 = none
+    classes: str = "data"  # to detect, see :class:`~embodied_perceptron_training.training.training_run.DataConfig`
 
 
 _DECODER = tuple((f"grounding.head.{name}.", 0.1) for name in ("layers", "norm", "box_position", "voxel_position"))

@@ -1,9 +1,9 @@
-"""Scenes prepared for training: what never changes is made once per scene and kept on the disk.
+"""Scenes prepared for training: everything constant is computed once per scene and kept on the disk.
 
-A prepared scene is what the deployed pipeline makes of all its views: the voxels of the map (mean point, colour, hits),
-the depth images for the occlusion test, the image encoder's features (where the encoder is frozen), the truth, and the
-sentences with their text features. Each training sample then moves it somewhere else (:mod:`.augment`) and cuts a
-window, which costs milliseconds instead of seconds.
+A prepared scene is the output of the deployed pipeline on all its views: the voxels of the map (mean point, colour,
+hits), the depth images for the occlusion test, the image encoder's features (where the encoder is frozen), the truth,
+and the sentences with their text features. Each training sample then moves it (:mod:`.augment`) and cuts a window,
+which takes milliseconds instead of seconds.
 """
 
 from __future__ import annotations
@@ -55,19 +55,23 @@ class FusedVoxels:
 
 @dataclass(frozen=True, eq=False)
 class PreparedScene:
-    """One scene, V views.
+    """One scene, V views. ``boxes``: all instances, then the unlabelled objects, whose label is :data:`UNNAMED`.
 
     Attributes:
         name: sample_idx.
         views: positions of the V views in the scan.
-        voxels: the map of all of them. Its floor is at z = 0, as the data set's world frames are.
-        boxes: (G, 9) float64 and labels: (G,) names, of all instances and then of what is unlabelled in the data,
-            by the name of what has none. visible: (V, G) bool.
-        cameras: (V, 4, 4) T_world_camera. projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w).
+        voxels: the map of all of them; its floor is at z = 0, as in the data set's world frames.
+        boxes: (G, 9) float64
+        labels: (G,) names.
+        visible: (V, G) bool.
+        cameras: (V, 4, 4) T_world_camera.
+        projections: (V, 3, 4) float64 to pixels of ``image_size``.
+        image_size: (h, w).
         depth_mm: (V, H, W) uint16.
         features: per level (V, h, w, C) float16; empty without images.
-        occupancy: (X, Y, Z) uint8 as :meth:`EmbodiedScanDataset.occupancy`, unseen cells 255; None where unknown.
-        prompts: sentences; text: per sentence (T, C) float16 tokens and (T, 2) spans; empty without language.
+        occupancy: (X, Y, Z) uint8, unobserved cells 255
+        prompts: sentences.
+        text: per sentence (T, C) float16 tokens and (T, 2) spans; empty without grounding
     """
 
     name: str
@@ -88,28 +92,18 @@ class PreparedScene:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What prepared scenes depend on, beside the data.
+    """Settings that prepared scenes depend on, beside the data."""
 
-    Attributes:
-        voxel_size_m: of the map.
-        views: at most this many, evenly spread over the scan.
-        image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
-        text_encoder: its name; empty without language.
-        prompts: names of the files of sentences, see :func:`sentences_of`.
-        pictures: so many further sets of image features, of images that are randomised
-            (:func:`~embodied_perceptron_training.training.domain_randomisation.randomised_image`).
-    """
-
-    voxel_size_m: float = 0.02
-    views: int = 20
-    image_encoder: str = ""
-    text_encoder: str = ""
-    pictures: int = 0
-    prompts: tuple[str, ...] = ("vg",)
+    voxel_size_m: float = 0.02  # of the map
+    views: int = 20  # at most this many, evenly spaced over the scan
+    image_encoder: str = ""  # SHA-256 of the frozen encoder's weights; empty without image features
+    text_encoder: str = ""  # its name; empty without language
+    pictures: int = 0  # number of further sets of image features, of randomised images
+    prompts: tuple[str, ...] = ("vg",)  # names of the files of sentences, see :func:`sentences_of`
 
     def key(self, name: str, images: int, *parts: str) -> str:
-        """File name for what a scene of so many images has of these fields and all others but the encoders: whoever
-        asks for more views than there are shares the files of those who ask for all."""
+        """File name for the part of a scene that depends on the fields ``parts`` and all others but the encoders. Views
+        are limited to the scene's ``images``, so that settings with more views share files."""
         views = min(self.views, images)
         values = {"voxel_size_m": self.voxel_size_m, "views": views, **{p: getattr(self, p) for p in parts}}
         if values.get("text_encoder") and self.prompts != ("vg",):
@@ -119,12 +113,12 @@ class Preparation:
 
 
 class SceneCache:
-    """Prepares scenes on demand and keeps them below ``folder``.
+    """Prepare scenes on demand and keep them below ``folder``.
 
     Args:
-        dataset: where scenes come from.
+        dataset: source of the scenes.
         folder: of the prepared files; may be shared by several runs and processes.
-        preparation: see there.
+        preparation: settings.
         inference: encodes the views when ``preparation.image_encoder`` is set.
         text_encoder: encodes the sentences when ``preparation.text_encoder`` is set.
     """
@@ -151,9 +145,9 @@ class SceneCache:
         return len(self.dataset)
 
     def paths(self, index: int) -> tuple[Path, Path | None]:
-        """Where scene ``index`` is kept, and where its image features are: they change with every encoder.
+        """Files of scene ``index`` and of its image features, which depend on the encoder.
 
-        A task without language takes a scene with sentences where there is one: it is the same scene.
+        A task without language uses a scene with sentences if one exists.
         """
         scan, p = self.dataset[index], self.preparation
         name, images = scan.sample_idx, len(scan.images)
@@ -169,7 +163,7 @@ class SceneCache:
         return self.folder / f"{key}.features{variant or ''}.safetensors"
 
     def __getitem__(self, index: int) -> PreparedScene:
-        """Scene ``index``, from the disk where it is there. Raises :class:`DatasetError` naming what is corrupt."""
+        """Scene ``index``, read from the disk if it exists. Raises :class:`DatasetError` naming a corrupt file."""
         self.prepare(index)
         path, features = self.paths(index)
         try:
@@ -178,7 +172,7 @@ class SceneCache:
             raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
 
     def prepare(self, index: int) -> None:
-        """Make and keep of scene ``index`` what is not there. Raises :class:`DatasetError` for a corrupt scene."""
+        """Make the missing files of scene ``index``. Raises :class:`DatasetError` for a corrupt scene."""
         path, features = self.paths(index)
         missing = []
         if features is not None:
@@ -204,7 +198,7 @@ class SceneCache:
                 save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
 
     def randomised_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
-        """As :attr:`PreparedScene.features`, of the scene's images randomised in way ``variant`` (from 1)."""
+        """:attr:`PreparedScene.features` of the scene's images in randomisation ``variant`` (from 1)."""
         index = self.dataset.position(scene.name)
         self.prepare(index)
         with safe_open(str(self._features_path(index, variant)), "pt") as file:
@@ -227,7 +221,9 @@ class SceneCache:
             "boxes": torch.from_numpy(np.concatenate([scan.boxes, scan.unlabelled])),
             "visible": torch.from_numpy(visible),
             "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
-            "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
+            "depth_mm": torch.from_numpy(
+                np.stack([np.clip(np.round(p.frame.depth_m * 1000.0), 0, 65535).astype(np.uint16) for p in posed])
+            ),
             "projections": torch.stack([view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]),
         }
         occupancy = self._known_occupancy(scan, chosen)
@@ -256,7 +252,7 @@ class SceneCache:
         return torch.from_numpy(np.stack([f.frame.color for f in frames]))
 
     def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
-        """As :attr:`PreparedScene.occupancy`, of some of a scene's views (positions among them)."""
+        """:attr:`PreparedScene.occupancy` of some of a scene's views (positions among them)."""
         return self._known_occupancy(self.dataset.by_name(scene.name), [scene.views[v] for v in chosen])
 
     def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
@@ -276,7 +272,7 @@ class SceneCache:
         )
 
     def _known_occupancy(self, scan: Scan, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
-        """Truth, with 255 where none of the views looks."""
+        """Truth, with 255 in cells that no view observes."""
         grid = self.dataset.occupancy(scan)
         if grid is None:
             return None
@@ -299,8 +295,8 @@ class SceneCache:
 
 
 def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
-    """Of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded`` texts
-    (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
+    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded``
+    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
     if name != "grounded":
         return dataset.prompts(name)
     files = [(scan.sample_idx, dataset.root / "language" / f"{scan.sample_idx}.json") for scan in dataset]
@@ -308,9 +304,9 @@ def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
 
 
 def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:
-    """View ``index`` as the frame that a robot would have taken as its ``order``-th.
+    """View ``index`` as the ``order``-th frame of a robot.
 
-    Colour is brought to the depth camera's field of view where they differ (both are centred on the same ray).
+    Colour is resized to the depth image where they differ (both are centred on the same ray).
     """
     view = scan.load_view(index)
     camera, color = view.depth_camera, view.color
@@ -321,7 +317,7 @@ def posed_view(scan: Scan, index: int, order: int) -> PosedFrame:
 
 
 def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
-    """Frames with other pictures, the same on every machine; 0 = as they are."""
+    """Frames with randomised images, the same on every machine; variant 0 = unchanged."""
     if variant == 0:
         return posed
     rng = np.random.default_rng([variant, zlib.crc32(name.encode())])
@@ -330,10 +326,6 @@ def _randomised(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequenc
         dataclasses.replace(p, frame=dataclasses.replace(p.frame, color=randomised_image(p.frame.color, kind, rng)))
         for p in posed
     ]
-
-
-def _millimetres(depth_m: NDArray[np.float32]) -> NDArray[np.uint16]:
-    return np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
 
 
 def _read(path: Path, features: Path | None) -> PreparedScene:
@@ -371,12 +363,10 @@ def _read(path: Path, features: Path | None) -> PreparedScene:
 def sample_points(
     projections: NDArray[np.float64], depth_mm: torch.Tensor, per_view: int, total: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """(P, 3) world points of depth images, drawn without replacement: ``per_view`` of each, ``total`` of all.
+    """(P, 3) world points of depth images, drawn without replacement: at most ``per_view`` of each, ``total`` of all.
 
-    Args:
-        projections: (V, 3, 4) to the pixels of the depth images. depth_mm: (V, H, W); 0 and what is beyond
-            :data:`MAX_DEPTH_M` is no point.
-        per_view, total: at most so many.
+    ``projections``: (V, 3, 4) to the pixels of the depth images; ``depth_mm``: (V, H, W), where 0 and depth beyond
+    :data:`MAX_DEPTH_M` are no points.
     """
     parts = []
     for projection, depth in zip(projections, depth_mm.numpy(), strict=True):

@@ -23,7 +23,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
-from embodied_perceptron_training.training.few_shot_classes import FewShotError, LabelledRoom, fuse_recording, kind_of
+from embodied_perceptron_training.training.few_shot import FewShotError, LabelledRoom, fuse_recording, kind_of
 
 NETWORK = "network"
 MIN_THINGS = 5  # of all recordings: fewer agreements may be chance
@@ -35,21 +35,13 @@ _DOUBTFUL = 0.05  # probability of a name from which the object is no counterexa
 
 @dataclass(frozen=True, eq=False)
 class AgreedThing:
-    """An object with an agreed name.
+    """An object with an agreed name."""
 
-    Attributes:
-        name: in the network's vocabulary where it has one.
-        box: (9,) float64, in the world of the recording.
-        probability: of the name, over all sources.
-        sources: :data:`NETWORK` and detectors that report it.
-        agreed: it is an example; False = it may be such an object.
-    """
-
-    name: str
-    box: NDArray[np.float64]
-    probability: float
-    sources: tuple[str, ...]
-    agreed: bool
+    name: str  # in the network's vocabulary where it has one
+    box: NDArray[np.float64]  # (9,) float64, in the world of the recording
+    probability: float  # of the name, over all sources
+    sources: tuple[str, ...]  # :data:`NETWORK` and detectors that report it
+    agreed: bool  # it is an example; False = it may be such an object
 
 
 def agreed_room(
@@ -64,7 +56,7 @@ def agreed_room(
         min_probability: of a name.
         only: kinds that count; empty = all.
 
-    Raises :class:`~.few_shot_classes.FewShotError` for a recording without poses, ``RecordingError`` or ``OSError`` for
+    Raises :class:`~.few_shot.FewShotError` for a recording without poses, ``RecordingError`` or ``OSError`` for
     what cannot be read, and ``DetectorFileError`` for a detector that cannot be used.
     """
     perceptron = Perceptron(
@@ -103,7 +95,7 @@ def agreed_things(lift: DetectionLift, classes: Sequence[str], min_probability: 
 
 
 def check_enough(things: Sequence[AgreedThing]) -> None:
-    """Raise :class:`~.few_shot_classes.FewShotError` for fewer than :data:`MIN_THINGS` agreed objects."""
+    """Raise :class:`~.few_shot.FewShotError` for fewer than :data:`MIN_THINGS` agreed objects."""
     if len(things) < MIN_THINGS:
         raise FewShotError(
             f"network and detectors agree on {len(things)} objects, {MIN_THINGS} are needed: record more of the room, "

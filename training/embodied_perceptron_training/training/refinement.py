@@ -1,9 +1,9 @@
-"""``train --task boxes``: the refinement head (:mod:`~embodied_perceptron.nn.refinement`) over a network that stays.
+"""``train --task boxes``: train the refinement head (:mod:`~embodied_perceptron.nn.refinement`) over a frozen network.
 
-What the network finds in a window of a scene, and what the head reads of it, never changes while the head is trained.
-So every scene is predicted a few times, each time moved and cut anew as in other trainings, and the proposals are kept
-on the disk: a step costs tens of milliseconds. The scenes should be others than those that the network was trained on,
-where its faults are rarer than on any other.
+The proposals in a window of a scene, and the features that the head reads, do not change while the head is trained. So
+every scene is predicted a few times, each time moved and cut anew as in other trainings, and the proposals are kept on
+the disk: a step costs tens of milliseconds. The scenes should differ from those that the network was trained on, where
+it makes fewer errors than on others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,41 +33,36 @@ from embodied_perceptron.nn.refinement import Proposals, RefinementHead, refine
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.weights.checkpoint import load_into
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
-from embodied_perceptron_training.training.losses import Losses, Reduce
-from embodied_perceptron_training.training.samples import SceneSample
+from embodied_perceptron_training.training.criteria import Losses, Reduce
+from embodied_perceptron_training.training.samples import SceneSample, SceneSource
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError
 
 _FORMAT_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
-_BOXES = 96  # of things in a window, and half as many of nothing
-_PROPOSALS = 320  # in a window: more than are refined later, for what is nothing is trained too
+_BOXES = 96  # object proposals in a window, and half as many background ones
+_PROPOSALS = 320  # in a window: more than are refined later, since background is trained too
 _MIN_SCORE = 0.01  # their first score
 _PREFIX = "second_look."
-_NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
+_NEAR, _RIGHT = 0.1, 0.5  # IoU of targets 0 and 1
 _LEAST_IOU = 0.15
-_TRUTH_ABOVE = 0.02  # of the first score: what the figures before the refinement count
-_FAINT = 0.03  # added to scores when boxes of nothing are drawn, so that all of them may come
+_TRUTH_ABOVE = 0.02  # first score of boxes in the figures before refinement
+_FAINT = 0.03  # added to scores when background is drawn, so that every proposal may be drawn
 _HALF = ("log_odds", "place", "right")
 _FIGURES = ("AP25", "AP50", "AR25", "AP25_furniture")
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledProposals:
-    """Boxes of one or several windows, and what is true of them.
+    """Proposals of one or several windows, and their targets."""
 
-    Attributes:
-        seen: P boxes.
-        right: (P, K + 1) how right each class would be, and a thing of any name: 0 to 1 by the overlap.
-    """
-
-    seen: Proposals
-    right: Tensor
+    seen: Proposals  # P proposals
+    right: Tensor  # (P, K + 1) targets of each class, and of presence: 0 to 1 by the overlap
 
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """What is kept of one window: see :class:`LabelledProposals`; (G, 9) true boxes and (G,) labels."""
+    """A window kept on the disk: proposals, (G, 9) true boxes and (G,) labels."""
 
     proposals: LabelledProposals
     truth: Tensor
@@ -75,7 +70,7 @@ class _Window:
 
 
 def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """(P, G) IoU with things of (G,) ``labels`` -> (P, K + 1) :attr:`LabelledProposals.right`."""
+    """(P, G) IoU with objects of (G,) ``labels`` -> (P, K + 1) :attr:`LabelledProposals.right`."""
     share = ((iou - _NEAR) / (_RIGHT - _NEAR)).clamp(0.0, 1.0) * (iou > _LEAST_IOU)
     right = iou.new_zeros(len(iou), num_classes + 1)
     right.scatter_reduce_(1, labels[None].expand(len(iou), -1), share, "amax")
@@ -84,25 +79,9 @@ def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 
 def label_proposals(seen: Proposals, truth: Tensor, labels: Tensor, num_classes: int) -> LabelledProposals:
-    """Boxes of one window with what is true of them; ``labels`` of things without a class are ``num_classes``."""
+    """Proposals of one window with their targets; ``labels`` of objects without a class are ``num_classes``."""
     iou = box_iou(seen.boxes, truth.to(seen.boxes.dtype))
     return LabelledProposals(seen, overlap_targets(iou, labels, num_classes).float())
-
-
-class Windows(Protocol):
-    """Where windows come from."""
-
-    def __len__(self) -> int:
-        """Scenes."""
-        ...
-
-    def name(self, index: int) -> str:
-        """Of a scene, and of how windows are cut of it: another name for other windows."""
-        ...
-
-    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
-        """A window of a scene. Raises :class:`SampleError`."""
-        ...
 
 
 class ProposalWindows:
@@ -111,11 +90,11 @@ class ProposalWindows:
     Args:
         source: of the windows.
         network: that proposes; on the CPU.
-        folder: where proposals are kept.
+        folder: of kept proposals.
         windows: per scene; number ``k`` of a scene is always the same.
     """
 
-    def __init__(self, source: Windows, network: PerceptionNetwork, folder: Path, windows: int) -> None:
+    def __init__(self, source: SceneSource, network: PerceptionNetwork, folder: Path, windows: int) -> None:
         self._source = source
         self._network = network
         self._folder = folder
@@ -131,7 +110,7 @@ class ProposalWindows:
         return joined([self._drawn(self.window(index, int(k)).proposals, rng) for k in chosen])
 
     def window(self, index: int, number: int) -> _Window:
-        """Window number ``number`` of scene ``index``, from the disk where it is there."""
+        """Window ``number`` of scene ``index``, read from the disk if it exists."""
         path = self._folder / f"{self._key(index, number)}.safetensors"
         if not path.exists():
             sample = self._source.sample(index, np.random.default_rng([zlib.crc32(path.stem.encode()), number]))
@@ -152,8 +131,8 @@ class ProposalWindows:
         return _Window(proposals, sample.boxes, sample.labels)
 
     def _drawn(self, proposals: LabelledProposals, rng: np.random.Generator) -> LabelledProposals:
-        """Some of the boxes: of things, and of nothing the likelier the more was said of them; seen a little
-        differently each time."""
+        """A random subset of the proposals, with slight variations; background proposals are drawn in proportion to
+        their scores."""
         right, seen = proposals.right, proposals.seen
         thing = np.flatnonzero(right.amax(1).numpy() > 0)
         nothing = np.flatnonzero(right.amax(1).numpy() == 0)
@@ -165,18 +144,18 @@ class ProposalWindows:
         rows = torch.from_numpy(np.sort(np.concatenate(chosen)))
         grid = seen.rows[rows]
         edge = round(grid.shape[1] ** (1 / 3))
-        for axis in (0, 1):  # a box has no front: seen from the other end, or in a mirror
+        for axis in (0, 1):  # a box has no front: turn by 180 degrees, or mirror
             if rng.random() < 0.5:
                 grid = grid.reshape(len(rows), edge, edge, edge, *grid.shape[2:]).flip(axis + 1).reshape(grid.shape)
         if rng.random() < 0.2:  # one source is missing
             grid = grid.clone()
             grid[..., int(rng.integers(grid.shape[-1]))] = -1
-        said = seen.log_odds[rows]
+        log_odds = seen.log_odds[rows]
         if rng.random() < 0.3:
-            said = said + torch.from_numpy(rng.normal(0.0, 0.5, said.shape)).to(said.dtype)
+            log_odds = log_odds + torch.from_numpy(rng.normal(0.0, 0.5, log_odds.shape)).to(log_odds.dtype)
         place = seen.place[rows]
         place = place + torch.from_numpy(rng.normal(0.0, 0.03, place.shape)).to(place.dtype)
-        drawn = Proposals(seen.boxes[rows], said, place, grid, seen.sources)
+        drawn = Proposals(seen.boxes[rows], log_odds, place, grid, seen.sources)
         return LabelledProposals(drawn, right[rows])
 
     def _key(self, index: int, number: int) -> str:
@@ -185,12 +164,13 @@ class ProposalWindows:
 
 
 class RefinementTask:
-    """What ``train --task boxes`` optimises. See the module docstring and
+    """The task ``train --task boxes``. See the module docstring and
     :class:`~embodied_perceptron_training.training.task.TrainingTask`.
 
     Args:
-        network: that stays, with a refinement head (:func:`with_refinement_head`).
-        classes: of the network. extra: of its weights file, kept.
+        network: frozen, with a refinement head (:func:`with_refinement_head`).
+        classes: of the network.
+        extra: of its weights file, kept.
         samples, validation: of both splits.
     """
 
@@ -217,7 +197,7 @@ class RefinementTask:
         return joined(samples)
 
     def losses(self, model: nn.Module, batch: LabelledProposals, reduce: Reduce) -> Losses:
-        """Cross entropy of classes and presence against how right they would be."""
+        """Binary cross entropy of classes and presence against their targets."""
         logits = model(batch.seen)
         wrong = functional.binary_cross_entropy_with_logits(logits, batch.right, reduction="none")
         boxes = reduce(wrong.new_tensor(float(len(wrong)))).clamp(min=1.0)
@@ -225,8 +205,7 @@ class RefinementTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, after the refinement and (``_first``)
-        before."""
+        """Figures on one window of every scene of the validation split, after refinement and (``_first``) before it."""
         if self._validation is None:
             return {}
         head = getattr(model, "module", model)
@@ -255,7 +234,7 @@ class RefinementTask:
         return figures
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
-        """The whole network. What its file said of scores goes: they are others now."""
+        """Write the whole network, without the calibration of its file, which no longer fits the scores."""
         network = self.network
         state = {k: v.detach().cpu() for k, v in getattr(model, "module", model).state_dict().items()}
         whole = {**network.state_dict(), **{_PREFIX + k: v for k, v in state.items()}}
@@ -265,8 +244,7 @@ class RefinementTask:
 
 
 def with_refinement_head(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], dict[str, Any]]:
-    """The network of a weights file, with a new refinement head where it has none; its classes; what stays of its
-    notes.
+    """The network of a weights file, with a new refinement head where it has none; its classes; its kept notes.
 
     Raises as :func:`~embodied_perceptron.inference.loading.read_network`; ``ValueError`` without detection.
     """
@@ -288,8 +266,8 @@ def with_refinement_head(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...]
 
 
 def network_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over everything that decides what a refinement head reads: the network without that head, and
-    without the decoders of cells and sentences, which read the same features and change none."""
+    """SHA-256 over everything that determines the inputs of a refinement head: the network without that head and
+    without the decoders of occupancy and sentences."""
     detection = network.config.detection
     assert detection is not None
     cells = (detection.second_look or RefinementConfig()).cells
@@ -303,7 +281,7 @@ def network_digest(network: PerceptionNetwork) -> str:
 
 
 def joined(parts: Sequence[LabelledProposals]) -> LabelledProposals:
-    """Boxes of several windows as those of one."""
+    """Proposals of several windows as those of one."""
     rows: list[Tensor] = []
     starts = [0] * len(parts[0].seen.sources)
     for part in parts:
@@ -328,7 +306,7 @@ def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
 
 
 def _stored(window: _Window) -> dict[str, Tensor]:
-    """As tensors of a file, what is no coordinate in half precision."""
+    """Tensors for a file; values other than coordinates in half precision."""
     proposals, seen = window.proposals, window.proposals.seen
     tensors = {"boxes": seen.boxes, "rows": seen.rows, "truth": window.truth, "labels": window.labels}
     tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": proposals.right})

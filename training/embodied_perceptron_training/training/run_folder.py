@@ -1,13 +1,13 @@
-"""A run's folder: what was asked, what happened, how to go on.
+"""A run's folder: settings, log, checkpoints.
 
 run.json             task, settings, versions, command
-resume.sh            goes on with the run
+resume.sh            resumes the run
 log.jsonl            a line per log interval, validation and incident
-state.safetensors    the last checkpoint, whole
+state.safetensors    the last complete checkpoint
 last.safetensors     deployable weights of the last checkpoint
 best.safetensors     deployable weights of the best validation
 curves.png           learning curves
-tensorboard/         the same for TensorBoard, where it is installed
+tensorboard/         the same for TensorBoard, if installed
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from embodied_perceptron.recordings.files import atomic_path
 
 
 class RunFolderError(ValueError):
-    """A folder that cannot be trained in; the message names it."""
+    """A folder that cannot be used for training; the message names it."""
 
 
 class RunFolder:
@@ -42,7 +42,7 @@ class RunFolder:
 
     Args:
         path: of the folder; made when absent.
-        pictures: write ``curves.png`` and ``tensorboard/`` where their packages are installed.
+        pictures: write ``curves.png`` and ``tensorboard/`` if their packages are installed.
     """
 
     def __init__(self, path: str | Path, pictures: bool = True) -> None:
@@ -58,7 +58,7 @@ class RunFolder:
         self._board: Any = None
 
     def open(self, information: Mapping[str, Any], resume: bool, processes: int = 1) -> dict[str, Any]:
-        """Lock the folder and write what the run is; returns what was written.
+        """Lock the folder and write ``run.json`` and ``resume.sh``; returns the contents of the former.
 
         Raises :class:`RunFolderError` when another process trains in it, or it already holds a run and ``resume`` is
         false; ``OSError`` when it cannot be written.
@@ -66,14 +66,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held as long as the run lasts)
         try:
-            # of this process alone: a lock of flock would live on in the workers that load data
+            # not flock, whose lock would survive in forked data workers
             fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise RunFolderError(f"{self.path}: another process is training in this folder") from error
         if self.state.exists() and not resume:
             raise RunFolderError(f"{self.path} already holds a run: resume it, or choose another folder")
         whole = {**information, "versions": versions()}
-        if resume and self.run_path.exists():  # the first command made the run; how it was resumed is kept beside it
+        if resume and self.run_path.exists():  # keep the first command, and list resumptions
             before = json.loads(self.run_path.read_text(encoding="utf-8"))
             again = {k: whole[k] for k in ("command", "versions") if k in whole}
             whole.update({k: before[k] for k in again if k in before})
@@ -101,12 +101,13 @@ class RunFolder:
     # -- the log
 
     def forget_after(self, step: int) -> None:
-        """Drop log lines of steps after ``step``: they will be done again."""
+        """Drop log lines of steps after ``step``, which will be repeated."""
         lines = [line for line in self.lines() if line.get("step", 0) <= step]
         self._write(self.log_path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Append a line. On a full disk it is kept and written with the next one: a log never ends a training."""
+        """Append a line. On a full disk it is kept and written with the next one, so that logging never ends a
+        training."""
         self._unwritten.append(json.dumps({k: _plain(v) for k, v in line.items()}) + "\n")
         try:
             with open(self.log_path, "a", encoding="utf-8") as file:
@@ -116,7 +117,7 @@ class RunFolder:
             warnings.warn(f"{self.log_path} cannot be written: {error}", stacklevel=2)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log; a line that was cut short by a crash is left out."""
+        """The log, without incomplete lines."""
         found = []
         if self.log_path.exists():
             for line in self.log_path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -129,7 +130,7 @@ class RunFolder:
     # -- pictures
 
     def open_board(self, step: int) -> bool:
-        """Start TensorBoard's file where the package is installed; scalars after ``step`` are done again."""
+        """Open TensorBoard's file if the package is installed; scalars after ``step`` are dropped."""
         if not self.pictures:
             return True
         if importlib.util.find_spec("tensorboard") is None:
@@ -140,7 +141,7 @@ class RunFolder:
         return True
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """To TensorBoard, if it was opened; on a full disk that ends, and the training goes on."""
+        """Write scalars to TensorBoard, if it is open; on a full disk it is closed, and the training continues."""
         if self._board is None:
             return
         try:
@@ -151,7 +152,7 @@ class RunFolder:
             warnings.warn(f"TensorBoard's file cannot be written, scalars go to log.jsonl: {error}", stacklevel=2)
 
     def draw_curves(self) -> bool:
-        """``curves.png`` from the log; false where matplotlib is not installed."""
+        """Write ``curves.png`` from the log; False without matplotlib."""
         if not self.pictures:
             return True
         if importlib.util.find_spec("matplotlib") is None:
@@ -162,12 +163,12 @@ class RunFolder:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN."""
+    """The value, or a string for NaN and infinity, which JSON does not have."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def resume_script(processes: int) -> str:
-    """One line that goes on with the run from anywhere."""
+    """A script that resumes the run from any folder."""
     program = f"{shlex.quote(sys.executable)} -m "
     if processes > 1:
         program += f"torch.distributed.run --nproc-per-node {processes} -m "
@@ -175,7 +176,7 @@ def resume_script(processes: int) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the project (and its commit, in a checkout), Python and torch."""
+    """Versions of the project (and its commit, in a checkout), Python and torch."""
     try:
         own = importlib.metadata.version("embodied-perceptron")
     except importlib.metadata.PackageNotFoundError:
@@ -189,7 +190,7 @@ def versions() -> dict[str, str]:
 
 
 def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """PNG at ``path``: the losses (logarithmic), the learning rate, the validation figures, over steps."""
+    """Write a PNG at ``path``: the losses (logarithmic), the learning rate, the validation figures, over steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,8 +1,9 @@
-"""What one training step sees of one scene: a window of it, moved somewhere, with everything that is known inside."""
+"""Samples of a training step: a window of a scene under a random motion, with everything known inside it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +19,7 @@ from embodied_perceptron.nn.text_encoder import tokens_between
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import Prompt
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Prompt
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
@@ -31,58 +32,43 @@ from embodied_perceptron_training.training.prepared_scenes import (
     resize_projections,
     sample_points,
 )
+from embodied_perceptron_training.training.task import SampleError
 
 ViewChoice = Literal["all", "prefix", "one"]
-_SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
+_SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no objects
+_WINDOWS = 8  # drawn before a scene counts as empty: some are behind a wall
 _FIRST_VIEWS = 3  # make the smallest map of some first views
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """K sentences about one scene.
+    """K sentences about one scene."""
 
-    Attributes:
-        tokens: (K, T, C) float32. pad: (K, T) True at padding.
-        boxes: per sentence (G, 9) of what it means; none where that is not in the window.
-        named: (K, T) bool, the tokens that name it.
-        viewpoint_m: (3,) on the floor below a viewer; viewpoint_yaw_rad: its heading.
-    """
-
-    tokens: Tensor
-    pad: Tensor
-    boxes: list[Tensor]
-    named: Tensor
-    viewpoint_m: Tensor
-    viewpoint_yaw_rad: float
+    tokens: Tensor  # (K, T, C) float32
+    pad: Tensor  # (K, T) True at padding
+    boxes: list[Tensor]  # per sentence the (G, 9) targets; none outside of the window
+    named: Tensor  # (K, T) bool, the tokens that name the target
+    viewpoint_m: Tensor  # (3,) on the floor below a viewer
+    viewpoint_yaw_rad: float  # its heading
 
 
 @dataclass(frozen=True, eq=False)
 class SceneSample:
-    """One window of one scene.
+    """One window of one scene. Label ``num_classes`` stands for an object without a class, if the network has presence
+    or a refinement head."""
 
-    Attributes:
-        name: of the scene.
-        coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
-        boxes: (G, 9) float32; labels: (G,) int64 class indices; the number of classes stands for a thing that none of
-            them names, where the network knows presence or has a refinement head.
-        projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
-        features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
-        occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
-        sentences: or None.
-    """
-
-    name: str
-    coords: Tensor
-    feats: Tensor
-    boxes: Tensor
-    labels: Tensor
-    projections: Tensor
-    image_size: tuple[int, int]
-    features: tuple[Tensor, ...]
-    depth_mm: Tensor
-    colors: Tensor | None
-    occupancy: Tensor | None
-    occupancy_origin: tuple[int, int, int]
+    name: str  # of the scene
+    coords: Tensor  # (N, 3) int64 sites at stride 1, sorted as keys are
+    feats: Tensor  # (N, F) float32
+    boxes: Tensor  # (G, 9) float32
+    labels: Tensor  # (G,) int64 class indices
+    projections: Tensor  # (V, 3, 4) float64 to pixels of ``image_size``
+    image_size: tuple[int, int]  # (h, w)
+    features: tuple[Tensor, ...]  # per level (V, h, w, C), or empty
+    depth_mm: Tensor  # (V, H, W) int32
+    colors: Tensor | None  # (V, H, W, 3) uint8, if the encoder is trained too
+    occupancy: Tensor | None  # (X, Y, Z) int64
+    occupancy_origin: tuple[int, int, int]  # of the grid, in input sites
     sentences: Sentences | None
 
 
@@ -92,22 +78,22 @@ class WindowSpec:
 
     Attributes:
         window_m: edge of the horizontal window; inf = the whole scene.
-        motion: drawn for each sample; None = the scene as it stands, its window around its origin.
-        choice: ``all`` views make the map; a random ``prefix`` of them (continuous perception); or ``one`` (monocular).
-            Truth is what the chosen views show.
-        views: with ``all``, only so many of the scene's views are shown, evenly spread, and truth stays what all of
-            them show: figures over different numbers of views then ask for the same things. 0 = all.
-        min_views: with ``all``, images of at least so many views are shown (of the others only the geometry).
+        motion: drawn for each sample; None = no motion, and the window is around the scene's origin.
+        choice: the views of the map: ``all``, a random ``prefix`` of them (continuous perception), or ``one``
+            (monocular). Truth is what these views show.
+        views: with ``all``, show only this many evenly spaced views, with the truth of all of them, so that figures
+            over different numbers of views compare. 0 = all.
+        min_views: with ``all``, images of at least this many views are shown (of the others only the geometry).
         floor_sigma_m: error of the estimated floor.
         sentences: at most this many per sample; 0 = none.
-        absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
-        sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
-        prefix_share: of the samples that are maps of the first n views, as they are while a robot still explores.
-        disturbance: of the sites.
-        pictures: sets of randomised images that samples show as often as the pictures as they are; an encoder that
-            learns too sees other ones each time.
-        random_views: so many of a scene's views are drawn for each sample, and ``choice`` is among these; 0 = all.
-        flip_images: in a mirrored world images are mirrored too, where samples bring them.
+        absent_share: largest share of sentences about objects outside of the window.
+        sentence_share, occupancy_share: shares of the samples with sentences and with occupancy.
+        prefix_share: of the samples that are maps of the first n views, as while a robot explores.
+        disturbance: domain randomisation of the sites.
+        pictures: number of sets of randomised images; samples show each as often as the original. An encoder that is
+            trained too sees new ones each time.
+        random_views: draw this many of a scene's views for each sample, before ``choice``; 0 = all.
+        flip_images: in a mirrored world images are mirrored too, where samples have them.
     """
 
     window_m: float = WINDOW_M
@@ -123,20 +109,20 @@ class WindowSpec:
     prefix_share: float = 0.0
     disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
     pictures: int = 0
-    # not in the text of a specification, by which kept windows are known (SceneSource.name): none of those has it
+    # not in the repr, which is part of the key of kept windows (SceneSource.name): none of those uses them
     flip_images: bool = field(default=False, repr=False)
     random_views: int = field(default=0, repr=False)
 
 
 class SampleMaker:
-    """Scenes -> samples for one network.
+    """Make samples of scenes for one network.
 
     Args:
         config: of the network.
         classes: detection classes in the order of the logits; other instances are not learned.
         spec: how.
-        scenes: where they come from; it is asked for what depends on the chosen views.
-        colors: samples bring images, for an encoder that is trained too; otherwise the scenes' features.
+        scenes: cache of the scenes, used for parts that depend on the chosen views.
+        colors: samples have images, for an encoder that is trained too; otherwise the scenes' features.
     """
 
     def __init__(
@@ -154,15 +140,18 @@ class SampleMaker:
         self._class_index = {name: i for i, name in enumerate(classes)}
 
     def make(self, scene: PreparedScene, rng: np.random.Generator) -> SceneSample:
-        """One sample; everything random comes from ``rng``."""
+        """One sample; ``rng`` is the only source of randomness."""
         spec = self.spec
         chosen = self._choose_views(len(scene.cameras), rng)
         motion, center = self._place(scene, chosen, rng)
         floor_z = motion.shift_m[2]  # scenes stand on z = 0
         assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
         x = self._sites(scene, chosen, motion, center, assumed_floor_z, rng)
-        shown = self._show_views(chosen, rng)
-        known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
+        shown = chosen
+        if spec.choice == "all" and spec.motion is not None and not spec.random_views and spec.min_views < len(chosen):
+            count = int(rng.integers(spec.min_views, len(chosen) + 1))
+            shown = sorted(int(v) for v in rng.choice(chosen, count, replace=False))
+        known = list(range(len(scene.cameras))) if spec.views else chosen  # views that determine the truth
         boxes, labels, rows = self._objects(scene, known, motion, center)
         size = self.config.image.size if self._colors else scene.image_size
         projections = resize_projections(scene.projections, scene.image_size, size)
@@ -207,14 +196,6 @@ class SampleMaker:
             return list(range(int(rng.integers(min(_FIRST_VIEWS, count), count + 1))))
         return choose_views(count, self.spec.views or count)
 
-    def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
-        if self.spec.choice != "all" or self.spec.motion is None or self.spec.random_views:
-            return chosen
-        if self.spec.min_views >= len(chosen):
-            return chosen
-        count = int(rng.integers(self.spec.min_views, len(chosen) + 1))
-        return sorted(int(v) for v in rng.choice(chosen, count, replace=False))
-
     def _sites(
         self,
         scene: PreparedScene,
@@ -224,7 +205,8 @@ class SampleMaker:
         floor_z_m: float,
         rng: np.random.Generator,
     ) -> SparseTensor:
-        """As a live network sees the map of the chosen views; images alone know of no map, ``paper`` knows points."""
+        """Input sites of the map of the chosen views as at inference; a regular grid for ``rgb``, sampled points for
+        ``paper``."""
         config = self.config
         if config.modality == "rgb":
             return rgb_grid(config, (*center.tolist(), floor_z_m))
@@ -247,7 +229,7 @@ class SampleMaker:
         return self._scenes.randomised_features(scene, variant) if variant else scene.features
 
     def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
-        """(V, H, W, 3) uint8; randomised ones anew each time: nothing is kept of what a trained encoder sees."""
+        """(V, H, W, 3) uint8; randomised ones are new each time."""
         colors = self._scenes.colors(scene, shown)
         if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
             return colors
@@ -257,11 +239,11 @@ class SampleMaker:
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
     ) -> tuple[Motion, NDArray[np.float64]]:
-        """Where the scene goes, and the (2,) middle of the window there."""
+        """Motion of the scene, and the (2,) centre of the window after it."""
         if self.spec.motion is None:
             return Motion(), np.zeros(2)
         motion = self.spec.motion.draw(rng)
-        # around where a robot stands, or around what it sees
+        # around a camera, around an object, or around the scene's origin
         anchor = scene.cameras[int(rng.choice(chosen)), :3, 3]
         if rng.random() < 0.5 and len(scene.boxes):
             anchor = scene.boxes[int(rng.integers(len(scene.boxes))), :3]
@@ -278,7 +260,7 @@ class SampleMaker:
     def _objects(
         self, scene: PreparedScene, known: list[int], motion: Motion, center: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
+        """Boxes in the window that the views ``known`` show, their classes, and their instances."""
         detection = self.config.detection
         nameless = len(self._class_index) if detection is not None and detection.detects_unnamed else -1
         labels = np.array(
@@ -293,8 +275,8 @@ class SampleMaker:
     def _occupancy(
         self, scene: PreparedScene, known: list[int], motion: Motion, anchor: tuple[float, float, float]
     ) -> tuple[Tensor | None, tuple[int, int, int]]:
-        """The truth that the views ``known`` show, read at the middles of the network's cells; None where the scene
-        has none."""
+        """The truth that the views ``known`` show, read at the centres of the network's cells; None where the scene has
+        none."""
         config = self.config.occupancy
         assert config is not None
         origin = occupancy_origin(self.config, anchor)
@@ -359,8 +341,47 @@ class SampleMaker:
         )
 
 
+class SceneSource:
+    """Samples of a split: every scene of ``order`` (None = each once) ``repeat`` times per epoch, each time another
+    window. An empty window is drawn again, except when ``validating``."""
+
+    def __init__(
+        self,
+        cache: SceneCache,
+        maker: SampleMaker,
+        repeat: int,
+        order: Sequence[int] | None = None,
+        validating: bool = False,
+    ) -> None:
+        self.cache = cache
+        self._validating = validating
+        self.maker = maker
+        self.repeat = repeat
+        self._order = range(len(cache)) if order is None else order
+
+    def __len__(self) -> int:
+        return len(self._order) * self.repeat
+
+    def name(self, index: int) -> str:
+        """Name of the scene of sample ``index`` and of the window specification."""
+        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
+
+    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
+        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
+        scene = self._order[index % len(self._order)]
+        try:
+            prepared = self.cache[scene]
+            for _ in range(_WINDOWS):
+                sample = self.maker.make(prepared, rng)
+                if len(sample.coords) or self._validating:
+                    return sample
+        except (DatasetError, OSError) as error:
+            raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
+        raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
+
+
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
-    """(length,) bool: the tokens that name the target; all tokens when the sentence does not say which."""
+    """(length,) bool: the tokens that name the target; all tokens where the sentence does not mark them."""
     mask = torch.zeros(length, dtype=torch.bool)
     for start, end in prompt.tokens_positive or ((0, len(prompt.text)),):
         mask[: len(spans)] |= tokens_between(spans, start, end)
@@ -368,7 +389,7 @@ def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
 
 
 def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor:
-    """(X, Y, Z) labels in the scene's frame, (N, 3) places there -> (N,) int64 labels, 255 outside of the grid."""
+    """(X, Y, Z) labels in the scene's frame, (N, 3) points there -> (N,) int64 labels, 255 outside of the grid."""
     index, inside = BENCHMARK_GRID.locate(points_m)
     labels = np.full(len(points_m), OCCUPANCY_IGNORED, np.int64)
     labels[inside] = grid[tuple(index[inside].T)]

@@ -1,4 +1,4 @@
-"""Samples of a step, and one pass of the network over them: what losses and validation metrics read."""
+"""One pass of the network over the samples of a step, as read by losses and validation metrics."""
 
 from __future__ import annotations
 
@@ -23,17 +23,14 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
-from embodied_perceptron_training.training.criteria import PointerOutput
-from embodied_perceptron_training.training.matching import sites_in_boxes
+from embodied_perceptron_training.training.criteria import PointerOutput, sites_in_boxes
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
 
-MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
+MIN_BOX_M = 0.12  # least side of a box in the assignment: no voxel centre lies in a thin picture
 
 
 @dataclass(frozen=True, eq=False)
 class SceneBatch:
-    """Samples of one step."""
-
     samples: list[SceneSample]
 
     def sparse(self) -> SparseTensor:
@@ -47,37 +44,30 @@ class SceneBatch:
         return SparseTensor(sites, torch.cat([s.feats for s in self.samples]))
 
     def boxes(self) -> list[Tensor]:
-        """(G, 9) of every sample, none thinner than :data:`MIN_BOX_M`."""
+        """(G, 9) of every sample, with no side below :data:`MIN_BOX_M`."""
         return [clamp_min_size(s.boxes) for s in self.samples]
 
 
 @dataclass(frozen=True, eq=False)
 class VoxelAnswers:
-    """What a decoder over voxels answers to the S sentences of all samples at once.
+    """Answers of a decoder over voxels to the S sentences of all samples."""
 
-    Attributes:
-        output: boxes in the world.
-        points_m: (S, N, 3) the voxels that each sentence chose among, in the world; pad: (S, N) True at padding.
-        boxes: per sentence (G, 9) of what it means. named: per sentence (T,) bool, the tokens that name it.
-        tokens: (S, T, C) of the text encoder. token_pad: (S, T) True at padding.
-    """
-
-    output: VoxelGroundingOutput
-    points_m: Tensor
-    pad: Tensor
-    boxes: list[Tensor]
-    named: list[Tensor]
-    tokens: Tensor
-    token_pad: Tensor
+    output: VoxelGroundingOutput  # boxes in the world
+    points_m: Tensor  # (S, N, 3) the candidate voxels of each sentence, in the world
+    pad: Tensor  # (S, N) True at padding
+    boxes: list[Tensor]  # per sentence the (G, 9) targets
+    named: list[Tensor]  # per sentence (T,) bool, the tokens that name the target
+    tokens: Tensor  # (S, T, C) of the text encoder
+    token_pad: Tensor  # (S, T) True at padding
 
 
 class ScenePass:
     """One pass of a network over a batch.
 
     Args:
-        network, batch: what passes.
-        min_points: for training: sites of boxes that a level learns are not pruned, see
-            :func:`~embodied_perceptron_training.training.matching.sites_in_boxes`; 0 = pruned as at inference.
+        network, batch: the inputs.
+        min_points: in training, sites of boxes learned on a level are not pruned, see
+            :func:`~embodied_perceptron_training.training.criteria.sites_in_boxes`; 0 = pruned as at inference.
     """
 
     def __init__(self, network: PerceptionNetwork, batch: SceneBatch, min_points: int = 0) -> None:
@@ -92,12 +82,13 @@ class ScenePass:
         self.features: SharedFeatures = network(batch.sparse(), lookup, prefer if min_points else None)
 
     def occupancy(self, rows: Sequence[int], scales: int | None = None) -> list[Tensor]:
-        """Logits per scale, finest first (only so many ``scales``), of the samples ``rows``, each on its own window."""
+        """Logits per scale, finest first (only the first ``scales``), of the samples ``rows``, each on its own
+        window."""
         origins = {i: self.batch.samples[i].occupancy_origin for i in rows}
         return self.network.occupy_scenes(self.features, origins, self._views, scales)
 
     def pointed(self) -> list[PointerOutput]:
-        """Answers of a decoder over objects to the sentences of all samples that have any, all at once."""
+        """Answers of a decoder over objects to the sentences of all samples that have any."""
         spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
         if not spoken:
             return []
@@ -111,33 +102,33 @@ class ScenePass:
         )
         rows = [k * each + n for k, s in enumerate(sentences) for n in range(len(s.tokens))]
         if len(spoken) < len(objects.boxes):
-            objects = objects.scenes(_brought([i for i, _ in spoken], tokens))
-        heard = pad
-        if len(rows) < len(pad):  # what stands in for sentences that a scene lacks reads its first token, a zero
-            heard = pad & ~_brought([[n == 0 and k not in rows for n in range(length)] for k in range(len(pad))], pad)
-        out = self.network.ground(objects, tokens, heard, _viewpoint(sentences))
+            objects = objects.scenes(_like([i for i, _ in spoken], tokens))
+        masked = pad
+        if len(rows) < len(pad):  # padding sentences keep one token, a zero, since attention needs one
+            masked = pad & ~_like([[n == 0 and k not in rows for n in range(length)] for k in range(len(pad))], pad)
+        out = self.network.ground(objects, tokens, masked, _viewpoint(sentences))
         assert isinstance(out, ObjectGroundingOutput)
         boxes = [boxes for s in sentences for boxes in s.boxes]
         if len(rows) == len(pad):
             return [PointerOutput(out, boxes, named, pad)]
-        real = _brought(rows, tokens)
+        real = _like(rows, tokens)
         mine = ObjectGroundingOutput(
             out.boxes[:, real], out.logits[:, real], out.hidden[:, real], out.query_valid[real], out.log_shares[:, real]
         )
         return [PointerOutput(mine, boxes, named[real], pad[real])]
 
     def voxel_answers(self) -> VoxelAnswers | None:
-        """Answers of a decoder over voxels; None without any sentence about a sample that shows something."""
+        """Answers of a decoder over voxels; None without any sentence about a sample with input sites."""
         spoken = [
             (i, s.sentences)
             for i, s in enumerate(self.batch.samples)
-            if s.sentences is not None and len(s.coords)  # what shows something has voxels on every level
+            if s.sentences is not None and len(s.coords)  # such samples have voxels on every level
         ]
         if not spoken:
             return None
         candidates = self._candidates()
         assert isinstance(candidates, CandidateVoxels)
-        rows = _brought([i for i, s in spoken for _ in range(len(s.tokens))], candidates.pad)
+        rows = _like([i for i, s in spoken for _ in range(len(s.tokens))], candidates.pad)
         sentences = [s for _, s in spoken]
         length = max(s.tokens.shape[1] for s in sentences)
         tokens = torch.cat([nn.functional.pad(s.tokens, (0, 0, 0, length - s.tokens.shape[1])) for s in sentences])
@@ -158,7 +149,7 @@ class ScenePass:
         )
 
     def answers(self) -> GroundingOutput | None:
-        """To the sentences of a batch of one sample; None without any sentence, or anything that is seen."""
+        """Answers for a batch of one sample; None without sentences or input sites."""
         config = self.network.config.grounding
         if config is not None and config.queries == "objects":
             return next((p.output for p in self.pointed()), None)
@@ -170,7 +161,7 @@ class ScenePass:
 
 
 def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
-    """The sample's views with the features that it brings, or with those that the encoder makes of its images now."""
+    """The sample's views with its own features, or with those that the encoder computes from its images."""
     features = sample.features
     if sample.colors is not None:
         maps = network.encode_images(sample.colors, sample.image_size)
@@ -183,23 +174,23 @@ def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
 
 
 def _padded(values: Tensor, rows: int, length: int, fill: float) -> Tensor:
-    """(K, T, ...) -> (rows, length, ...), ``fill`` behind what is there."""
+    """(K, T, ...) -> (rows, length, ...), padded with ``fill``."""
     missing = rows - values.shape[0], length - values.shape[1]
     if missing == (0, 0):
         return values
     return nn.functional.pad(values, (*[0, 0] * (values.ndim - 2), 0, missing[1], 0, missing[0]), value=fill)
 
 
-def _brought(values: Sequence[Any], like: Tensor) -> Tensor:
+def _like(values: Sequence[Any], like: Tensor) -> Tensor:
     return torch.tensor(values).to(like.device, non_blocking=True)
 
 
 def _viewpoint(sentences: Sequence[Sentences]) -> Viewpoint:
-    """Of the viewer of each."""
+    """Viewpoints of sentences."""
     positions = torch.stack([s.viewpoint_m for s in sentences])
-    return Viewpoint(positions, _brought([s.viewpoint_yaw_rad for s in sentences], positions))
+    return Viewpoint(positions, _like([s.viewpoint_yaw_rad for s in sentences], positions))
 
 
 def clamp_min_size(boxes: Tensor) -> Tensor:
-    """(G, 9) boxes, no side thinner than :data:`MIN_BOX_M`."""
+    """(G, 9) boxes with no side below :data:`MIN_BOX_M`."""
     return torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(MIN_BOX_M), boxes[:, 6:]], dim=1)

@@ -1,4 +1,4 @@
-"""The whole state of an interrupted training in one safetensors file: tensors and JSON, no pickle.
+"""The state of an interrupted training in one safetensors file: tensors and JSON, no pickle.
 
 Names inside: ``model/...``, ``average/...`` (state dicts), ``optimizer/<index>/<key>``; everything else is in the
 header.
@@ -28,39 +28,24 @@ VERSION = 1
 
 @dataclass
 class Counters:
-    """Where a training stands.
+    """Progress of a training."""
 
-    Attributes:
-        step: optimiser steps done, skipped ones among them.
-        position: samples that all processes had.
-        elapsed_s: wall clock, without pauses between interruption and resume.
-        waited_s: of that, for data.
-        validations: done.
-        best: the best figure so far, None before the first.
-        skipped, bad_in_a_row: steps that were not finite.
-        corrupt: samples skipped altogether.
-        corrupt_epoch, corrupt_names: the epoch they are counted in, and its different corrupt samples.
-        sums, counts: of the log's current line: losses, and in how many of its steps each of them occurred.
-        average_updates: of the averaged weights.
-        finished: nothing is left to do.
-    """
-
-    step: int = 0
-    position: int = 0
-    elapsed_s: float = 0.0
-    waited_s: float = 0.0
-    validations: int = 0
-    best: float | None = None
-    skipped: int = 0
-    bad_in_a_row: int = 0
-    corrupt: int = 0
-    corrupt_epoch: int = 0
-    corrupt_names: list[str] = field(default_factory=list)
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    step: int = 0  # optimiser steps done, skipped ones included
+    position: int = 0  # samples seen by all processes
+    elapsed_s: float = 0.0  # wall clock, without pauses between interruption and resume
+    waited_s: float = 0.0  # of that, for data
+    validations: int = 0  # done
+    best: float | None = None  # the best figure so far
+    skipped: int = 0  # steps that were not finite
+    bad_in_a_row: int = 0  # consecutive ones, up to now
+    corrupt: int = 0  # skipped samples
+    corrupt_epoch: int = 0  # epoch of the next
+    corrupt_names: list[str] = field(default_factory=list)  # its different corrupt samples
+    sums: dict[str, float] = field(default_factory=dict)  # of the losses in the log's current line
+    counts: dict[str, int] = field(default_factory=dict)  # steps of the line with each loss
     summed: int = 0  # steps in the line, of states that were written before there were counts
-    average_updates: int = 0
-    finished: bool = False
+    average_updates: int = 0  # of the averaged weights
+    finished: bool = False  # the training is complete
 
 
 def save_state(
@@ -71,7 +56,8 @@ def save_state(
     optimizer: Optimizer,
     scaler: dict[str, Any] | None = None,
 ) -> None:
-    """Write atomically. Raises ``OSError`` when it cannot be written (a full disk, say); the old file then stays."""
+    """Write atomically. Raises ``OSError`` when it cannot be written (for example on a full disk); the old file is
+    kept."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("model", model), ("average", average)):
         tensors.update({f"{prefix}/{k}": v for k, v in module.state_dict().items()})
@@ -102,7 +88,7 @@ def save_state(
 def load_state(
     path: Path, model: nn.Module, average: nn.Module, optimizer: Optimizer
 ) -> tuple[Counters, dict[str, Any] | None]:
-    """Put the state back; returns the counters and the gradient scaler's state.
+    """Restore the state; returns the counters and the gradient scaler's state.
 
     Raises ``CheckpointError`` when the file is damaged or belongs to another network.
     """
@@ -113,7 +99,7 @@ def load_state(
         )
     header = json.loads(metadata["header"])
     if header["parameters"] != optimized_names(model, optimizer):
-        raise CheckpointError(f"{path} belongs to another network: the parameters that learn are not the same")
+        raise CheckpointError(f"{path} belongs to another network: the trained parameters differ")
     for prefix, module in (("model", model), ("average", average)):
         state = {k.removeprefix(f"{prefix}/"): v for k, v in tensors.items() if k.startswith(f"{prefix}/")}
         try:
@@ -136,7 +122,7 @@ def optimized_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
 
 
 def torch_seed(seed: int, step: int, rank: int) -> int:
-    """Of a step's dropout and the like: well mixed, so that neighbouring steps share nothing."""
+    """Seed of a step, well mixed, so that neighbouring steps are independent."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 

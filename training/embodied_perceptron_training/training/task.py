@@ -1,9 +1,9 @@
-"""The interface between the training loop and a task. The loop (:mod:`.trainer`) knows nothing of voxels, boxes, text.
+"""The interface between the training loop (:mod:`.trainer`) and a task. The loop knows nothing of voxels, boxes, text.
 
 Exact resume and distributed training rest on one rule: **a sample is a pure function of its index and its random
 generator**. The loop draws the order of the samples from (seed, epoch), gives sample ``index`` of ``epoch`` the
-generator of (seed, epoch, index), and seeds torch before every step from (seed, step, rank). So nothing about
-randomness has to be stored, and N processes see the samples of one process with the N-fold batch.
+generator of (seed, epoch, index), and seeds torch before every step from (seed, step, rank). So no random state is
+stored, and N processes see the samples of one process with the N-fold batch.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from torch import nn
 
-from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 
 
 class SampleError(ValueError):
-    """A sample that cannot be used: a missing image, a damaged file, a scene without depth.
+    """An unusable sample: a missing image, a damaged file, a scene without depth.
 
-    The loop puts another sample in its place, counts and names it, and stops when there are too many of them.
+    The loop replaces it, counts and names it, and stops when there are too many of them.
 
     Attributes:
-        name: of the sample, as a person would look it up.
-        reason: what is wrong with it.
+        name: of the sample, for people.
+        reason: the fault.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -37,14 +37,14 @@ class SampleError(ValueError):
 
 
 class SampleSource(Protocol):
-    """The training samples of one epoch, in a fixed order. It is used in forked worker processes: no CUDA in here."""
+    """The training samples of one epoch, in a fixed order. Used in forked worker processes, so without CUDA."""
 
     def __len__(self) -> int:
         """Samples in an epoch."""
         ...
 
     def sample(self, index: int, rng: np.random.Generator) -> Any:
-        """Sample ``index`` in [0, len), augmented with ``rng`` and with nothing else that is random.
+        """Sample ``index`` in [0, len), augmented with ``rng`` as the only source of randomness.
 
         Raises :class:`SampleError` when it is corrupt.
         """
@@ -59,7 +59,7 @@ class JoinedSources(Generic[_Source]):
 
     Attributes:
         sources: in order.
-        scenes: of each sample, its source and its number there.
+        scenes: of each sample, its source and its index there.
     """
 
     def __init__(self, sources: Sequence[_Source]) -> None:
@@ -76,11 +76,11 @@ class JoinedSources(Generic[_Source]):
 
 
 class TrainingTask(Protocol):
-    """A model, its data, its losses, its figures.
+    """A model, its data, losses and figures.
 
     Attributes:
-        model: what is optimised: its parameters that require gradients. Its buffers are trained state as well.
-        best_metric: the key of :meth:`validate` that chooses the best weights; higher is better.
+        model: trained are its parameters that require gradients; its buffers are part of the state.
+        best_metric: the key of :meth:`validate` that selects the best weights; higher is better.
     """
 
     model: nn.Module
@@ -92,22 +92,22 @@ class TrainingTask(Protocol):
         ...
 
     def collate(self, samples: Sequence[Any]) -> Any:
-        """A batch from samples, in a worker process. Tensors inside lists, tuples, dicts, dataclasses or anything with
-        ``.to(device)`` are moved to the device by the loop (:mod:`.nested`)."""
+        """A batch from samples, in a worker process. The loop (:mod:`.nested`) moves tensors inside lists, tuples,
+        dicts, dataclasses or objects with ``.to(device)`` to the device."""
         ...
 
     def losses(self, model: nn.Module, batch: Any, reduce: Reduce) -> Losses:
         """Named, weighted scalars whose sum is minimised.
 
         ``model`` is :attr:`model` in training mode. ``reduce`` is the mean of a value over processes (without
-        gradient), for criteria's normalisers; every process has to call it equally often with equal shapes.
-        Randomness: torch's only.
+        gradient), for normalisers; every process has to call it equally often with equal shapes. Randomness: torch's
+        only.
         """
         ...
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures of ``model`` (averaged weights, evaluation mode, no gradients are recorded), with
-        :attr:`best_metric` among them. Called by the first process only. {} when there are no validation data."""
+        """Figures of ``model`` (averaged weights, evaluation mode, without gradients), :attr:`best_metric` included; {}
+        without validation data. Called by the first process only."""
         ...
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:

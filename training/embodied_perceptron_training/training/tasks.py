@@ -1,8 +1,8 @@
-"""The trainable tasks over scenes: which network, which data, which objectives, which figures.
+"""Trainable tasks over scenes: network, data, objectives, figures.
 
-One class serves detection, occupancy, grounding and all of them together: a multi-task step reads one encoder and sums
-the losses of whatever heads the network has (the paper trains one network per task and calls this open work). What
-differs from task to task is a row of a table (:class:`_Kind`); what learns is a strategy (:class:`WholeNetwork`,
+One class serves detection, occupancy, grounding and all of them together: a multi-task step runs one encoder and sums
+the losses of the network's heads (the paper trains one network per task and leaves this to future work). The
+differences between tasks are in a table (:class:`_Kind`); the trained parts in a strategy (:class:`WholeNetwork`,
 :class:`HeadAlone`, :class:`OutputsAlone`).
 """
 
@@ -13,7 +13,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,17 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, compared, network_config
+from embodied_perceptron.nn.occupancy import EMPTY
+from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
 from embodied_perceptron.nn.text_encoder import text_channels, text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, HEAD_CLASSES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
+from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
 from embodied_perceptron_training.training.images import (
@@ -41,39 +48,38 @@ from embodied_perceptron_training.training.images import (
     load_images,
     start_images,
 )
-from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
+from embodied_perceptron_training.training.optimization import Processes
 from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
-from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
+from embodied_perceptron_training.training.samples import (
+    SampleMaker,
+    SceneSample,
+    SceneSource,
+    Sentences,
+    ViewChoice,
+    WindowSpec,
+)
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
-from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask
+from embodied_perceptron_training.training.task import JoinedSources, TrainingTask
+from embodied_perceptron_training.training.trainer import Trainer, TrainingOutcome
 from embodied_perceptron_training.training.training_run import TrainingRun
-from embodied_perceptron_training.training.validation import ValidationMetrics
 
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
 _EVERY_VIEW = 1_000_000
-_WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A task over scenes.
+    """A task over scenes."""
 
-    Attributes:
-        heads: of the network, as :func:`network_config` names them.
-        choice: of a scene's views.
-        views: of a sample, the paper's.
-        best_metric: the figure that chooses the best weights.
-    """
-
-    heads: str
-    choice: ViewChoice = "all"
-    views: int = 10
-    best_metric: str = "AP25"
+    heads: str  # of the network, as :func:`network_config` names them
+    choice: ViewChoice = "all"  # of a scene's views
+    views: int = 10  # of a sample, the paper's
+    best_metric: str = "AP25"  # the figure that selects the best weights
 
 
 TASK_KINDS = {
@@ -90,15 +96,15 @@ _HEADS = ("occupancy", "grounding")  # learn alone
 
 
 def build_task(run: TrainingRun) -> TrainingTask:
-    """The task of a run. Raises ``ValueError`` (also :class:`DatasetError`) naming what does not fit, ``OSError`` for
-    files that cannot be read."""
+    """The task of a run. Raises ``ValueError`` (also :class:`DatasetError`) naming the fault, ``OSError`` for
+    unreadable files."""
     if run.task == "images":
         return ImageTask(run)
     return refinement_task(run) if run.task == "boxes" else SceneTask(run)
 
 
 def refinement_task(run: TrainingRun) -> RefinementTask:
-    """``train --task boxes``: the refinement head alone. Raises as :func:`build_task`."""
+    """``train --task boxes``: train the refinement head alone. Raises as :func:`build_task`."""
     if run.network.weights is None:
         raise ValueError("task boxes needs --weights: the network whose boxes are refined")
     torch.manual_seed(run.seed)
@@ -122,7 +128,7 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
 
 
 def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
-    """Windows of a training: each time somewhere else, of other views, seen by another sensor."""
+    """Training windows: random motion, prefixes of views, domain randomisation."""
     return dataclasses.replace(
         spec,
         motion=MOTIONS[run.augmentation.motion],
@@ -133,56 +139,17 @@ def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
 
 
 def motion_range(run: TrainingRun, config: NetworkConfig) -> MotionRange | None:
-    """How scenes are moved in training: networks that see places in the world (``paper``) as the paper moves them,
-    others as option ``turns`` says. None = not at all."""
+    """Motions of scenes in training: the paper's for networks with absolute inputs (``paper``), else by option
+    ``turns``. None = no motion."""
     return PAPER[run.task].motion if config.inputs == "xyz" else MOTIONS[run.augmentation.motion]
 
 
-class SceneSource:
-    """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
-    window. A window that shows nothing is drawn again, but ``validating`` it is the question, and nothing an answer."""
-
-    def __init__(
-        self,
-        cache: SceneCache,
-        maker: SampleMaker,
-        repeat: int,
-        order: Sequence[int] | None = None,
-        validating: bool = False,
-    ) -> None:
-        self.cache = cache
-        self._validating = validating
-        self.maker = maker
-        self.repeat = repeat
-        self._order = range(len(cache)) if order is None else order
-
-    def __len__(self) -> int:
-        return len(self._order) * self.repeat
-
-    def name(self, index: int) -> str:
-        """Of the scene of sample ``index``, and of how windows are cut of it."""
-        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
-
-    def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
-        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        scene = self._order[index % len(self._order)]
-        try:
-            prepared = self.cache[scene]
-            for _ in range(_WINDOWS):
-                sample = self.maker.make(prepared, rng)
-                if len(sample.coords) or self._validating:
-                    return sample
-        except (DatasetError, OSError) as error:
-            raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
-        raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
-
-
 class WholeNetwork:
-    """Every head learns, and with them the backbone (and the image encoder, unless it is frozen).
+    """Train every head and the backbone (and the image encoder, unless it is frozen).
 
     Args:
         config: of the network.
-        run: weights of the losses.
+        run: with the weights of the losses.
     """
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
@@ -194,17 +161,17 @@ class WholeNetwork:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """That learn and are scored."""
+        """Trained and scored heads."""
         return tuple(self.objectives)
 
     def start_state(self, network: PerceptionNetwork, path: Path) -> dict[str, torch.Tensor]:
-        """State to start from, of a weights file; an output that it lacks starts anew."""
+        """Initial state from a weights file; an output that it lacks starts from random weights."""
         state = dict(load_checkpoint(path).state)
         new = {k: v for k, v in network.state_dict().items() if k.startswith(_NEW_OUTPUTS) and k not in state}
         return {**state, **new}
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Take gradients from what does not learn: a refinement head is trained by a task of its own."""
+        """Disable gradients of frozen parts: a refinement head is trained by a task of its own."""
         if network.second_look is not None:
             network.second_look.requires_grad_(False)
 
@@ -214,8 +181,8 @@ class WholeNetwork:
 
 
 class HeadAlone(WholeNetwork):
-    """One head learns, over a network that stays as it is, to the bit: occupancy (``learn=occupancy``) or the decoder
-    of sentences (``learn=grounding``). Configuration and classes are those of the weights file that a run starts from.
+    """Train one head over a frozen network: occupancy (``learn=occupancy``) or the decoder of sentences
+    (``learn=grounding``). Configuration and classes are those of the weights file to start from.
 
     Raises ``ValueError`` for a network without that head.
     """
@@ -231,7 +198,7 @@ class HeadAlone(WholeNetwork):
         self.sentences = head == "grounding"
 
     def start_state(self, network: PerceptionNetwork, path: Path) -> dict[str, torch.Tensor]:
-        """As before; a head of another configuration than the network's is left out: this one starts anew."""
+        """As before, but a head whose configuration differs from the network's starts from random weights."""
         found = load_checkpoint(path)
         state, own = dict(found.state), f"{self._head}."
         wanted = json.loads(json.dumps(dataclasses.asdict(network.config)[self._head]))  # a file holds lists
@@ -241,12 +208,12 @@ class HeadAlone(WholeNetwork):
         return state
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Everything but the head."""
+        """Freeze everything but the head."""
         network.requires_grad_(False)
         network.get_submodule(self._head).requires_grad_(True)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
-        """A pass without gradient, pruned as at inference; batch statistics of what stays as it is stay too."""
+        """A pass without gradient, pruned as at inference; batch statistics of frozen parts do not change."""
         for name, part in network.named_children():
             part.train(part.training and name == self._head)
         with torch.no_grad():
@@ -254,11 +221,11 @@ class HeadAlone(WholeNetwork):
 
 
 class OutputsAlone(WholeNetwork):
-    """The last, linear layers of detection learn, over a network that stays as it is, to the bit: whether a thing is
-    there (``learn=presence``), or with it centreness, class and box (``learn=outputs``).
+    """Train the last, linear layers of detection over a frozen network: presence (``learn=presence``), or with it
+    centreness, class and box (``learn=outputs``).
 
-    What prunes sites stays too, so that every feature, occupancy, and what sentences read of the scene are those of
-    before. Raises ``ValueError`` for a network without detection, and for ``presence`` one that knows none.
+    Pruning scores are frozen too, so that features, occupancy and grounding inputs do not change. Raises ``ValueError``
+    for a network without detection, and for ``presence`` one without that output.
     """
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
@@ -275,7 +242,7 @@ class OutputsAlone(WholeNetwork):
         self.sentences = False
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Everything but the outputs."""
+        """Freeze everything but the outputs."""
         assert network.detection is not None
         network.requires_grad_(False)
         for name in self._layers:
@@ -285,7 +252,7 @@ class OutputsAlone(WholeNetwork):
         network.detection.scales.requires_grad_("regression" in self._layers)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
-        """A pass pruned as at inference; batch statistics stay."""
+        """A pass pruned as at inference; batch statistics do not change."""
         network.eval()
         return ScenePass(network, batch)
 
@@ -304,7 +271,7 @@ class SceneTask:
 
     Args:
         run: see there.
-        shape: what the run's network is made into before it is built: fewer channels, for tests and benchmarks.
+        shape: change of the run's configuration before the network is built, for tests and benchmarks.
     """
 
     def __init__(self, run: TrainingRun, shape: Callable[[NetworkConfig], NetworkConfig] = lambda own: own) -> None:
@@ -324,7 +291,7 @@ class SceneTask:
         check_packaged_images(config, choice)
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
-        if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
+        if choice.images == "imagenet":  # replaces the encoder of the weights to start from
             images = copy.deepcopy(network.state_dict())
         elif choice.images:
             images = load_checkpoint(choice.images).state
@@ -342,17 +309,23 @@ class SceneTask:
                     part.requires_grad_(False)
         self.learning.freeze(network)
         self.model: nn.Module = network
-        self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
+        threshold = run.data.repeat_factor_threshold
+        self.samples = JoinedSources(
+            [
+                SceneSource(
+                    *self._source(dataset, network, training=True),
+                    run.data.repeat,
+                    repeated_order(dataset, self.classes, threshold),
+                )
+                for dataset in train
+            ]
+        )
         self._validation = None
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, training=False), 1, None, True)
         self.best_metric = self.learning.best_metric
 
     # ----------------------------------------------------------------------------------------------------------- data
-
-    def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
-        order = repeated_order(dataset, self.classes, self.run.data.repeat_factor_threshold)
-        return SceneSource(*self._source(dataset, network, training=True), self.run.data.repeat, order)
 
     def _spec(self, training: bool) -> WindowSpec:
         run = self.run
@@ -378,12 +351,12 @@ class SceneTask:
 
     @property
     def _views(self) -> int:
-        """At most so many make a sample."""
+        """Largest number of views of a sample."""
         return self.run.samples.views or self._kind.views
 
     @property
     def _random_views(self) -> int:
-        """Of a training sample, where they are drawn; a single one where the task shows one."""
+        """Number of randomly drawn views of a training sample; 0 = none are drawn."""
         if self.run.samples.random_views == "off":
             return 0
         return 1 if self._kind.choice == "one" else self._views
@@ -402,7 +375,7 @@ class SceneTask:
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
-        """A batch. Raises ``ValueError`` for a label that the network does not know: a device looks at none."""
+        """A batch. Raises ``ValueError`` for a label that the network does not have, which a device would not check."""
         for sample in samples:
             check_labels(sample.name, sample.labels, self.config.num_classes + 1)
             if sample.occupancy is not None and self.config.occupancy is not None:
@@ -413,7 +386,7 @@ class SceneTask:
     # ------------------------------------------------------------------------------------------- losses, validation
 
     def losses(self, model: nn.Module, batch: SceneBatch, reduce: Reduce) -> Losses:
-        """Weighted losses of every head that learns."""
+        """Weighted losses of all trained heads."""
         passed = self.learning.scene_pass(_network(model), batch)
         total: Losses = {}
         for objective in self.learning.objectives.values():
@@ -422,9 +395,9 @@ class SceneTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, where it stands.
+        """Figures on one window of every scene of the validation split, without motion.
 
-        A window that shows nothing is answered as a robot's is: nothing is found, and every cell counts as free.
+        An empty window has no detections, and all of its cells are free, as at inference.
         """
         if self._validation is None:
             return {}
@@ -432,7 +405,7 @@ class SceneTask:
         device = next(network.parameters()).device
         metrics = ValidationMetrics(network, self.classes, self.learning.heads)
         for index in range(len(self._validation)):
-            # continuous tasks are scored along the way: every scene after another number of views
+            # continuous tasks are scored after varying numbers of views
             rng = np.random.default_rng(index if self._kind.choice == "prefix" else 0)
             sample = self._validation.sample(index, rng)
             passed = None
@@ -442,7 +415,7 @@ class SceneTask:
         return metrics.figures()
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
-        """A file for :func:`~embodied_perceptron.inference.loading.load_network`."""
+        """Write a file for :func:`~embodied_perceptron.inference.loading.load_network`."""
         known = {"occupancy_classes": list(OCCUPANCY_CLASSES)} if self.config.occupancy is not None else {}
         save_network(path, _network(model), self.classes, {**known, **extra})
 
@@ -455,7 +428,8 @@ def check_labels(name: str, labels: torch.Tensor, count: int) -> None:
 
 
 def repeated_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
-    """Scenes of an epoch: see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
+    """Scenes of an epoch by repeat-factor sampling, see
+    :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
     known = set(classes)
     return repeat_factor_order([known.intersection(scan.labels) for scan in dataset], balance)
 
@@ -481,17 +455,17 @@ def scene_source(
         name = config.grounding.text_encoder
         text = text_encoder(name)
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
-    told = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
+    prompts = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
     preparation = Preparation(
-        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=told
+        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=prompts
     )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
-    """The network of a run. Raises ``ValueError`` for what does not fit, ``FileNotFoundError`` for an option ``text``
-    that is nowhere."""
+    """The network of a run. Raises ``ValueError`` for options that do not fit, ``FileNotFoundError`` for a missing
+    ``text`` encoder."""
     config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
     if run.network.text:
         if config.grounding is None:
@@ -509,7 +483,7 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
 
 
 def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
-    """``config`` with the refinement head of the weights that a run starts from, which then stays in what it writes.
+    """``config`` with the refinement head of the weights to start from, which is kept.
 
     Raises as :func:`~embodied_perceptron.weights.checkpoint.load_checkpoint`, ``ValueError`` for a damaged one.
     """
@@ -521,7 +495,7 @@ def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
 
 
 def image_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over the weights of the 2-D side."""
+    """SHA-256 over the weights of the image encoder and its projections."""
     digest = hashlib.sha256(repr(network.config.image).encode())
     for name, value in sorted(network.state_dict().items()):
         if name.startswith(("image_encoder.", "image_projection.")):
@@ -530,15 +504,15 @@ def image_digest(network: PerceptionNetwork) -> str:
 
 
 def _network(model: nn.Module) -> PerceptionNetwork:
-    """The network inside of whatever the loop wraps around it."""
+    """The network without the loop's wrappers."""
     inner = getattr(model, "module", model)
     assert isinstance(inner, PerceptionNetwork)
     return inner
 
 
 def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
-    """Of the network: those of the weights to start from, all, the 20 most frequent, or those that occur in the
-    training split, sorted.
+    """Classes of the network: those of the weights to start from, all, the 20 most frequent, or those in the training
+    split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
     """
@@ -556,3 +530,108 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
         folders = ", ".join(str(dataset.root) for dataset in datasets)
         raise DatasetError(f"{folders}: no instance of split train has a detection class")
     return classes
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Validation.
+
+
+class ValidationMetrics:
+    """Collect predictions and truth sample by sample, and compute their figures.
+
+    Args:
+        network: whose heads predict.
+        classes: of its boxes.
+        heads: to score, of those that the network has.
+    """
+
+    def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...], heads: Collection[str] = TASKS) -> None:
+        self._heads = {h for h in heads if getattr(network, h) is not None}
+        self._classes = classes
+        self._found: dict[str, SceneBoxes] = {}
+        self._truth: dict[str, SceneBoxes] = {}
+        self._occupancies: list[SceneOccupancy] = []
+        self._queries: list[GroundingQuery] = []
+
+    def add(self, sample: SceneSample, passed: ScenePass | None) -> None:
+        """``passed``: the pass over the sample alone, on any device, with ``sample`` on the CPU; None for a sample
+        without input sites: no detections, free cells."""
+        if "detection" in self._heads:
+            self._found[sample.name] = _boxes(passed, len(self._classes))
+            named = sample.labels.numpy() < len(self._classes)
+            self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy()[named], sample.labels.numpy()[named])
+        if "occupancy" in self._heads and sample.occupancy is not None:
+            predicted = torch.full_like(sample.occupancy, EMPTY)
+            if passed is not None:
+                (logits,) = passed.occupancy([0], scales=1)
+                predicted = logits[0].argmax(0).cpu()
+            self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
+        if "grounding" in self._heads and sample.sentences is not None:
+            self._queries.extend(_answers(passed, sample.sentences))
+
+    def figures(self) -> dict[str, float]:
+        """Figures in percent, of the heads with truth."""
+        figures: dict[str, float] = {}
+        if any(len(t.boxes) for t in self._truth.values()):
+            all_figures = detection_metrics(self._found, self._truth, self._classes)
+            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            figures.update({k: v for k, v in all_figures.items() if k in wanted})
+        if self._occupancies:
+            figures["mIoU"] = occupancy_metrics(self._occupancies, OCCUPANCY_CLASSES)["mIoU"]
+        if self._queries:
+            figures["top1_acc25"] = grounding_metrics(self._queries)["top1_acc25"]
+        return figures
+
+
+def _boxes(passed: ScenePass | None, classes: int) -> SceneBoxes:
+    """Decoded boxes with a class, of a pass over one sample; none without a pass."""
+    if passed is None:
+        return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
+    (boxes,) = passed.network.boxes(passed.features)
+    box, label, score = (v.cpu().numpy() for v in (boxes.boxes.double(), boxes.labels, boxes.scores))
+    named = label < classes
+    return SceneBoxes(box[named], label[named], score[named])
+
+
+def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:
+    """Ranked boxes of every sentence, by the mean probability of the tokens that name the target; none without a
+    pass."""
+    out = None if passed is None else passed.answers()
+    if out is None:
+        return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
+    queries = []
+    for b, (words, true) in enumerate(zip(sentences.named, sentences.boxes, strict=True)):
+        scores = out.logits[-1, b].sigmoid()[:, words.to(out.logits.device)].mean(1)
+        scores = scores.masked_fill(~out.query_valid[b], -1.0)
+        best = scores.argsort(descending=True, stable=True)[:10]
+        best = best[out.query_valid[b, best]]
+        queries.append(GroundingQuery(out.boxes[-1, b, best].double().cpu().numpy(), true.double().numpy(), {}))
+    return queries
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A whole training.
+
+
+def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> TrainingOutcome:
+    """Build the task of ``run`` and train it in ``folder``.
+
+    Args:
+        run: all settings.
+        folder: of the run's files.
+        resume: continue the run in ``folder``.
+        quiet: no progress.
+
+    Raises what the task, the folder and the loop raise.
+    """
+    processes = Processes.start(run.execution.device)
+    try:
+        program = ["embodied-perceptron"]
+        if processes.world > 1:
+            module = "embodied_perceptron.apps.cli"
+            program = ["torchrun", "--nproc-per-node", str(processes.world), "-m", module]
+        command = shlex.join([*program, *sys.argv[1:]])
+        information = {"request": run.to_json()["request"], "processes": processes.world, "command": command}
+        return Trainer(build_task(run), run, folder, processes, information, quiet).run(resume)
+    finally:
+        processes.stop()

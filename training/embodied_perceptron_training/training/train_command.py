@@ -16,7 +16,7 @@ import typer
 from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command
 from embodied_perceptron_training.training.few_shot_command import learn
 
-EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h
 _TASKS = (
     "Task: detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi "
     "(all three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
@@ -59,16 +59,16 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
         {"help": "Network: a shipped name, a weights file (start from it; or, for --task boxes, train what it finds)."},
     ),
     ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task; repeatable."}),
-    ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
+    ("resume", Path | None, None, {**_FOLDER, "help": "Continue the run in this folder."}),
     (
         "print_run",
         bool,
         False,
-        {"flag": "--print-run", "help": "Print what would be trained, as JSON, and train nothing."},
+        {"flag": "--print-run", "help": "Print the settings of the training as JSON, without training."},
     ),
     ("quiet", bool, False, {"help": "No progress."}),
 )
-# a resumed run may change its length and what has no influence on its figures
+# a resumed run may change its length and settings without influence on its figures
 _RESUMED = ("steps", "epochs", "minutes", "workers", "device", "validations")
 _SETTINGS = tuple(
     name
@@ -90,32 +90,37 @@ def _with_options(command: Any) -> Any:
 
 
 def _loading(quiet: bool) -> AbstractContextManager[object]:
-    """Said by the first of several processes."""
+    """Progress of loading, shown by the first of several processes."""
     silent = quiet or os.environ.get("RANK", "0") != "0"
     return nullcontext() if silent else TaskProgress("loading the library")
 
 
 @_with_options
 def train(**given: Any) -> None:
-    """Train a network. SIGTERM or --minutes stop it (exit code 75), --resume goes on bit by bit the same.
+    """Train a network. SIGTERM or --minutes stop it (exit code 75); --resume continues it with identical results.
 
     Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
     """
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
     print_run = given.pop("print_run")
     with _loading(quiet or print_run):
-        from embodied_perceptron_training.training.session import train_run
+        from embodied_perceptron_training.training.tasks import train_run
     try:
         if print_run:
             typer.echo(_described(resume, given))
             return
-        run = _new_run(folder, given) if resume is None else _stored_run(resume, given)
+        if resume is None:
+            needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
+            missing = [name for name, value in needed.items() if not value]
+            if missing:
+                raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
+        run = _run_of(given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if not outcome.finished:
-        typer.echo(f"stopped ({outcome.stopped}); nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
+        typer.echo(f"stopped ({outcome.stopped}); {shlex.quote(str(folder / 'resume.sh'))} continues the training")
         raise typer.Exit(EXIT_STOPPED)
     best = "" if outcome.best is None else f", best figure {outcome.best:.2f} ({folder / 'best.safetensors'})"
     speed = f"{outcome.samples_per_s:.2f} samples/s, {100 * outcome.waiting:.1f} % of the time waiting for data"
@@ -130,15 +135,6 @@ def _described(resume: Path | None, given: Mapping[str, Any]) -> str:
         raise ValueError("--task must be given (or --resume)")
     run = _run_of(given) if resume is None else _stored_run(resume, given)
     return json.dumps(describe(run), indent=2)
-
-
-def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
-    """The run of the options. Raises ``ValueError``."""
-    needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
-    missing = [name for name, value in needed.items() if not value]
-    if missing:
-        raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
-    return _run_of(given)
 
 
 def _run_of(given: Mapping[str, Any]) -> Any:
@@ -156,7 +152,7 @@ def _run_of(given: Mapping[str, Any]) -> Any:
 
 
 def _stored_run(folder: Path, given: Mapping[str, Any]) -> Any:
-    """The run in ``folder``, with what a resumed run may change. Raises ``ValueError``."""
+    """The run in ``folder``, with the settings that a resumed run may change. Raises ``ValueError``."""
     from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
 
     changes = {k: v for k, v in given.items() if (v if k in LENGTHS else v is not None and k in _SETTINGS)}
@@ -181,7 +177,7 @@ def _factor(prefix: str, text: str) -> float:
 
 
 def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
-    """``name=value`` each. Raises ``ValueError``."""
+    """Parse ``name=value`` texts. Raises ``ValueError``."""
     for pair in pairs:
         if "=" not in pair:
             raise ValueError(f"{option} needs name=value, got {pair!r}")
@@ -225,9 +221,9 @@ def ablate(
     ] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
-    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
+    """The paper's comparisons: every row with the same budget, written as Markdown tables and JSON; resumable.
 
-    Run as often as there are processors, with the same --out: each takes a row that no other works on.
+    Several processes may run with the same --out: each takes rows that no other process has.
     """
     with _loading(quiet):
         from embodied_perceptron.weights import weights_file
@@ -256,7 +252,7 @@ def ablate(
         out.mkdir(parents=True, exist_ok=True)
         chosen = chosen_rows([name.strip() for name in rows.split(",")], preset)
         if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
-            typer.echo("stopped; nothing is lost: the same command goes on")
+            typer.echo("stopped; the same command continues")
             raise typer.Exit(EXIT_STOPPED)
     except ValueError as error:
         raise CommandError(str(error)) from error

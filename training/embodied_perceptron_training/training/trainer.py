@@ -39,11 +39,11 @@ MINUTES = "its minutes are over"
 
 
 class Progress:
-    """A bar with the time that is left on a terminal, a line every half minute elsewhere.
+    """A bar with the remaining time on a terminal, a line every half minute elsewhere.
 
     Args:
         steps: of the whole training.
-        quiet: say nothing at all.
+        quiet: no output.
     """
 
     def __init__(self, steps: int, quiet: bool = False) -> None:
@@ -76,7 +76,7 @@ class Progress:
             self._bar = None
 
     def update(self, step: int, elapsed_s: float, loss: float, rate: float, best: float | None) -> None:
-        """After a step."""
+        """Show a finished step."""
         if self.quiet:
             return
         text = f"step {step} loss {loss:.3f} rate {rate:.1e}" + ("" if best is None else f" best {best:.2f}")
@@ -89,7 +89,7 @@ class Progress:
             self.console.print(f"{text}, {100 * share:.1f} %, {_clock(elapsed_s)} passed, {_clock(left)} left")
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         (self._bar.console if self._bar is not None else self.console).print(escape(text), soft_wrap=True)
 
 
@@ -99,41 +99,32 @@ def _clock(seconds: float) -> str:
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot go on; the message says why and what was kept."""
+    """A training that cannot continue; the message gives the reason and the last good checkpoint."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a training ended.
+    """End of a training."""
 
-    Attributes:
-        finished: false when it was stopped and can be resumed.
-        steps: done altogether.
-        best: figure of the best validation, None without one.
-        samples_per_s: of this part of the run.
-        waiting: share of the time spent waiting for data.
-        stopped: why it was: the name of a signal, or :data:`MINUTES`.
-    """
-
-    finished: bool
-    steps: int
-    best: float | None
-    samples_per_s: float
-    waiting: float
-    stopped: str = ""
+    finished: bool  # False when it was stopped and can be resumed
+    steps: int  # done altogether
+    best: float | None  # figure of the best validation, if any
+    samples_per_s: float  # of this part of the run
+    waiting: float  # share of the time spent waiting for data
+    stopped: str = ""  # the reason: the name of a signal, or :data:`MINUTES`
 
 
 class Trainer:
-    """Trains ``task`` as ``config`` says, in ``folder``.
+    """Train ``task`` with the settings ``config`` in ``folder``.
 
     Args:
         task: see :class:`~embodied_perceptron_training.training.task.TrainingTask`.
-        config: the numbers; of its task nothing is read.
+        config: settings; its task is ignored.
         folder: of the run.
         processes: this process among its peers; None = alone, on the run's device.
-        information: of ``run.json`` and of the weights files: task, command, data.
+        information: for ``run.json`` and the weights files: task, command, data.
         quiet: no progress on the console.
     """
 
@@ -169,9 +160,9 @@ class Trainer:
         self._saved_at = self._started = self._resumed_elapsed_s = 0.0
 
     def run(self, resume: bool = False) -> TrainingOutcome:
-        """Train until the end, or until SIGTERM, SIGINT or the run's minutes ask for a stop at the next step's end.
+        """Train until the end, or until SIGTERM, SIGINT or the run's minutes stop it at the end of a step.
 
-        ``resume`` goes on with what the folder holds (from the start when there is no checkpoint yet).
+        ``resume`` continues the run in the folder (from the start without a checkpoint).
 
         Raises :class:`TrainingError` when losses stay NaN, too many samples are corrupt, or the last state cannot be
         written; what the folder and the data raise.
@@ -227,18 +218,26 @@ class Trainer:
             self.task.samples, self.task.collate, order, config.execution.workers, self.device
         ) as batches:
             while self.counters.step < self.total_steps and not self._stop:
-                self._train_mode()
+                self.model.train()
+                if self.config.optimisation.freeze_norms:
+                    for module in self.model.modules():
+                        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                            module.eval()
                 self._step(batches)
                 self._validate_when_due()
                 self._save_when_due()
-                self._stop_when_due()
+                minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
+                # every process has the first one's clock
+                if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
+                    self._stop = MINUTES
         if self.counters.step >= self.total_steps and not self._stop:
             self._validate_when_due()
             self.counters.finished = True
         self._last_save()
 
     def _say_schedule(self) -> None:
-        """What the command may not have said: the rate of so many processes, the length where it said but minutes."""
+        """Print settings that the command does not show: the scaled learning rate, and the length where only minutes
+        were given."""
         minutes, samples = self.config.execution.minutes, len(self.task.samples)
         optimisation = self.config.optimisation
         if optimisation.reference_batch:
@@ -253,13 +252,6 @@ class Trainer:
                 f"after {minutes:g} minutes the training stops and can be resumed"
             )
 
-    def _train_mode(self) -> None:
-        self.model.train()
-        if self.config.optimisation.freeze_norms:
-            for module in self.model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
-
     # -- one step
 
     def _step(self, batches: Iterator[Fetched]) -> None:
@@ -272,9 +264,9 @@ class Trainer:
         places, corrupt = passed.places, passed.corrupt
         if not passed.complete:
             self._count_corrupt(corrupt)
-            raise TrainingError(f"no usable sample was found in place of {corrupt[0].name}: {corrupt[0].reason}")
+            raise TrainingError(f"no usable sample replaces {corrupt[0].name}: {corrupt[0].reason}")
         terms, length = self._figures(passed.terms)
-        # one agreement per step: everything that makes a process decide has to be the same in all of them
+        # one agreement per step: all processes must take the same decisions
         loss, stops, errors, elapsed = self.processes.total(
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
@@ -302,8 +294,7 @@ class Trainer:
         return [p.grad for p in self.parameters if p.grad is not None]
 
     def _figures(self, terms: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
-        """The losses, and the norm of the gradient before clipping: what the host reads of a step, by one copy behind
-        everything else."""
+        """The losses, and the gradient norm before clipping; the only synchronisation of a step."""
         self.scaler.unscale_(self.optimizer)
         gradients = self._gradients()
         length = torch.stack(list(torch._foreach_norm(gradients))).norm() if gradients else torch.zeros(())
@@ -311,7 +302,7 @@ class Trainer:
         return dict(zip(terms, values, strict=True)), length_read
 
     def _update(self, rate: float, length: float, finite: bool) -> float | None:
-        """One step of the optimiser; the norm ``length`` of the gradient, or None when the step was left out."""
+        """One optimiser step; returns the gradient norm ``length``, or None when the step was skipped."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         clip = self.config.optimisation.clip
@@ -335,7 +326,7 @@ class Trainer:
         if counters.bad_in_a_row >= self.config.optimisation.max_bad_steps:
             raise TrainingError(
                 f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(bad)} "
-                f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is whole"
+                f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is complete"
             )
 
     def _count_corrupt(self, corrupt: list[Corrupt]) -> None:
@@ -366,14 +357,8 @@ class Trainer:
         return self._resumed_elapsed_s + time.monotonic() - self._started
 
     def _passed(self) -> float:
-        """How much of the training is over, in [0, 1]."""
+        """Finished share of the training, in [0, 1]."""
         return min(1.0, self.counters.step / self.total_steps)
-
-    def _stop_when_due(self) -> None:
-        """When this start has had its minutes; every process knows the first one's clock."""
-        minutes, spent_s = self.config.execution.minutes, self.counters.elapsed_s - self._resumed_elapsed_s
-        if minutes and spent_s >= 60 * minutes and not self._stop and self.counters.step < self.total_steps:
-            self._stop = MINUTES
 
     # -- validation, checkpoints, log
 
@@ -381,7 +366,7 @@ class Trainer:
         due = int(self._passed() * self.config.validation.count + 1e-9)
         if due <= self.counters.validations:
             return
-        self._save()  # whatever happens in the validation
+        self._save()  # in case the validation fails
         figures = self._validate()
         self.counters.validations = due
         self.counters.elapsed_s = self.processes.from_first(self._elapsed_s())
@@ -428,7 +413,8 @@ class Trainer:
             self._save()
 
     def _save(self) -> bool:
-        """Write state and weights; a full disk is said, tried again later, and leaves the old files whole."""
+        """Write state and weights; on a full disk a message is printed, the old files are kept, and it is tried again
+        later."""
         if not self.processes.first:
             return True
         self._saved_at = time.monotonic()
@@ -439,7 +425,7 @@ class Trainer:
         except OSError as error:
             self._unsaved = str(error)
             self._log({"event": "checkpoint failed", "step": self.counters.step, "reason": str(error)})
-            self.progress.say(f"checkpoint at step {self.counters.step} failed, the one before is whole: {error}")
+            self.progress.say(f"checkpoint at step {self.counters.step} failed, the previous one is kept: {error}")
             return False
         self._write_weights(self.folder.last, {})
         return True
@@ -453,7 +439,7 @@ class Trainer:
         if not self.processes.from_first(saved):
             raise TrainingError(
                 f"the state after step {self.counters.step} could not be written: {self._unsaved or 'see above'}; "
-                f"the checkpoint before it in {self.folder.path} is whole"
+                f"the previous checkpoint in {self.folder.path} is complete"
             )
 
     def _write_weights(self, path: Path, figures: Mapping[str, float]) -> None:
@@ -478,7 +464,7 @@ class Trainer:
         self.average.updates = self.counters.average_updates
         if scaler is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
-        # its length may have been raised
+        # the training may have been extended
         self.counters.finished = self.counters.finished and self.counters.step >= self.total_steps
         if self.processes.first:
             self.folder.forget_after(self.counters.step)
@@ -489,8 +475,7 @@ class Trainer:
             self.folder.log(line)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        """Means over those of ``log_every`` steps that have the term, or of what is left at the last; terms are the
-        first process's own."""
+        """Log means over the last ``log_every`` steps that have the term; terms are those of the first process."""
         counters = self.counters
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
@@ -510,7 +495,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the training at the next step's end; a second SIGINT ends it at once."""
+        """Stop the training after the step on SIGTERM and SIGINT; at once on a second SIGINT."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,15 +1,15 @@
-"""One training, as a value: what is trained on what, how long, how fast, how often.
+"""A training as a value: task, data, network, length, rates.
 
-:class:`TrainingRun` is a handful of small dataclasses, one an idea. Every field also has a flat name: that of its
-option on the command line or after ``--set``, and of its entry in ``run.json`` (:meth:`TrainingRun.to_json`). Flat
-names are unique, and unknown ones are errors everywhere.
+:class:`TrainingRun` consists of small dataclasses, one per topic. Every field also has a flat name: that of its option
+on the command line or after ``--set``, and of its entry in ``run.json`` (:meth:`TrainingRun.to_json`). Flat names are
+unique, and unknown ones are errors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,17 +31,18 @@ _LONGEST_WARMUP = 0.05
 
 
 def _request(name: str = "") -> Mapping[str, Any]:
-    """Of a field in the section ``request`` of ``run.json``: what is trained. ``name``: flat, where it is another."""
+    """Metadata of a field in the section ``request`` of ``run.json`` (what is trained). ``name``: flat, if it
+    differs."""
     return {"section": "request", "name": name}
 
 
 def _option(name: str = "", of: tuple[str, ...] = ("scenes",)) -> Mapping[str, Any]:
-    """Of a field that ``--set`` gives, for the tasks over ``scenes``, for task ``images``, or for both."""
+    """Metadata of a field that ``--set`` gives, for tasks over ``scenes``, for task ``images``, or for both."""
     return {"section": "options", "name": name, "of": of}
 
 
 def _setting(name: str = "") -> Mapping[str, Any]:
-    """Of a field in the section ``settings``: how it is trained."""
+    """Metadata of a field in the section ``settings`` (how it is trained)."""
     return {"section": "settings", "name": name}
 
 
@@ -50,17 +51,17 @@ _BOTH = ("scenes", "images")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which scenes, of which classes, how often in an epoch.
+    """Scenes, classes, and repetitions in an epoch.
 
     Attributes:
         train: folder of the training split.
-        val: folder of the validation split (the same folder when it holds both); None = no validation.
+        val: folder of the validation split (possibly the same folder); None = no validation.
         also: further folders with training scenes, separated by commas.
-        classes: ``data`` (those that occur in the training split), ``all``, ``frequent20`` (the 20 that EmbodiedScan
-            has most instances of), or ``weights``: those of the weights file to start from, in its order.
+        classes: ``data`` (those in the training split), ``all``, ``frequent20`` (EmbodiedScan's 20 most frequent), or
+            ``weights``: those of the weights to start from, in their order.
         repeat: windows per scene and epoch.
-        repeat_factor_threshold: scenes with a class that fewer than this share of all scenes has come more often, see
-            :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = all alike.
+        repeat_factor_threshold: scenes with a class in fewer than this share of all scenes are repeated, see
+            :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`; 0 = off.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
     """
 
@@ -78,35 +79,34 @@ class DataConfig:
 
     @property
     def training_folders(self) -> list[Path]:
-        """``train`` and what is there also."""
+        """``train`` and ``also``."""
         return [self.train, *(Path(name) for name in self.also.split(",") if name)]
 
 
 @dataclass(frozen=True)
 class NetworkChoice:
-    """Which network, what it starts from, and what of it learns.
+    """The network, its initial weights, and its trained parts.
 
     Attributes:
         preset: ``tiny``, ``base`` or ``paper``.
-        modality: what the network sees.
-        variant: the network of the paper's comparison.
+        modality: input of the network.
+        variant: a network of the paper's comparison.
         weights: file to start from, or None.
-        images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
-            one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
-            everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
-        pretrained: what the image encoder starts from, to be trained along: ``imagenet`` for the preset's packaged
-            weights, or a safetensors file with a ResNet-50 as torchvision names its parameters. Its batch norms then
-            keep their statistics, as in the release. Empty: the seed's.
-        refined: ``on``: ``paper`` reads images with an occlusion test and decodes boxes as ``tiny`` and ``base`` do.
+        images: a frozen image encoder, whose features are cached with the scenes: weights of ``train --task images``,
+            or ``imagenet`` for the preset's packaged ones. Empty: the encoder is trained with everything else, as in
+            the paper. For task ``images`` itself: initial weights (``imagenet`` or empty).
+        pretrained: initial weights of a trained image encoder: ``imagenet`` for the preset's packaged ones, or a
+            safetensors file with a ResNet-50 in torchvision's names. Its batch norms keep their statistics, as in the
+            release. Empty: random.
+        refined: ``on``: ``paper`` uses the occlusion test and box decoding of ``tiny`` and ``base``.
         text: the text encoder of grounding: ``minilm`` (the package), a folder with ``config.json``,
             ``model.safetensors`` and a tokenizer, or a name in the local cache. Empty = the preset's.
-        presence: ``on``: the detection head has one more output, whether a thing is there at all, trained on things of
-            every name and of none. Weights to start from may lack it; it then starts anew.
-        learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
-            what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
-            scene. Weights to start from may have another decoder; this one then starts anew. ``occupancy``: its decoder
-            alone, in the same way. ``presence``: that output alone. ``outputs``: the last layers of detection (class,
-            box, centreness, presence) alone. With ``occupancy`` and ``grounding`` classes are those of the weights.
+        presence: ``on``: an additional detection output, whether there is any object, trained on named and unnamed
+            objects. Missing in the weights to start from, it starts from random values.
+        learn: ``all``; or train one part over a frozen network: the decoder of ``grounding``, which sees its inputs as
+            at inference and may have many ``sentences``, that of ``occupancy``, the ``presence`` output, or the last
+            layers of detection (``outputs``). A decoder that differs from the weights' starts from random values. With
+            ``occupancy`` and ``grounding`` the classes are those of the weights.
     """
 
     preset: str = field(default="tiny", metadata=_request())
@@ -131,25 +131,24 @@ class NetworkChoice:
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """What one sample shows, and what it teaches.
+    """Contents of a sample.
 
     Attributes:
         views: of a sample; 0 = the preset's default.
-        random_views: ``on``: they are drawn anew for each sample from all of a scan's, whose depth is kept and read;
-            ``off``: the same ones every time, evenly spread.
+        random_views: ``on``: drawn anew for each sample from all views of a scan; ``off``: the same evenly spaced ones.
         val_views: of a scene in validation; 0 = as ``views``.
-        truth_views: of a validation where more than ``views``: the truth is what so many views show, and a sample shows
-            ``views`` of them. 0 = what the sample's own views show.
+        truth_views: in validation, take the truth of this many views and show ``views`` of them. 0 = the truth of the
+            sample's own views.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         prefix_share: of the samples that are maps of the first n of a scene's views.
-        prompts: what sentences are: names of EmbodiedScan's files (``vg``, ``mini_vg``), or ``grounded``: the phrases
-            of descriptions and questions as 3D-GRAND tags them; several separated by commas. Validation asks ``vg``.
+        prompts: comma-separated sources of sentences: names of EmbodiedScan's files (``vg``, ``mini_vg``), or
+            ``grounded`` for tagged phrases of descriptions and questions (3D-GRAND). Validation uses ``vg``.
         sentences: per sample that has any.
-        absent_share: of them, about what is elsewhere; for decoders over objects.
-        sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
-        predicted_windows: of task ``boxes``: windows of each scene whose boxes are predicted once and for all.
-        crop_size: of task ``images``: HxW of the crops; empty = half of the preset's input.
-        pixels: of task ``images``: per image and level that the loss reads.
+        absent_share: share of sentences about objects outside of the window, for decoders over objects.
+        sentence_share, occupancy_share: of the samples with targets for grounding and occupancy.
+        predicted_windows: for task ``boxes``: windows of each scene whose proposals are kept.
+        crop_size: for task ``images``: HxW of the crops; empty = half of the preset's input.
+        pixels: for task ``images``: per image and level in the loss.
     """
 
     views: int = field(default=0, metadata=_request())
@@ -176,16 +175,15 @@ class SampleConfig:
 
 @dataclass(frozen=True)
 class AugmentationConfig:
-    """How samples vary beyond the data.
+    """Variation of samples beyond the data.
 
     Attributes:
-        motion: how scenes are turned in training (not ``paper``): ``aligned`` with the walls up to quarter turns and a
-            few degrees, as :class:`~embodied_perceptron.inference.predictor.Predictor` turns its grid frame, or
-            ``any``.
-        site_noise: of the samples whose sites and their colours are randomised, see
+        motion: turns of scenes (not ``paper``): ``aligned`` by quarter turns and a few degrees, the error of the
+            wall-aligned grid frame at inference, or ``any``.
+        site_noise: share of the samples with randomised sites and colours, see
             :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
-        pictures: sets of randomised images per scene; samples show each as often as the pictures as they are. Where
-            the encoder is trained along, they are drawn anew for each sample.
+        pictures: sets of randomised images per scene, each shown as often as the original. For a trained encoder they
+            are drawn anew for each sample.
     """
 
     motion: str = field(default="aligned", metadata=_option("turns"))
@@ -201,14 +199,14 @@ class AugmentationConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What is minimised.
+    """Losses.
 
     Attributes:
         box_loss: corner distances of boxes: ``decoupled`` into centre, size, rotation and the whole box (the paper's),
-            ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or the differences of their
-            numbers (``l1-angles``, ``l1-matrix``, ``l1-sincos``); ``none``: ``box_iou`` alone.
-        box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
-        contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
+            ``decoupled-three`` without the whole box, ``plain``: the whole box alone. Or differences of numbers
+            (``l1-angles``, ``l1-matrix``, ``l1-sincos``); ``none``: ``box_iou`` alone.
+        box_iou: weight of an additional rotated-IoU loss, which the paper does not have.
+        contrastive: weight of the alignment of queries and tokens, for decoders over voxels (EmbodiedScan, appendix).
         detection, occupancy, grounding: weights of the heads.
     """
 
@@ -228,16 +226,16 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The length of a training, in exactly one of ``steps`` and ``epochs``, and the learning rate over it.
+    """Length of a training, in exactly one of ``steps`` and ``epochs``, and the learning rate over it.
 
     Attributes:
         steps: optimiser steps.
-        epochs: passes over the training samples; a step's samples are batch x accumulate x processes.
+        epochs: passes over the training samples; a step has batch x accumulate x processes of them.
         shape: ``cosine`` to ``final_rate``, ``step`` by ``gamma`` at ``milestones``, or ``constant``.
         final_rate: fraction of the learning rate at the end of ``cosine``.
         milestones: fractions of the training.
         gamma: factor at each milestone.
-        warmup_steps: the rate rises linearly over these, and over no more than a twentieth of the training.
+        warmup_steps: of a linear warm-up, which takes at most a twentieth of the training.
     """
 
     steps: int = field(default=0, metadata=_setting())
@@ -258,11 +256,11 @@ class ScheduleConfig:
         _check_unit(self, "final_rate", "gamma")
 
     def total_steps(self, samples: int, samples_per_step: int) -> int:
-        """Steps of the whole training; ``samples`` of an epoch."""
+        """Steps of the whole training; ``samples``: of an epoch."""
         return max(1, math.ceil(self.epochs * samples / samples_per_step)) if self.epochs else self.steps
 
     def factor(self, progress: float, step: int) -> float:
-        """Of the learning rate in step ``step`` (from 0), ``progress`` in [0, 1] of the training having passed."""
+        """Factor of the learning rate in step ``step`` (from 0), at ``progress`` in [0, 1] of the training."""
         progress = min(max(progress, 0.0), 1.0)
         if self.shape == "cosine":
             factor = self.final_rate + (1 - self.final_rate) * 0.5 * (1 + math.cos(math.pi * progress))
@@ -282,15 +280,15 @@ class OptimisationConfig:
     Attributes:
         batch: samples per process and forward pass.
         accumulate: forward passes per step.
-        learning_rate, weight_decay, betas: AdamW; norms, biases and other vectors do not decay.
-        reference_batch: samples per step that the learning rate is for: it is scaled in proportion to the samples of
-            all processes in a step. 0 = it is as it stands.
-        rate_scales: (prefix of parameter names, factor of the learning rate); the first that fits counts.
+        learning_rate, weight_decay, betas: of AdamW; norms, biases and other vectors do not decay.
+        reference_batch: samples per step that the learning rate is for; it is scaled to the samples of all processes in
+            a step. 0 = not scaled.
+        rate_scales: (prefix of parameter names, factor of the learning rate); the first match counts.
         clip: largest norm of the gradient; 0 = not clipped.
-        ema_decay: of the averaged weights; 0 = they are the current ones.
-        precision: of matrix products (autocast). ``auto``: on CUDA bfloat16 where the device has it and float16
-            elsewhere, on the CPU float32.
-        freeze_norms: batch norms keep their statistics (their weights still learn).
+        ema_decay: of the averaged weights; 0 = the current ones.
+        precision: of matrix products (autocast). ``auto``: on CUDA bfloat16 or, without support for it, float16; on the
+            CPU float32.
+        freeze_norms: batch norms keep their statistics (their weights are trained).
         max_bad_steps: this many skipped steps in a row (NaN, infinity) end the training.
     """
 
@@ -316,12 +314,11 @@ class OptimisationConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """When the averaged weights are scored.
+    """Validation of the averaged weights.
 
     Attributes:
         count: over the whole training, equally spaced, the last at the end.
-        before_start: also before the first step: the figures of the untrained network, and a fault of the validation
-            shows at once instead of after hours.
+        before_start: also before the first step, which shows faults of the validation at once.
     """
 
     count: int = field(default=10, metadata=_setting("validations"))
@@ -333,12 +330,12 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class ExecutionConfig:
-    """How the machine is used; of no influence on the weights.
+    """Use of the machine; without influence on the weights.
 
     Attributes:
-        minutes: of wall clock after which this start of the training stops, to be resumed; 0 = it is not stopped.
-        workers: processes that load data, per process; 0 = in the loop itself.
-        device: ``auto`` = the GPU where it is there and works, ``cpu``, ``cuda`` or ``cuda:N``.
+        minutes: wall clock until this start of the training stops, to be resumed; 0 = never.
+        workers: processes that load data, per process; 0 = none.
+        device: ``auto`` = a working GPU or the CPU, ``cpu``, ``cuda`` or ``cuda:N``.
         checkpoint_s: seconds between checkpoints; 0 = after every step.
         log_every: steps between lines of the log.
         max_corrupt_share: of an epoch's samples; more corrupt ones end the training.
@@ -359,7 +356,7 @@ class ExecutionConfig:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """All knobs of a training.
+    """All settings of a training.
 
     Attributes:
         task: one of :data:`TASKS`.
@@ -386,7 +383,7 @@ class TrainingRun:
 
     @staticmethod
     def from_values(**values: Any) -> TrainingRun:
-        """From flat names. Raises ``ValueError`` naming unknown ones, and a value that makes no sense."""
+        """From flat names. Raises ``ValueError`` naming an unknown name or an invalid value."""
         unknown = sorted(set(values) - set(_fields()))
         if unknown:
             raise ValueError(f"unknown training settings: {', '.join(unknown)}")
@@ -399,30 +396,29 @@ class TrainingRun:
 
     @staticmethod
     def of(options: Mapping[str, str], **values: Any) -> TrainingRun:
-        """From flat names and ``options`` in words (``--set``), over the defaults of the task and preset
-        (:func:`preset_defaults`); a length in ``values`` takes the place of the default one.
+        """From flat names and text ``options`` (``--set``), over the defaults of the task and preset
+        (:func:`preset_defaults`); a length in ``values`` replaces the default one.
 
-        Raises ``ValueError`` naming an unknown option or a value that makes no sense.
+        Raises ``ValueError`` naming an unknown option or an invalid value.
         """
         task, preset = values.get("task", "multi"), values.get("preset", "tiny")
-        if task not in TASKS:  # first: without its defaults another complaint would hide this one
+        if task not in TASKS:  # checked first, since its defaults are needed below
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
         defaults = preset_defaults(task, preset)
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
         if values.get("views"):  # of both
             defaults.pop("val_views", None)
-        if "learning_rate" in values:  # somebody's own is meant as it stands
+        if "learning_rate" in values:  # a given rate is not scaled
             defaults.pop("reference_batch", None)
         return TrainingRun.from_values(**{**defaults, **_parsed(task, options), **values})
 
     @staticmethod
     def from_json(stored: Mapping[str, Mapping[str, Any]], **changes: Any) -> TrainingRun:
-        """Inverse of :meth:`to_json`, with ``changes``; a length among them takes the place of the stored one.
+        """Inverse of :meth:`to_json`, with ``changes``; a length among them replaces the stored one.
 
-        Trainings whose length was a time, as they once were, get the length of their task and preset.
-
-        Raises ``KeyError`` for a missing part, ``ValueError`` naming unknown keys.
+        Old trainings whose length was a time get the length of their task and preset. Raises ``KeyError`` for a missing
+        part, ``ValueError`` naming unknown keys.
         """
         request, settings = dict(stored["request"]), dict(stored["settings"])
         options = request.pop("options", {})
@@ -445,16 +441,16 @@ class TrainingRun:
         return TrainingRun.from_values(**{**request, **_parsed(task, options), **settings, **changes})
 
     def replaced(self, **values: Any) -> TrainingRun:
-        """With other values of flat names. Raises as :meth:`from_values`."""
+        """With other values by flat names. Raises as :meth:`from_values`."""
         return TrainingRun.from_values(**{**self.values(), **values})
 
     def values(self) -> dict[str, Any]:
-        """By flat names."""
+        """Values by flat names."""
         parts = {name: getattr(self, name) for name in _PARTS}
         return {n: getattr(parts.get(known.part, self), known.field.name) for n, known in _fields().items()}
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Plain values: ``request`` (what is trained; options that differ from their defaults, in words) and
+        """Plain values: ``request`` (what is trained; options that differ from their defaults, as text) and
         ``settings`` (how)."""
         values = {k: str(v) if isinstance(v, Path) else v for k, v in self.values().items()}
         known = {k: v.field for k, v in _fields().items() if v.field.metadata["section"] == "options"}
@@ -466,15 +462,15 @@ class TrainingRun:
     # -- length and rate
 
     def samples_per_step(self, processes: int) -> int:
-        """Of all processes."""
+        """Samples of all processes."""
         return self.optimisation.batch * self.optimisation.accumulate * processes
 
     def total_steps(self, samples: int, processes: int) -> int:
-        """Steps of the whole training; ``samples`` of an epoch."""
+        """Steps of the whole training; ``samples``: of an epoch."""
         return self.schedule.total_steps(samples, self.samples_per_step(processes))
 
     def learning_rate(self, processes: int) -> float:
-        """Of the schedule, which :meth:`ScheduleConfig.factor` multiplies."""
+        """Base of the schedule, which :meth:`ScheduleConfig.factor` multiplies."""
         reference = self.optimisation.reference_batch
         scale = self.samples_per_step(processes) / reference if reference else 1.0
         return self.optimisation.learning_rate * scale
@@ -498,23 +494,21 @@ _PARTS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of a part, '' being the run itself."""
+    """A field of a part; '' is the run itself."""
 
     part: str
     field: dataclasses.Field[Any]
 
 
-def _named_fields() -> Iterator[tuple[str, _Field]]:
-    for part, kind in {"": TrainingRun, **_PARTS}.items():
-        for known in dataclasses.fields(kind):
-            if "section" in known.metadata:
-                yield known.metadata["name"] or known.name, _Field(part, known)
-
-
 @cache
 def _fields() -> Mapping[str, _Field]:
     """Flat name -> field."""
-    found = list(_named_fields())
+    found = [
+        (known.metadata["name"] or known.name, _Field(part, known))
+        for part, kind in {"": TrainingRun, **_PARTS}.items()
+        for known in dataclasses.fields(kind)
+        if "section" in known.metadata
+    ]
     assert len(dict(found)) == len(found), "two fields share a flat name"
     return dict(found)
 
@@ -526,7 +520,7 @@ def _names(section: str) -> frozenset[str]:
 
 
 def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Values of ``--set name=value``. Raises ``ValueError`` naming an unknown option or a value of the wrong kind."""
+    """Values of ``--set name=value``. Raises ``ValueError`` naming an unknown option or a value of the wrong type."""
     of = "images" if task == "images" else "scenes"
     defaults = {n: k.field.default for n, k in _fields().items() if of in k.field.metadata.get("of", ())}
     values: dict[str, Any] = {}
@@ -542,11 +536,11 @@ def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# checks; messages say flat names
+# checks, with flat names in messages
 
 
 def _said(part: Any, name: str) -> tuple[str, Any]:
-    """How a message calls a field, and its value."""
+    """Name of a field in messages, and its value."""
     (known,) = (f for f in dataclasses.fields(part) if f.name == name)
     option = "option " if known.metadata["section"] == "options" else ""
     return f"{option}{known.metadata['name'] or name}", getattr(part, name)
@@ -577,10 +571,9 @@ def _check_unit(part: Any, *names: str) -> None:
 
 
 def preset_defaults(task: str, preset: str) -> dict[str, Any]:
-    """Flat names of what differs from the dataclasses' own defaults, the length in epochs among them.
+    """Flat names of values that differ from the dataclasses' own defaults, the length in epochs included.
 
-    ``paper``: what was published (:mod:`.paper`), without averaged weights. ``tiny`` and ``base``: one cosine with
-    warm-up.
+    ``paper``: as published (:mod:`.paper`), without averaged weights. ``tiny`` and ``base``: one cosine with warm-up.
     """
     if preset == "paper":
         return paper_defaults(task)

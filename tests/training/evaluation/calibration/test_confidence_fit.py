@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.inference.confidence_calibration import FEATURES, NO_NAME, THING_FEATURES
-from embodied_perceptron_training.evaluation.calibration import report
+from embodied_perceptron_training.evaluation.calibration import confidence_fit
 from embodied_perceptron_training.evaluation.calibration.confidence_fit import (
     PRECISIONS,
     SceneBoxTable,
@@ -168,10 +168,10 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
         judged.append(spec.data)
         return tables(len(judged), count=4), {}
 
-    monkeypatch.setattr(report, "collect_boxes", judge)
-    monkeypatch.setattr(report, "scene_names", lambda spec: ("a",))
+    monkeypatch.setattr(confidence_fit, "collect_boxes", judge)
+    monkeypatch.setattr(confidence_fit, "scene_names", lambda spec: ("a",))
     folders = [tmp_path / "hard", tmp_path / "more"]
-    figures = report.run_confidence_fit(specs_of(folders), write=False)
+    figures = confidence_fit.run_confidence_fit(specs_of(folders), write=False)
     assert judged == [str(folder) for folder in folders]
     found = fit_tables([*tables(1, count=4), *tables(2, count=4)])
     assert figures["right@0.8/model"] == found.at_precision[0.8][1]
@@ -179,13 +179,13 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
 
 
 def test_a_folder_that_is_missing_is_named_before_the_first_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(report, "collect_boxes", lambda *_: pytest.fail("read a folder"))
+    monkeypatch.setattr(confidence_fit, "collect_boxes", lambda *_: pytest.fail("read a folder"))
 
     def names(spec):
         if spec.data.endswith("nowhere"):
             raise FileNotFoundError(spec.data)
         return ("a",)
 
-    monkeypatch.setattr(report, "scene_names", names)
+    monkeypatch.setattr(confidence_fit, "scene_names", names)
     with pytest.raises(EvaluationError, match="nowhere"):
-        report.run_confidence_fit(specs_of([tmp_path / "hard", tmp_path / "nowhere"]), write=False)
+        confidence_fit.run_confidence_fit(specs_of([tmp_path / "hard", tmp_path / "nowhere"]), write=False)

@@ -21,7 +21,7 @@ from embodied_perceptron.inference.loading import load_inference, save_network
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import UNNAMED, Detections
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -34,8 +34,7 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     TimedPrediction,
     calibrate,
     calibration_error,
-    count_right,
-    final_objects,
+    final_map,
     lowest_precise,
     predict_around,
     reliability_curve,
@@ -81,13 +80,13 @@ def test_right_is_what_finds_something_of_its_class_that_is_not_found_yet() -> N
     boxes = np.array([BOX, moved, far, far])
     scores = np.array([0.5, 0.9, 0.8, 0.7])
     # the better of the first two counts alone; of the others only the second has the right name
-    assert count_right(SceneBoxes(boxes, np.array([1, 1, 1, 2]), scores), truth) == 2
-    assert count_right(SceneBoxes(boxes[:1], np.array([2]), scores[:1]), truth) == 0
-    assert count_right(SceneBoxes(np.zeros((0, 9)), np.zeros(0, int), np.zeros(0)), truth) == 0
+    assert right_flags(SceneBoxes(boxes, np.array([1, 1, 1, 2]), scores), truth).sum() == 2
+    assert right_flags(SceneBoxes(boxes[:1], np.array([2]), scores[:1]), truth).sum() == 0
+    assert right_flags(SceneBoxes(np.zeros((0, 9)), np.zeros(0, int), np.zeros(0)), truth).sum() == 0
     close = (0.4, *BOX[1:])  # two things of one class: the second box takes the one that is left
     pair = SceneBoxes(np.array([BOX, close]), np.array([1, 1]))
     both = SceneBoxes(np.array([BOX, (0.1, *BOX[1:])]), np.array([1, 1]), np.array([0.9, 0.8]))
-    assert count_right(both, pair) == 2
+    assert right_flags(both, pair).sum() == 2
 
 
 def test_figures_of_a_point_by_hand() -> None:
@@ -117,9 +116,8 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
                 perceived += 1
                 perceptron.perceive(perceived * PERIOD_NS)
         expected = [o.as_dict() for o in perceptron.objects]
-        assert [
-            o.as_dict() for o in final_objects(predictions, config.objects.tracking, ScorePolicy(min_score))
-        ] == expected
+        found = final_map(predictions, config.objects.tracking, ScorePolicy(min_score))
+        assert [o.as_dict() for o in found.objects((ObjectState.CONFIRMED,))] == expected
         counts.append(len(expected))
     assert counts[1] > 0
 
@@ -193,7 +191,7 @@ def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatc
     monkeypatch.setattr(score_thresholds, "predict_around", lambda *_: [])
     with pytest.raises(EvaluationError, match="no object is right"):
         calibrate(spec)
-    with pytest.raises(EvaluationError, match="weights add"):
+    with pytest.raises(EvaluationError, match="add-weights"):
         score_thresholds.check_writable("tiny")
     with pytest.raises(EvaluationError, match="no weights file"):
         score_thresholds.check_writable("nowhere.safetensors")
@@ -281,7 +279,7 @@ def test_flags_are_what_is_counted() -> None:
     truth = SceneBoxes(np.array([BOX, far]), np.array([1, 2]))
     found = SceneBoxes(np.array([BOX, moved, far, far]), np.array([1, 1, 1, 2]), np.array([0.5, 0.9, 0.8, 0.7]))
     assert right_flags(found, truth).tolist() == [False, True, False, True]
-    assert count_right(found, truth) == 2
+    assert right_flags(found, truth).sum() == 2
 
 
 def test_things_without_a_name_count_by_place_and_their_score_is_shifted(

@@ -37,7 +37,7 @@ def test_by_hand() -> None:
 
     score = score_dense([TEXT, "No tags at all."], ask)
     assert asked == ["The room has a sofa and two chairs.", "A lamp stands by a piano."]
-    assert score == DenseScore(right=2, said=3, met=2, meant=4, located=2, phrases=3)
+    assert score == DenseScore(right=2, predicted=3, met=2, meant=4, located=2, phrases=3)
     assert score.as_dict() == pytest.approx(
         {"precision": 200 / 3, "recall": 50.0, "f1": 2 * (2 / 3) * 0.5 / (2 / 3 + 0.5) * 100, "located": 200 / 3}
     )

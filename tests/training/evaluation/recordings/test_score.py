@@ -49,7 +49,7 @@ LABELS = RecordingLabels((TABLE, CUP, UNSURE), (IgnoredRegion(box(10, 0, 0, 2, 2
 
 
 def verdicts(*objects, labels=LABELS):
-    return {j.thing.id: j.verdict for j in score_recording(objects, labels).judged}
+    return {j.thing.id: j.verdict for j in score_recording(objects, labels).verdicts}
 
 
 def test_each_verdict_as_defined():
@@ -65,7 +65,7 @@ def test_each_verdict_as_defined():
         thing(9, "table", box(0.9, 0, 0.4, 0.2, 1, 0.8), 0.4),  # IoU 0.1: a piece
     )
     score = score_recording(objects, LABELS)
-    assert {j.thing.id: j.verdict for j in score.judged} == {
+    assert {j.thing.id: j.verdict for j in score.verdicts} == {
         1: "right", 2: "duplicate", 3: "misnamed", 4: "phantom", 5: "not judged", 6: "not judged", 7: "not judged",
         8: "not judged", 9: "duplicate",
     }  # fmt: skip
@@ -299,5 +299,5 @@ def test_a_piece_of_an_unsure_thing_is_not_judged_under_its_name():
     )
     wanted = {1: "not judged", 2: "phantom", 3: "phantom", 4: "phantom"}
     assert verdicts(*objects, labels=labels) == wanted
-    (piece,) = (j for j in score_recording(objects, labels).judged if j.thing.id == 1)
+    (piece,) = (j for j in score_recording(objects, labels).verdicts if j.thing.id == 1)
     assert (piece.on, piece.why) == (1, "a piece of an unsure thing")

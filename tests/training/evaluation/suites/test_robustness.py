@@ -1,4 +1,4 @@
-"""Curves of AP over one factor: judged by hand, with perfect and random systems, and end to end on small homes."""
+"""Curves of AP over one factor: ranked by hand, with perfect and random systems, and end to end on small homes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import CorruptScene
 from embodied_perceptron_training.evaluation.suites.robustness import (
     DetectorSystem,
     FactorResult,
-    Judged,
     Predictions,
     RobustnessSpec,
     curve_figures,
@@ -30,9 +29,9 @@ from embodied_perceptron_training.evaluation.suites.robustness import (
     draw_curves,
     evaluate_home,
     home_of,
-    judge,
     level_ap,
     mask_iou,
+    match_target,
     robustness_figures,
 )
 from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
@@ -52,21 +51,23 @@ def said(*labels, scores=None):
 
 
 def test_the_best_that_hits_is_right_and_doubles_are_wrong():
-    judged = judge(said("cup", "cup", "cup"), "cup", np.array([0.1, 0.6, 0.3]), np.zeros(3), 0.25)
-    assert judged.scored == ((0.9, False), (0.7, True), (0.5, False))
+    ranked = match_target(said("cup", "cup", "cup"), "cup", np.array([0.1, 0.6, 0.3]), np.zeros(3), 0.25)
+    assert ranked == ((0.9, False), (0.7, True), (0.5, False))
 
 
 def test_what_lies_on_another_of_its_kind_does_not_count_and_other_names_neither():
-    judged = judge(said("cup", "table", "cup"), "cup", np.array([0.0, 0.9, 0.0]), np.array([0.31, 0.0, 0.29]), 0.25)
-    assert judged.scored == ((0.5, False),)
+    ranked = match_target(
+        said("cup", "table", "cup"), "cup", np.array([0.0, 0.9, 0.0]), np.array([0.31, 0.0, 0.29]), 0.25
+    )
+    assert ranked == ((0.5, False),)
 
 
 def test_ap_by_hand():
-    hit, miss, nothing = Judged(((0.9, True),)), Judged(((0.8, False),)), Judged()
+    hit, miss, nothing = ((0.9, True),), ((0.8, False),), ()
     assert level_ap([hit, hit]) == 100.0
     assert level_ap([hit, nothing]) == 50.0
     assert level_ap([hit, miss]) == 50.0
-    assert level_ap([Judged(((0.5, True),)), miss]) == pytest.approx(25.0)  # the wrong one came first
+    assert level_ap([((0.5, True),), miss]) == pytest.approx(25.0)  # the wrong one came first
     assert level_ap([nothing]) == 0.0
     assert np.isnan(level_ap([]))
     assert level_ap([hit, miss, nothing]) == level_ap([nothing, miss, hit])
@@ -150,7 +151,7 @@ def home():
 
 
 @pytest.fixture(scope="module")
-def judged(home):
+def ranked(home):
     systems = {
         "": Knowing3d(home),
         "random": Guessing3d(home),
@@ -162,25 +163,25 @@ def judged(home):
     return evaluate_home(home, systems, levels=3, views=2, camera=CAMERA)
 
 
-def test_perfect_is_100_and_random_is_0_on_all_axes(judged):
-    figures = robustness_figures([judged])
+def test_perfect_is_100_and_random_is_0_on_all_axes(ranked):
+    figures = robustness_figures([ranked])
     for factor in FACTORS:
         assert figures[f"{factor}/area"] == figures[f"{factor}/worst"] == 100.0
         assert figures[f"random/{factor}/area"] < 5.0
         assert figures[f"blind/{factor}/area"] == 0.0
 
 
-def test_a_perfect_2d_detector_sees_what_is_to_be_seen(judged):
-    figures = robustness_figures([judged])
+def test_a_perfect_2d_detector_sees_what_is_to_be_seen(ranked):
+    figures = robustness_figures([ranked])
     for factor in ("articulation", "lighting", "zoom", "pitch"):
         assert figures[f"detector/{factor}/worst"] == 100.0
-    ap = curves([judged])["detector/visibility"]
+    ap = curves([ranked])["detector/visibility"]
     assert ap[0] < ap[-1] == 100.0  # behind the screen it sees nothing
 
 
-def test_masks_are_scored_where_a_detector_makes_them(judged):
+def test_masks_are_scored_where_a_detector_makes_them(ranked):
     """Whole masks see everything; of 0.4 of a thing's pixels the IoU is 0.4, too little."""
-    figures = robustness_figures([judged])
+    figures = robustness_figures([ranked])
     for factor in ("articulation", "lighting", "zoom", "pitch"):
         assert figures[f"outlines/masks/{factor}/worst"] == 100.0
         assert figures[f"slivers/masks/{factor}/area"] == 0.0
@@ -195,8 +196,8 @@ def test_overlap_of_masks_by_hand():
     np.testing.assert_allclose(mask_iou(a, b), [[0.5, 0.0], [0.0, 0.0]])
 
 
-def test_results_of_homes_are_pooled(judged):
-    assert robustness_figures([judged, judged]) == robustness_figures([judged])
+def test_results_of_homes_are_pooled(ranked):
+    assert robustness_figures([ranked, ranked]) == robustness_figures([ranked])
     assert robustness_figures([]) == {}
 
 
@@ -207,18 +208,18 @@ def test_a_system_is_not_asked_for_what_it_has_no_name_for(home):
     result = evaluate_home(home, {"": Knowing3d(home), "bed": OneWord(home)}, 2, 3, ("lighting",), CAMERA)
     shown = result.views["lighting"]
     assert shown == 3
-    assert result.unasked["bed", "lighting"] + len(result.judged["bed", "lighting"][0]) == shown
+    assert result.unasked["bed", "lighting"] + len(result.ranked["bed", "lighting"][0]) == shown
     assert result.unasked["", "lighting"] == 0
 
 
-def test_what_is_written(judged):
-    data = json.loads(curves_json([judged]))
+def test_what_is_written(ranked):
+    data = json.loads(curves_json([ranked]))
     assert data["levels"] == [0.0, 0.5, 1.0]
     assert data["ap"]["zoom"] == [100.0, 100.0, 100.0]
     assert data["measured"]["lighting"][0] < data["measured"]["lighting"][2]
-    table = curves_markdown([judged])
+    table = curves_markdown([ranked])
     assert "| zoom | 100.00 | 100.00 | 100.00 |" in table
-    picture = draw_curves([judged])
+    picture = draw_curves([ranked])
     assert picture.dtype == np.uint8
     assert len({tuple(p) for p in picture.reshape(-1, 3).tolist()}) > 3
 
@@ -280,7 +281,7 @@ def test_bad_specifications_are_named():
 
 
 def test_a_home_with_nothing_to_show_changes_no_curve():
-    judged = {("", "zoom"): [[Judged(((0.9, True),))], [Judged(((0.8, False),))]]}
-    full = FactorResult(judged, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
+    ranked = {("", "zoom"): [[((0.9, True),)], [((0.8, False),)]]}
+    full = FactorResult(ranked, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
     assert robustness_figures([FactorResult(), full, FactorResult()]) == robustness_figures([full])
     assert robustness_figures([FactorResult()]) == {}

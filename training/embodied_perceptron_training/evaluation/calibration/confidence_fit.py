@@ -1,17 +1,19 @@
-"""Fits confidence calibration (:mod:`~embodied_perceptron.inference.confidence_calibration`) to homes new to it.
+"""Fit confidence calibration (:mod:`~embodied_perceptron.inference.confidence_calibration`) to homes that the weights
+were not trained on.
 
-Of every home the network predicts once, on the map of all views. A box is right where a thing of its name lies within
-IoU 0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
-homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. Context
-rescoring (:mod:`.context_fit`) is fitted to log-odds of models of other homes, and kept where it gains on homes that it
-was not fitted to. What the fit is worth is measured on homes that were left out of it: the reliability curve, and how
-many boxes are right at a wanted precision, by the network's own score and by the model's.
+The network predicts once per home, on the map of all views. A box is right where an object of its name is within IoU
+0.25, an unnamed box where any object is; each object once, best scores first. Names are counted over all homes; in the
+fit, the counts for a box come from the other homes. Context rescoring (:mod:`.context_fit`) is fitted to log-odds of
+models of other homes, and kept where it improves homes that it was not fitted to. The reported figures are
+cross-validated over homes: the reliability curve, and the number of right boxes at a wanted precision, by the network's
+score and by the model's.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 from scipy.optimize import minimize
 from scipy.special import expit
 
@@ -48,7 +52,13 @@ from embodied_perceptron_training.evaluation.calibration.context_fit import Matc
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import calibration_error, check_writable
 from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
-from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    CorruptSceneError,
+    EvaluationError,
+    map_scenes,
+    missing_files_named,
+    scene_progress,
+)
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
 from embodied_perceptron_training.processes import Workers
 
@@ -59,8 +69,8 @@ _Model = TypeVar("_Model")
 PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
 _NAMED = THING_FEATURES.index("named")
-_SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed", "named")
-_SPEAKING_AGAINST = ("rival",)
+_NOT_NEGATIVE = ("score", "name", "plausible", "surface", "closed", "named")
+_NOT_POSITIVE = ("rival",)
 _PARTS = 6  # of homes, one left out at a time
 _CONTEXT_PARTS = 3  # minutes each
 _RIDGE = 1.0
@@ -68,8 +78,8 @@ _RIDGE = 1.0
 
 @dataclass(frozen=True, eq=False)
 class ThingTable:
-    """T boxes without a name of one home: (T, 5) features (without ``named``), (T,) whether something is there, and
-    (M, 2) pairs of rows of a thing and of a box that names it."""
+    """T unnamed boxes of one home: (T, 5) features (``named`` empty), (T,) whether they are right, and (M, 2) rows of
+    an unnamed box and of an overlapping named one."""
 
     features: F64
     right: NDArray[np.bool_]
@@ -78,8 +88,8 @@ class ThingTable:
 
 @dataclass(frozen=True, eq=False)
 class SceneBoxTable:
-    """Boxes of one home: (N, 9) themselves, (N, 7) features (without the name's), (N,) scores, names, whether they are
-    right, and how high the floor lies."""
+    """Named boxes of one home: (N, 9), (N, 7) features (the name's empty), (N,) scores, names, whether they are right;
+    its unnamed boxes, and the height of the floor."""
 
     boxes: F64
     features: F64
@@ -92,52 +102,40 @@ class SceneBoxTable:
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceFit:
-    """The model and what it was worth on homes that were left out.
-
-    Attributes:
-        at_precision: wanted precision -> (right by the network's score, right by the model).
-        curve: per tenth of probability (boxes, mean probability, share that is right).
-        error: mean gap between probability and share, over boxes of at least 0.1.
-        log_loss: mean of a box, by itself and rescored by context.
-        things: boxes without a name, how many of them are right, and their ``error``.
-    """
+    """The model and its cross-validated figures."""
 
     model: ConfidenceCalibration
     scenes: int
     boxes: int
     right: int
-    at_precision: Mapping[float, tuple[int, int]]
-    curve: tuple[tuple[int, float, float], ...]
-    error: float
-    log_loss: tuple[float, float]
+    at_precision: Mapping[float, tuple[int, int]]  # precision -> right boxes by (network score, model)
+    curve: tuple[tuple[int, float, float], ...]  # per tenth of probability (boxes, mean probability, share right)
+    error: float  # mean gap between probability and share, over boxes of at least 0.1
+    log_loss: tuple[float, float]  # mean per box, without and with context rescoring
     skipped: Mapping[str, str]
-    things: tuple[int, int, float] = (0, 0, 0.0)
+    things: tuple[int, int, float] = (0, 0, 0.0)  # number of unnamed boxes, of right ones, and their ``error``
 
 
-@dataclass(frozen=True)
-class _Work:
-    spec: EvaluationSpec
-
-    def __call__(self, name: str) -> SceneBoxTable:
-        scene = load(self.spec, name)
-        inference = copy.copy(cached_predictor(self.spec.weights))
-        # the network's own scores of all boxes are what is fitted
-        inference.naming = None
-        inference.calibration = {k: v for k, v in inference.calibration.items() if k != "reliability"}
-        perceptron = mapped_scene(scene, inference)
-        prediction = perceptron.predict(float("inf"))
-        if prediction.detections is None:
-            raise CorruptSceneError(f"{name}: the network gave no prediction")
-        every = prediction.detections.above(LEAST_SCORE)
-        plain = np.array([label == UNNAMED for label in every.labels], bool)
-        found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
-        evidence = surface_support(every.boxes, perceptron.volume.snapshot())
-        right = np.zeros(len(found), bool)
-        matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
-        right[list(matched)] = True
-        table = box_features(found, evidence[~plain], conflicts_of(found), prediction.floor_z_m, {}, shipped_priors())
-        of_things = _things(things, found.boxes, evidence[plain], scene.things())
-        return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things, prediction.floor_z_m)
+def _scene_table(spec: EvaluationSpec, name: str) -> SceneBoxTable:
+    scene = load(spec, name)
+    inference = copy.copy(cached_predictor(spec.weights))
+    # the fit needs the network's own scores of all boxes
+    inference.naming = None
+    inference.calibration = {k: v for k, v in inference.calibration.items() if k != "reliability"}
+    perceptron = mapped_scene(scene, inference)
+    prediction = perceptron.predict(float("inf"))
+    if prediction.detections is None:
+        raise CorruptSceneError(f"{name}: the network gave no prediction")
+    every = prediction.detections.above(LEAST_SCORE)
+    plain = np.array([label == UNNAMED for label in every.labels], bool)
+    found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
+    evidence = surface_support(every.boxes, perceptron.volume.snapshot())
+    right = np.zeros(len(found), bool)
+    matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
+    right[list(matched)] = True
+    table = box_features(found, evidence[~plain], conflicts_of(found), prediction.floor_z_m, {}, shipped_priors())
+    of_things = _things(things, found.boxes, evidence[plain], scene.things())
+    return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things, prediction.floor_z_m)
 
 
 def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingTable | None:
@@ -156,11 +154,11 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
 def collect_boxes(
     spec: EvaluationSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[SceneBoxTable], Mapping[str, str]]:
-    """What the network finds in all scenes of ``spec``, and why which scenes were skipped.
+    """Boxes of all scenes of ``spec``, and skipped scenes with their reasons.
 
     Raises what opening the data set or the weights raises.
     """
-    outcome = map_scenes(_Work(spec), scene_names(spec), workers, progress)
+    outcome = map_scenes(functools.partial(_scene_table, spec), scene_names(spec), workers, progress)
     return list(outcome.results), outcome.skipped
 
 
@@ -173,25 +171,25 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     right = np.concatenate([table.right for table in tables]) if tables else np.zeros(0, bool)
     if len(tables) < 2 or not right.any() or right.all():
         raise EvaluationError(
-            f"{len(tables)} scenes with boxes, {int(right.sum())} of {len(right)} right: too little to learn from"
+            f"{len(tables)} scenes with boxes, {int(right.sum())} of {len(right)} right: too little to fit"
         )
     scores = np.concatenate([table.scores for table in tables])
     model = _fit(tables)
-    odds = _left_out(tables, _fit, _odds)
+    odds = _left_out(tables, _fit, lambda known, table: weighed(known.weights, _with_names(table, known.names)))
     matched = [
         MatchedBoxes(t.boxes, t.labels, z, t.right, box_forms(t.boxes, t.features, t.floor_z_m))
         for t, z in zip(tables, odds, strict=True)
     ]
     rescored = _left_out(matched, fit_context, lambda known, home: home.with_context(known), _CONTEXT_PARTS)
     log_loss = _log_loss(odds, right), _log_loss(rescored, right)
-    company = None
+    context = None
     if log_loss[1] < log_loss[0]:
-        company, odds = fit_context(matched), rescored
+        context, odds = fit_context(matched), rescored
     of_names = [np.asarray(expit(z)) for z in odds]
     left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
     return ConfidenceFit(
-        dataclasses.replace(model, things=weights, context=company),
+        dataclasses.replace(model, things=weights, context=context),
         len(tables),
         len(right),
         int(right.sum()),
@@ -210,9 +208,9 @@ def _error(probability: F64, right: NDArray[np.bool_]) -> float:
 
 
 def store_confidence(weights: str, found: ConfidenceFit, specs: Sequence[EvaluationSpec]) -> Path:
-    """Store the model in a weights file, atomically, with what it comes from; tensors stay as they are.
+    """Store the model and its origin in a weights file, atomically; tensors are not changed.
 
-    Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` when it is no weights file.
+    Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` for an invalid file.
     """
     path = check_writable(weights)
     checkpoint = load_checkpoint(path)
@@ -232,14 +230,14 @@ def store_confidence(weights: str, found: ConfidenceFit, specs: Sequence[Evaluat
 
 
 def count_names(tables: Sequence[SceneBoxTable]) -> dict[str, tuple[int, int]]:
-    """Name -> (said, right) of boxes of at least :data:`COUNTED_SCORE`."""
+    """Name -> (boxes, right boxes) of boxes of at least :data:`COUNTED_SCORE`."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for table in tables:
         for label, score, right in zip(table.labels, table.scores, table.right, strict=True):
             if score >= COUNTED_SCORE:
                 counts[label][0] += 1
                 counts[label][1] += int(right)
-    return {name: (said, right) for name, (said, right) in counts.items()}
+    return {name: (number, right) for name, (number, right) in counts.items()}
 
 
 def _with_names(table: SceneBoxTable, names: Mapping[str, tuple[int, int]]) -> F64:
@@ -249,22 +247,18 @@ def _with_names(table: SceneBoxTable, names: Mapping[str, tuple[int, int]]) -> F
     return filled
 
 
-def _odds(model: ConfidenceCalibration, table: SceneBoxTable) -> F64:
-    return weighed(model.weights, _with_names(table, model.names))
-
-
 def _left_out(
     homes: Sequence[_Home],
     fit: Callable[[Sequence[_Home]], _Model],
-    says: Callable[[_Model, _Home], F64],
+    predict: Callable[[_Model, _Home], F64],
     parts: int = _PARTS,
 ) -> list[F64]:
-    """What is said of each home by a model that was fitted without it."""
-    said: dict[int, F64] = {}
+    """Predictions for each home by a model that was fitted without it."""
+    predicted: dict[int, F64] = {}
     for part in _parts(len(homes), parts):
         model = fit([home for i, home in enumerate(homes) if i not in part])
-        said |= {i: says(model, homes[i]) for i in part}
-    return [said[i] for i in range(len(homes))]
+        predicted |= {i: predict(model, homes[i]) for i in part}
+    return [predicted[i] for i in range(len(homes))]
 
 
 def _log_loss(odds: Sequence[F64], right: NDArray[np.bool_]) -> float:
@@ -273,12 +267,12 @@ def _log_loss(odds: Sequence[F64], right: NDArray[np.bool_]) -> float:
 
 
 def _parts(count: int, parts: int = _PARTS) -> list[set[int]]:
-    """Numbers of homes, in parts that are left out one at a time."""
+    """Indices of homes in parts for cross-validation."""
     return [set(range(k, count, parts)) for k in range(min(parts, count))]
 
 
 def _fit(tables: Sequence[SceneBoxTable]) -> ConfidenceCalibration:
-    """Of names; those of a home are counted in the others."""
+    """The model of named boxes; the name counts for a home come from the others."""
     rows: list[F64] = []
     right: list[NDArray[np.bool_]] = []
     for part in _parts(len(tables)):
@@ -292,8 +286,8 @@ def _fit(tables: Sequence[SceneBoxTable]) -> ConfidenceCalibration:
 def _fit_things(
     tables: Sequence[ThingTable | None], names: Sequence[F64]
 ) -> tuple[tuple[float, ...], tuple[int, int, float]]:
-    """:attr:`ConfidenceCalibration.things` and :attr:`ConfidenceFit.things`; ``names``: probabilities of the boxes with
-    names, each of a model that was fitted without its home."""
+    """:attr:`ConfidenceCalibration.things` and :attr:`ConfidenceFit.things`; ``names``: cross-validated probabilities
+    of the named boxes."""
     rows: list[F64] = []
     right: list[NDArray[np.bool_]] = []
     for table, probability in zip(tables, names, strict=True):
@@ -314,17 +308,12 @@ def _fit_things(
 
 
 def with_best_names(table: ThingTable, probability: F64) -> F64:
-    """(T, 5) features of things; ``probability`` of the boxes that have names."""
+    """(T, 5) features of unnamed boxes, completed with the ``probability`` of the named boxes."""
     best = np.full(len(table.right), NO_NAME)
     np.maximum.at(best, table.names[:, 0], probability[table.names[:, 1]])
     filled = table.features.copy()
     filled[:, _NAMED] = log_odds(best)
     return filled
-
-
-def _signs(feature: str) -> tuple[float | None, float | None]:
-    """Least and largest weight."""
-    return 0.0 if feature in _SPEAKING_FOR else None, 0.0 if feature in _SPEAKING_AGAINST else None
 
 
 def _logistic(x: F64, right: NDArray[np.bool_], features: Sequence[str]) -> tuple[float, ...]:
@@ -334,20 +323,21 @@ def _logistic(x: F64, right: NDArray[np.bool_], features: Sequence[str]) -> tupl
     z = np.concatenate([np.ones((len(x), 1)), (x - mean) / scale], axis=1)
 
     def loss(w: F64) -> tuple[float, F64]:
-        said = z @ w
-        value = np.logaddexp(0.0, said).sum() - said @ y + _RIDGE * (w[1:] ** 2).sum()
-        gradient = z.T @ (1.0 / (1.0 + np.exp(-said)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
+        logits = z @ w
+        value = np.logaddexp(0.0, logits).sum() - logits @ y + _RIDGE * (w[1:] ** 2).sum()
+        gradient = z.T @ (1.0 / (1.0 + np.exp(-logits)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
         return float(value), gradient
 
-    # what speaks for or against a box in one home never does the opposite in another, whatever else tells the same
-    bounds = [(None, None), *map(_signs, features)]
+    # a feature that supports boxes never counts against one, even where it is correlated with others
+    signs = [(0.0 if f in _NOT_NEGATIVE else None, 0.0 if f in _NOT_POSITIVE else None) for f in features]
+    bounds = [(None, None), *signs]
     w = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds).x
     slopes = w[1:] / scale
     return (float(w[0] - slopes @ mean), *slopes.tolist())
 
 
 def _right_at(scores: F64, right: NDArray[np.bool_], precision: float) -> int:
-    """Most boxes that are right in any list, best first, of which at least ``precision`` are."""
+    """Largest number of right boxes in a prefix of the ranked list with at least this precision."""
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(right[order])
     enough = np.flatnonzero(hits >= precision * np.arange(1, len(hits) + 1))
@@ -360,3 +350,63 @@ def _curve(probability: F64, right: NDArray[np.bool_]) -> tuple[tuple[int, float
     return tuple(
         (len(i), float(probability[i].mean()), float(right[i].mean())) if len(i) else (0, 0.0, 0.0) for i in rows
     )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# At the console.
+
+
+def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Workers = 1) -> dict[str, float]:
+    """Fit confidence calibration to the scenes of all ``specs``, of the same weights and split; print the gain, and
+    with ``write`` store the model in the weights.
+
+    Returns the number of right boxes at each precision, before and after; ``error``, the gap between probability and
+    share of right boxes in percent; and the log loss with and without context. Raises what ``collect_boxes`` and
+    ``fit_tables`` raise, and ``EvaluationError`` for weights that cannot be written.
+    """
+    weights, split = specs[0].weights, specs[0].split
+    if write:
+        check_writable(weights)  # before the long part
+    console = Console()
+    with missing_files_named():  # checked before the first is read
+        for spec in specs:
+            scene_names(spec)
+    tables: list[SceneBoxTable] = []
+    skipped: dict[str, str] = {}
+    for spec in specs:
+        with scene_progress(f"calibrate-scores {Path(spec.data).name}") as show:
+            more, failed = collect_boxes(spec, workers, show)
+        tables += more
+        skipped |= failed
+    found = fit_tables(tables, skipped)
+    folders = ", ".join(Path(spec.data).name for spec in specs)
+    counted = f"{found.boxes} boxes of {found.scenes} scenes of {folders} ({split}), {found.right} right"
+    table = Table(title=f"{counted}; by models fitted without the scene")
+    for name in ("probability", "boxes", "mean %", "right %"):
+        table.add_column(name, justify="right")
+    for k, (boxes, mean, right) in enumerate(found.curve):
+        table.add_row(f"{k / 10:.1f} to {(k + 1) / 10:.1f}", str(boxes), f"{100 * mean:.1f}", f"{100 * right:.1f}")
+    console.print(table)
+    gains = Table(title="right boxes at a precision")
+    for name in ("precision %", "by the network's score", "by the model"):
+        gains.add_column(name, justify="right")
+    figures = {"error": 100 * found.error}
+    boxes, there, error = found.things
+    if boxes:
+        console.print(f"unnamed boxes: {boxes}, {there} right, error {100 * error:.1f} %", markup=False)
+        figures["things_error"] = 100 * error
+    for precision, (before, after) in found.at_precision.items():
+        gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
+        figures |= {f"right@{precision:g}/score": float(before), f"right@{precision:g}/model": float(after)}
+    console.print(gains)
+    weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
+    console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
+    alone, rescored = found.log_loss
+    figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
+    kept = "used" if found.model.context is not None else "not used"
+    console.print(f"log loss {alone:.4f}, with context rescoring {rescored:.4f}: rescoring is {kept}", markup=False)
+    for name, reason in found.skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    if write:
+        console.print(f"stored in {store_confidence(weights, found, specs)}", markup=False)
+    return figures

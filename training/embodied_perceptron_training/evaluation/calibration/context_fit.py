@@ -1,9 +1,9 @@
-"""Fits context rescoring (:mod:`~embodied_perceptron.inference.confidence_calibration`) to boxes of known homes.
+"""Fit context rescoring (:mod:`~embodied_perceptron.inference.confidence_calibration`) to boxes of homes with truth.
 
 Logistic regression of "name and place are right", bilinear in the query of a name and the keys of the names around it
-and of its own form. The squares of both are penalised alike, which for their product, one number for each pair of names
-and each relation, is the nuclear norm: few directions are enough, however many are allowed. Queries are zero at first.
-Half of the change is kept: it ranks names as well as all of it, and is less sure where homes are others.
+and of the box's own shape. The squares of both are penalised alike, which for their product, one number for each pair
+of names and each relation, is the nuclear norm: few directions are enough, however many are allowed. Queries start at
+zero. Half of the learned change is kept: it ranks names as well as all of it, and is less confident where homes differ.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LEAST_SCALE = 1e-6  # of a number that is the same everywhere
 
 @dataclass(frozen=True, eq=False)
 class MatchedBoxes:
-    """Boxes of one home: (N, 9), N names, (N,) log-odds of each by itself, as a model says that was fitted without the
-    home, (N,) whether name and place are right, and (N, 7) their form."""
+    """Boxes of one home: (N, 9), N names, (N,) log-odds from a model fitted without the home, (N,) whether name and
+    place are right, and (N, 7) shape features."""
 
     boxes: F64
     labels: tuple[str, ...]
@@ -50,17 +50,17 @@ class MatchedBoxes:
     form: F64
 
     def with_context(self, known: ContextRescoring) -> F64:
-        """(N,) log-odds of the boxes among each other."""
+        """(N,) log-odds of the boxes, rescored by context."""
         return known(self.boxes, self.labels, self.odds, self.overlapping, self.form)
 
     @cached_property
     def overlapping(self) -> OverlappingDetections:
-        """All of them count: a fit reads none that does not."""
+        """Overlapping detections among all boxes."""
         return overlapping_detections(self.boxes, np.arange(len(self.boxes)))
 
 
 def fit_context(homes: Sequence[MatchedBoxes]) -> ContextRescoring:
-    """The model of all ``homes``; one that changes nothing where no box is likely enough to learn from."""
+    """The model of all ``homes``; it changes nothing where no box is likely enough to learn from."""
     names = tuple(sorted({label for home in homes for label in home.labels}))
     number = {name: k for k, name in enumerate(names)}
     every = np.concatenate([home.form for home in homes])
@@ -87,7 +87,7 @@ def fit_context(homes: Sequence[MatchedBoxes]) -> ContextRescoring:
 
 
 def _evidence(home: MatchedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
-    """(N, R K) the evidence of each box: each name in each relation."""
+    """(N, R K) evidence of each box: every name in every relation."""
     present, likeliest = context_evidence(home.boxes, label, home.odds, home.overlapping)
     relation, other, row = likeliest.nonzero()
     values = likeliest[relation, other, row].astype(np.float64)
@@ -97,12 +97,13 @@ def _evidence(home: MatchedBoxes, label: NDArray[np.int64], names: int) -> csr_m
 def _fit(
     count: int, evidence: csr_matrix, label: NDArray[np.int64], odds: F64, right: NDArray[np.bool_]
 ) -> tuple[F64, F64, F64, F64, float]:
-    """``reads``, ``tells``, ``forms``, ``offset`` and ``scale`` of :class:`ContextRescoring`.
+    """Queries, keys, ``forms``, ``offset`` and ``scale`` of :class:`ContextRescoring`.
 
     Args:
         count: K names.
-        evidence: (N, R K + F) the names around each box and its form.
-        label: (N,) number of its name; odds, right: (N,) as in :class:`MatchedBoxes`.
+        evidence: (N, R K + F) the names around each box and its shape features.
+        label: (N,) number of its name.
+        odds, right: (N,) as in :class:`MatchedBoxes`.
     """
     directions = _DIRECTIONS
     y = right.astype(np.float64)

@@ -62,17 +62,11 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class LabelledHypothesis:
-    """A hypothesis with its true state.
+    """A hypothesis with its true state."""
 
-    Attributes:
-        hypothesis: with its evidence.
-        true: name of the object; :data:`UNNAMED` where no source reports it, :data:`NOTHING` without an object.
-        weight: of the sample, one over the number of perceptions, which are correlated.
-    """
-
-    hypothesis: Hypothesis
-    true: str
-    weight: float
+    hypothesis: Hypothesis  # with its evidence
+    true: str  # name of the object; :data:`UNNAMED` where no source reports it, :data:`NOTHING` without an object
+    weight: float  # of the sample, one over the number of perceptions, which are correlated
 
 
 @dataclass(eq=False)

@@ -1,38 +1,41 @@
-"""From which score on a box is an object: the score by which final maps are most right, or the least one by which
-enough of what they name is right.
+"""Choose the score from which a box is published: the one with the best F1 of final maps, or the lowest one with a
+wanted precision.
 
-The network predicts once per step of a trajectory; what the map makes of these predictions is then replayed for every
-score of the grid. What is counted are the confirmed objects with a name, as they are published: right when of the class
-and IoU > 0.25 with something that the views show and that no better object has found. The chosen score has the best F1
-over all scenes, or is the lowest one with the wanted precision.
+The network predicts once per step of a trajectory; the object map is then updated with these predictions for every
+score of the grid. Confirmed objects with a name are counted, as published: right when of the class and IoU > 0.25 with
+an object that the views show and that no better object has matched.
 
-Of a network that tells things without a name, these are asked first: from which score on enough of them are where
-something is, whatever it is called. Their scores are then shifted so that this one counts as the chosen one.
+For a network with unnamed boxes, these come first: the score from which enough of them are on some object. Their scores
+are then shifted so that this score becomes the chosen one.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import importlib.util
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
-from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.geometry.boxes import iou_of_arrays
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.recordings.files import atomic_path, write_atomically
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
@@ -44,13 +47,17 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     load,
     scene_names,
 )
-from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    EvaluationError,
+    map_scenes,
+    scene_progress,
+)
+from embodied_perceptron_training.evaluation.runner.report import csv_text
 from embodied_perceptron_training.evaluation.runner.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.processes import Workers
 
 EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
-SCORES = EVEN
 IOU = 0.25
 _Z90 = 1.6449  # standard deviations
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
@@ -58,7 +65,7 @@ PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far a
 
 @dataclass(frozen=True, eq=False)
 class TimedPrediction:
-    """One prediction along a trajectory: what the map of objects is updated with."""
+    """One prediction along a trajectory, as the object map is updated with it."""
 
     now_ns: int
     found: Detections
@@ -70,13 +77,13 @@ class TimedPrediction:
 
 @dataclass(frozen=True)
 class Point:
-    """The curve at one score: confirmed objects with a name that are right, all of them, and all that was there to
-    find.
+    """The curve at one score.
 
     Attributes:
-        things, things_right: objects without a name, and those of them that are where something is.
-        right_flags: whether each object is right, with a name or without; published: for each score of :data:`EVEN`,
-            what their scores would be if a box of that score were as likely right as wrong.
+        right, found, true: confirmed named objects that are right, all of them, and true objects.
+        things, things_right: confirmed unnamed objects, and those on some object.
+        right_flags: whether each object is right, named or not.
+        published: for each score of :data:`EVEN`, the objects' scores if a box of that score had even odds.
     """
 
     min_score: float
@@ -95,7 +102,7 @@ class Point:
 
     @property
     def recall(self) -> float:
-        """Share of the true ones that are found; 0 without any."""
+        """Share of the true objects that are found; 0 without any."""
         return self.right / self.true if self.true else 0.0
 
     @property
@@ -104,33 +111,27 @@ class Point:
         return 2.0 * self.right / (self.found + self.true) if self.found + self.true else 0.0
 
     def pairs(self, even: float) -> list[tuple[float, bool]]:
-        """(published score, right) of each object, where a box of score ``even`` (one of :data:`EVEN`) is as likely
-        right as wrong."""
+        """(published score, right) of each object, if a box of score ``even`` (one of :data:`EVEN`) has even odds."""
         if not self.published:
             return []
         return list(zip(self.published[EVEN.index(even)], self.right_flags, strict=True))
 
     @property
     def even(self) -> tuple[float, float]:
-        """The score at which a box is as likely right as wrong, and with it the mean gap between the scores of what is
-        published and the share of it that is right, over bins of scores."""
+        """The score of even odds with the smallest error, and that error; see :func:`calibration_error`."""
         if not self.published:
             return self.min_score, 0.0
         error, even = min((self.error(even), even) for even in EVEN)
         return even, error
 
     def error(self, even: float) -> float:
-        """The mean gap between published scores and the share that is right; see :meth:`pairs`."""
+        """:func:`calibration_error` of :meth:`pairs`."""
         return calibration_error(self.pairs(even))
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The curve over all scenes, what was skipped and why, and wall seconds.
-
-    Attributes:
-        known_even: the score at which a box is as likely right as wrong, of scores that are probabilities.
-    """
+    """The curve over all scenes, skipped scenes with reasons, and wall seconds."""
 
     curve: tuple[Point, ...]
     scenes: int
@@ -138,16 +139,16 @@ class Calibration:
     seconds: float
     precision: float = 0.0
     nameless_min_score: float | None = None
-    known_even: float | None = None
+    known_even: float | None = None  # the score of even odds, where scores are probabilities
 
     def even(self, point: Point) -> tuple[float, float]:
-        """As :attr:`Point.even`, at the known score where there is one."""
+        """:attr:`Point.even`, at the known score where there is one."""
         return point.even if self.known_even is None else (self.known_even, point.error(self.known_even))
 
     @property
     def best(self) -> Point:
-        """With a wanted ``precision`` the lowest score that reaches it, or where none does the most precise one.
-        Otherwise the point with the best F1; of equal ones that with the highest score, which publishes least."""
+        """With a wanted ``precision`` the lowest score that reaches it, or where none does the most precise point.
+        Otherwise the point with the best F1; on a tie the highest score."""
         if self.precision:
             enough = [p for p in self.curve if p.found and p.precision >= self.precision]
             if enough:
@@ -157,13 +158,13 @@ class Calibration:
 
 
 def robot_config(views: int, base: PerceptronConfig | None = None) -> PerceptronConfig:
-    """As :func:`evaluation_config`, with objects kept as a robot keeps them."""
+    """:func:`evaluation_config` with the tracking of a robot."""
     base = PerceptronConfig() if base is None else base
     return dataclasses.replace(evaluation_config(views, base.network.window_m, base), objects=base.objects)
 
 
 def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
-    """Integrate the views one by one and predict around the camera after each ``every``, and after the last."""
+    """Integrate the views one by one, and predict around the camera after each ``every`` views and after the last."""
     perceptron = Perceptron(robot_config(len(scene.frames)), inference=inference)
     predictions: list[TimedPrediction] = []
     for step, frame in enumerate(scene.frames, start=1):
@@ -183,13 +184,6 @@ def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> 
     return predictions
 
 
-def final_objects(
-    predictions: Sequence[TimedPrediction], config: TrackingConfig, policy: ScorePolicy
-) -> tuple[SceneObject, ...]:
-    """Confirmed objects after all predictions, as a perceptron with this policy publishes them."""
-    return final_map(predictions, config, policy).objects((ObjectState.CONFIRMED,))
-
-
 def final_map(predictions: Sequence[TimedPrediction], config: TrackingConfig, policy: ScorePolicy) -> ObjectMap:
     """The map of objects after all predictions."""
     objects = ObjectMap(config)
@@ -198,20 +192,15 @@ def final_map(predictions: Sequence[TimedPrediction], config: TrackingConfig, po
     return objects
 
 
-def count_right(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> int:
-    """How many predictions find something, see :func:`right_flags`."""
-    return int(right_flags(found, truth, iou).sum())
-
-
 def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArray[np.bool_]:
-    """(N,) whether each prediction finds something: best score first, each the one of its class that it overlaps most
-    of those that are left, by more than ``iou``."""
+    """(N,) whether each prediction is right: best score first, each matches the unmatched object of its class with the
+    largest overlap, if above ``iou``."""
     if found.scores is None:
         raise ValueError("predictions have no scores")
     right = np.zeros(len(found.boxes), bool)
     if len(found.boxes) == 0 or len(truth.boxes) == 0:
         return right
-    overlap = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
+    overlap = iou_of_arrays(found.boxes, truth.boxes)
     overlap = np.where(found.labels[:, None] == truth.labels[None, :], overlap, 0.0)
     for row in np.argsort(-found.scores, kind="stable"):
         best = int(overlap[row].argmax())
@@ -233,24 +222,19 @@ def calibration_error(published: Sequence[tuple[float, bool]], bins: int = 10) -
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Objects whose published scores lie in [begin, end).
-
-    Attributes:
-        count: of them. score: their mean. right: the share that is right.
-        low, high: 90 % interval of that share if every object were drawn anew (Wilson).
-    """
+    """Objects whose published scores are in [begin, end)."""
 
     begin: float
     end: float
-    count: int = 0
-    score: float = 0.0
-    right: float = 0.0
-    low: float = 0.0
+    count: int = 0  # number of objects
+    score: float = 0.0  # their mean score
+    right: float = 0.0  # share that is right
+    low: float = 0.0  # low, high: 90 % confidence interval of that share (Wilson)
     high: float = 1.0
 
 
 def reliability_curve(published: Sequence[tuple[float, bool]], bins: int = 10) -> tuple[ReliabilityBin, ...]:
-    """Of (score, right) pairs, by score in [0, 1]; a score of 1 belongs to the last bin."""
+    """Bins of (score, right) pairs by score in [0, 1]; a score of 1 belongs to the last bin."""
     scores, right = np.array([s for s, _ in published]), np.array([r for _, r in published], float)
     bin_of = np.minimum((scores * bins).astype(int), bins - 1)
     curve = []
@@ -269,8 +253,8 @@ def reliability_curve(published: Sequence[tuple[float, bool]], bins: int = 10) -
 
 
 def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least: int = 20) -> float | None:
-    """The lowest score from which on ``precision`` of the pairs (score, right) are right, of at least so many; None
-    where no score does it."""
+    """The lowest score from which on ``precision`` of at least ``least`` pairs (score, right) are right; None without
+    one."""
     ordered = sorted(pairs, reverse=True)
     found, right, best = 0, 0, None
     for k, (score, is_right) in enumerate(ordered):
@@ -282,66 +266,54 @@ def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least:
 
 
 def _predictions(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[TimedPrediction]]:
-    """Looks with boxes of all kinds, and their scores as the network or its model of them gives them."""
+    """A scene and its predictions, with all boxes at the scores of the network or of its calibration."""
     scene = load(spec, name)
     inference = copy.copy(cached_predictor(spec.weights))
     inference.naming = None
     return scene, predict_around(scene, inference, every)
 
 
-@dataclass(frozen=True)
-class _Things:
-    """(score, whether something is there) of every thing without a name in all predictions of a scene."""
-
-    spec: EvaluationSpec
-    every: int
-
-    def __call__(self, name: str) -> tuple[tuple[float, bool], ...]:
-        scene, predictions = _predictions(self.spec, self.every, name)
-        pairs: list[tuple[float, bool]] = []
-        for step in predictions:
-            selected = USUAL.select(step.found)
-            rows = np.flatnonzero([label == UNNAMED for label in selected.labels])
-            found = SceneBoxes(selected.boxes[rows], np.zeros(len(rows), np.int64), selected.scores[rows])
-            flags = right_flags(found, _any_name(scene.things(step.step)))
-            pairs += zip(selected.scores[rows].tolist(), flags.tolist(), strict=True)
-        return tuple(pairs)
+def _unnamed_pairs(spec: EvaluationSpec, every: int, name: str) -> list[tuple[float, bool]]:
+    """(score, whether right) of every unnamed box in all predictions of a scene."""
+    scene, predictions = _predictions(spec, every, name)
+    pairs: list[tuple[float, bool]] = []
+    for step in predictions:
+        selected = USUAL.select(step.found)
+        rows = np.flatnonzero([label == UNNAMED for label in selected.labels])
+        found = SceneBoxes(selected.boxes[rows], np.zeros(len(rows), np.int64), selected.scores[rows])
+        flags = right_flags(found, _any_name(scene.things(step.step)))
+        pairs += zip(selected.scores[rows].tolist(), flags.tolist(), strict=True)
+    return pairs
 
 
 def _any_name(boxes: NDArray[np.float64]) -> SceneBoxes:
     return SceneBoxes(boxes, np.zeros(len(boxes), np.int64))
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The curve of one scene by name, in any process."""
-
-    spec: EvaluationSpec
-    every: int
-    scores: tuple[float, ...]
-    nameless: float | None = None
-
-    def __call__(self, name: str) -> tuple[Point, ...]:
-        scene, predictions = _predictions(self.spec, self.every, name)
-        truth, things = scene.truth(), _any_name(scene.things())
-        config = robot_config(len(scene.frames)).objects.tracking
-        points = []
-        for score in self.scores:
-            shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
-            naming = Naming(shift=shift)
-            selected = [dataclasses.replace(step, found=naming.select(step.found)) for step in predictions]
-            policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score)
-            if not policy.are_probabilities:
-                policy = dataclasses.replace(policy, even=0.0)  # which is looked for
-            points.append(_point(score, final_map(selected, config, policy), truth, things))
-        return tuple(points)
+def _scene_curve(
+    spec: EvaluationSpec, every: int, scores: tuple[float, ...], nameless: float | None, name: str
+) -> list[Point]:
+    """One point per score for a scene."""
+    scene, predictions = _predictions(spec, every, name)
+    truth, things = scene.truth(), _any_name(scene.things())
+    config = robot_config(len(scene.frames)).objects.tracking
+    points = []
+    for score in scores:
+        shift = 0.0 if nameless is None or not 0.0 < score < 1.0 else shift_between(nameless, score)
+        naming = Naming(shift=shift)
+        selected = [dataclasses.replace(step, found=naming.select(step.found)) for step in predictions]
+        policy = dataclasses.replace(cached_predictor(spec.weights).scores, publish=score)
+        if not policy.are_probabilities:
+            policy = dataclasses.replace(policy, even=0.0)  # the score to be found
+        points.append(_point(score, final_map(selected, config, policy), truth, things))
+    return points
 
 
 def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneBoxes) -> Point:
     states = (ObjectState.CONFIRMED,)
     everything = found.objects(states)
     known = [thing.label == UNNAMED or is_in_benchmark(thing.label) for thing in everything]
-    objects = list(itertools.compress(everything, known))  # of other names nobody knows whether they are right
+    objects = list(itertools.compress(everything, known))  # without truth other names are neither right nor wrong
     nameless = np.array([thing.label == UNNAMED for thing in objects], bool)
     named, plain = np.flatnonzero(~nameless), np.flatnonzero(nameless)
     boxes = np.stack([objects[i].box for i in plain]) if len(plain) else np.zeros((0, 9))
@@ -364,17 +336,17 @@ def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneB
 def calibrate(
     spec: EvaluationSpec,
     every: int = 2,
-    scores: Sequence[float] = SCORES,
+    scores: Sequence[float] = EVEN,
     workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
     precision: float = 0.0,
 ) -> Calibration:
-    """The curve of ``spec``'s scenes; the same whatever the number of workers. ``precision``: see
-    :attr:`Calibration.best`; things without a name are asked for at least the same, or for a half.
+    """The curve over the scenes of ``spec``; it does not depend on the number of workers. ``precision``: see
+    :attr:`Calibration.best`; unnamed objects need at least the same precision, or 0.5 where it is 0.
 
-    Raises :class:`EvaluationError` when the network has no detection, when too many scenes are corrupt or none is
-    left, or when nothing right is found at any score; ``ValueError`` for a score out of range or ``every`` < 1; what
-    opening the data set or the weights raises.
+    Raises :class:`EvaluationError` when the network has no detection, when too many scenes are corrupt or none is left,
+    or when no object is right at any score; ``ValueError`` for a score out of range or ``every`` < 1; what opening the
+    data set or the weights raises.
     """
     start = time.perf_counter()
     grid = tuple(sorted({float(s) for s in scores}))
@@ -387,7 +359,7 @@ def calibrate(
     names = scene_names(spec)
     check_heads(cached_predictor(spec.weights), ("detection",))
     nameless = _nameless_score(spec, every, workers, precision)
-    outcome = map_scenes(_Work(spec, every, grid, nameless), names, workers, progress)
+    outcome = map_scenes(functools.partial(_scene_curve, spec, every, grid, nameless), names, workers, progress)
     if not outcome.results:
         raise EvaluationError("no scene to calibrate on")
     kinds = ("right", "found", "true", "things", "things_right")
@@ -407,28 +379,26 @@ def calibrate(
     even = scored.even if scored.are_probabilities else None
     found = Calibration(curve, len(outcome.results), outcome.skipped, seconds, precision, nameless, even)
     if found.best.right == 0:
-        raise EvaluationError(f"no object is right at any score, {found.best.true} are there to find")
+        raise EvaluationError(f"no object is right at any score; the scenes have {found.best.true} objects")
     return found
 
 
 def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precision: float) -> float | None:
-    """From which score on things without a name are right often enough; None for a network that tells no things
-    without one, or whose scores of them are probabilities already."""
+    """The score from which unnamed boxes are precise enough; None for a network without them, or whose scores of them
+    are probabilities."""
     inference = cached_predictor(spec.weights)
-    detection, reliability = (
-        inference.network.config.detection,
-        ConfidenceCalibration.of_calibration(inference.calibration),
-    )
+    detection = inference.network.config.detection
+    reliability = ConfidenceCalibration.of_calibration(inference.calibration)
     if detection is None or not detection.detects_unnamed or (reliability is not None and reliability.things):
         return None
-    outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
+    outcome = map_scenes(functools.partial(_unnamed_pairs, spec, every), scene_names(spec), workers, None)
     pairs = [pair for result in outcome.results for pair in result]
     found = lowest_precise(pairs, precision or 0.5)
     return min(0.99, max((score for score, _ in pairs), default=0.99)) if found is None else found
 
 
 def check_writable(weights: str) -> Path:
-    """The path of a weights file that may be changed. Raises :class:`EvaluationError` for shipped ones."""
+    """The path of a weights file that may be changed. Raises :class:`EvaluationError` for shipped weights."""
     if weights in shipped():
         raise EvaluationError(
             f"{weights!r} is shipped and not changed in place: calibrate a file, then `dev add-weights {weights} FILE`"
@@ -440,9 +410,9 @@ def check_writable(weights: str) -> Path:
 
 
 def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> None:
-    """Store the best score in the weights file, atomically, with what it comes from; tensors stay as they are.
+    """Store the best score and its origin in the weights file, atomically; tensors are not changed.
 
-    Raises ``CheckpointError`` when it is no weights file, ``OSError`` when it cannot be written.
+    Raises ``CheckpointError`` for an invalid file, ``OSError`` when it cannot be written.
     """
     checkpoint = load_checkpoint(path)
     known = checkpoint.extra.get("calibration")
@@ -468,3 +438,127 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
         }
     calibration = {**(known if isinstance(known, dict) else {}), "detection": entry}
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# At the console.
+
+
+def run_calibration(
+    spec: EvaluationSpec,
+    write: bool,
+    every: int = 2,
+    workers: Workers = 1,
+    precision: float = 0.0,
+    out: Path | None = None,
+) -> dict[str, float]:
+    """Calibrate, print the curve and the reliability of published scores, and with ``write`` store the best score in
+    the weights file. ``out``: folder for ``reliability.csv`` and, with matplotlib, ``reliability.png``.
+
+    Returns ``min_score`` and, in percent, ``precision recall F1``, the error of published scores, and the precision of
+    unnamed objects.
+
+    Raises what ``calibrate`` raises, and ``EvaluationError`` for weights that cannot be written.
+    """
+    path = check_writable(spec.weights) if write else None  # before the long part
+    console = Console()
+    with scene_progress("calibrate") as show:
+        found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
+    best = found.best
+    of = f"{found.scenes} trajectories of {Path(spec.data).name} ({spec.split})"
+    table = Table(title=f"confirmed objects of {of}, {best.true} true objects")
+    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "unnamed", "right"):
+        table.add_column(name, justify="right")
+    for p in found.curve:
+        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, found.even(p)[1])]
+        figures += [str(p.things), str(p.things_right)]
+        chosen = "bold" if p == best else None
+        table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
+    console.print(table)
+    for name, reason in found.skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    console.print(f"min_score {best.min_score:g}: F1 {100 * best.f1:.1f} %; {found.seconds:.0f} s", markup=False)
+    curves = reliability_curves(found, cached_predictor(spec.weights).scores)
+    console.print(_reliability_table(curves))
+    if out is not None:
+        for file in write_reliability(curves, out):
+            console.print(f"wrote {file}", markup=False)
+    if path is not None:
+        write_calibration(path, found, spec)
+        console.print(f"stored in {path}", markup=False)
+    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": found.even(best)[1]}
+    if best.things:
+        shares["things_precision"] = best.things_right / best.things
+    return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
+
+
+def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tuple[ReliabilityBin, ...]]:
+    """Title -> curve of the published scores: with the score of the weights file, and with the calibrated one.
+
+    The file's scores are rounded to the nearest ones of the grid, which the title gives.
+    """
+    published = min(found.curve, key=lambda p: abs(p.min_score - stored.publish))
+    even = min(EVEN, key=lambda score: abs(score - (stored.even or stored.publish)))
+    chosen = {"as published": (published, even), "as calibrated": (found.best, found.even(found.best)[0])}
+    return {
+        f"{title}: min_score {point.min_score:g}, even {e:g}": reliability_curve(point.pairs(e))
+        for title, (point, e) in chosen.items()
+    }
+
+
+def _reliability_table(curves: Mapping[str, Sequence[ReliabilityBin]]) -> Table:
+    table = Table("scores", title="reliability: share of published objects that is right, by score")
+    for title in curves:
+        table.add_column(title, justify="right")
+    columns = list(curves.values())
+    for rows in zip(*columns, strict=True):
+        cells = [f"{100 * b.right:.0f} % of {b.count} ({100 * b.low:.0f}-{100 * b.high:.0f})" if b.count else "-"
+                 for b in rows]  # fmt: skip
+        table.add_row(f"{rows[0].begin:.1f} to {rows[0].end:.1f}", *cells)
+    return table
+
+
+def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path) -> list[Path]:
+    """Write ``reliability.csv`` and, with matplotlib, ``reliability.png`` into ``out``; returns their paths. Raises
+    ``OSError``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "curve": title,
+            "begin": f"{b.begin:.1f}",
+            "end": f"{b.end:.1f}",
+            "objects": str(b.count),
+            "mean_score": f"{b.score:.4f}",
+            "right": f"{b.right:.4f}",
+            "low": f"{b.low:.4f}",
+            "high": f"{b.high:.4f}",
+        }
+        for title, bins in curves.items()
+        for b in bins
+    ]
+    written = [out / "reliability.csv"]
+    write_atomically(written[0], csv_text(rows).encode())
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(out / "reliability.png")
+        with atomic_path(written[1]) as temporary:
+            _draw_reliability(curves, temporary)
+    return written
+
+
+def _draw_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+    for title, bins in curves.items():
+        shown = [b for b in bins if b.count]
+        right = [b.right for b in shown]
+        bars = [[b.right - b.low for b in shown], [b.high - b.right for b in shown]]
+        axes.errorbar([b.score for b in shown], right, yerr=bars, marker="o", capsize=3, label=title)
+        for b in shown:
+            axes.annotate(str(b.count), (b.score, b.right), textcoords="offset points", xytext=(5, -10), fontsize=7)
+    axes.set(xlabel="published score", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left", fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(path))

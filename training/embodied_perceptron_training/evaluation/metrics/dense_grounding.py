@@ -1,7 +1,7 @@
-"""Dense grounding (3D-GRAND, arXiv 2406.05132): every noun phrase of a text with the objects that it stands for.
+"""Dense grounding (3D-GRAND, arXiv 2406.05132): every noun phrase of a text with its objects.
 
-A text's phrases carry their objects, ``<p>grey armchair</p>[<obj_4>]``. The tags are taken away, each sentence is asked
-as people would say it, and what the answer's phrases stand for is compared with the tags, phrase by phrase.
+The phrases of a text are tagged with their objects, ``<p>grey armchair</p>[<obj_4>]``. The tags are removed, each
+sentence is asked in plain words, and the objects of the answer's phrases are compared with the tags.
 """
 
 from __future__ import annotations
@@ -13,35 +13,30 @@ from dataclasses import dataclass
 from embodied_perceptron.results import Grounding
 from embodied_perceptron_training.datasets.grounded_prompts import Phrase, sentences_of, without_tags
 
-_TAGGED = re.compile(r"<p>([^<>]*)</p>\s*\[[^\[\]]*\]")  # also of what no scene has, which is no phrase here
-MOST_OBJECTS = 10  # of a phrase, that are looked at
+_TAGGED = re.compile(r"<p>([^<>]*)</p>\s*\[[^\[\]]*\]")  # also with tags of unknown objects, which are no phrases here
+MOST_OBJECTS = 10  # scored, per phrase
 
 
 @dataclass(frozen=True)
 class DenseScore:
-    """Counts over texts.
+    """Counts over texts."""
 
-    Attributes:
-        right: objects that were said of a phrase and are meant by it; said: all that were said.
-        met: objects that a phrase means and for which one was said; meant: all that are meant.
-        located: phrases of which a right object was said; phrases: all.
-    """
-
-    right: int = 0
-    said: int = 0
-    met: int = 0
-    meant: int = 0
-    located: int = 0
-    phrases: int = 0
+    right: int = 0  # predicted objects that the phrase means
+    predicted: int = 0  # predicted objects
+    met: int = 0  # meant objects that were predicted
+    meant: int = 0  # objects that the phrases mean
+    located: int = 0  # phrases with a right object
+    phrases: int = 0  # all phrases
 
     def __add__(self, other: DenseScore) -> DenseScore:
         return DenseScore(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def as_dict(self) -> dict[str, float]:
-        """Percent: ``precision recall f1`` of phrases' objects, ``located`` of phrases; empty without any phrase."""
+        """Percent: ``precision recall f1`` of the phrases' objects, ``located`` of the phrases; empty without any
+        phrase."""
         if not self.phrases:
             return {}
-        precision, recall = self.right / max(self.said, 1), self.met / max(self.meant, 1)
+        precision, recall = self.right / max(self.predicted, 1), self.met / max(self.meant, 1)
         f1 = 2 * precision * recall / max(precision + recall, 1e-12)
         figures = {"precision": precision, "recall": recall, "f1": f1, "located": self.located / self.phrases}
         return {name: 100.0 * value for name, value in figures.items()}
@@ -55,9 +50,9 @@ def score_dense(
     """How well phrases of tagged texts about one scene are grounded.
 
     Args:
-        texts: with tags; a text without any counts nothing.
-        ask: answers sentences; the ids of its phrases are those of objects.
-        same: whether an object that was said (first) is one that is meant (second), by their ids.
+        texts: with tags; a text without any adds nothing.
+        ask: answers sentences; the ids of its phrases are object ids.
+        same: whether a predicted object (first) is a meant one (second), by their ids.
     """
     sentences: list[tuple[str, list[Phrase]]] = []
     for text in texts:
@@ -70,15 +65,15 @@ def score_dense(
     total = DenseScore()
     for (_, phrases), answer in zip(sentences, ask([sentence for sentence, _ in sentences]), strict=True):
         for phrase in phrases:
-            said = _said(answer, phrase)[:MOST_OBJECTS]
-            right = [any(same(a, b) for b in phrase.ids) for a in said]
-            met = [any(same(a, b) for a in said) for b in phrase.ids]
-            total += DenseScore(sum(right), len(said), sum(met), len(phrase.ids), int(any(right)), 1)
+            predicted = _predicted(answer, phrase)[:MOST_OBJECTS]
+            right = [any(same(a, b) for b in phrase.ids) for a in predicted]
+            met = [any(same(a, b) for a in predicted) for b in phrase.ids]
+            total += DenseScore(sum(right), len(predicted), sum(met), len(phrase.ids), int(any(right)), 1)
     return total
 
 
-def _said(answer: Grounding, phrase: Phrase) -> tuple[int, ...]:
-    """Objects of the answer's phrase that has most characters with ``phrase`` in common; none where there is none."""
+def _predicted(answer: Grounding, phrase: Phrase) -> tuple[int, ...]:
+    """Objects of the answer's phrase that shares most characters with ``phrase``; none where there is none."""
     shared = {p: min(p.end, phrase.end) - max(p.start, phrase.start) for p in answer.phrases}
     best = max(shared, key=lambda p: shared[p], default=None)
     return () if best is None or shared[best] <= 0 else tuple(best.ids)

@@ -1,4 +1,4 @@
-"""How much of a text about a scene is true: its tagged noun phrases against the objects that are there."""
+"""Truth of a text about a scene: its tagged noun phrases against the objects of the scene."""
 
 from __future__ import annotations
 
@@ -16,28 +16,16 @@ from embodied_perceptron_training.datasets.grand import GrandScene, GrandText
 
 @dataclass(frozen=True)
 class GroundingScore:
-    """What of a text's mentions is true; counts of (mention, object) pairs, a mention without an object is one.
+    """Counts of (mention, object) pairs; a mention without an object counts as one."""
 
-    Attributes:
-        right: the object is there and answers to the phrase.
-        misnamed: something is there that does not.
-        hallucinated: nothing is there, or the mention carries no object.
-        mentioned: true objects that a right mention speaks of; ``there``: all of them.
-    """
-
-    right: int = 0
-    misnamed: int = 0
-    hallucinated: int = 0
-    mentioned: int = 0
-    there: int = 0
+    right: int = 0  # the object exists and fits the phrase
+    misnamed: int = 0  # an object exists that does not fit
+    hallucinated: int = 0  # no object exists, or the mention has none
+    mentioned: int = 0  # true objects with a right mention
+    there: int = 0  # all true objects
 
     def __add__(self, other: GroundingScore) -> GroundingScore:
-        return GroundingScore(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All five."""
-        return self.right, self.misnamed, self.hallucinated, self.mentioned, self.there
+        return GroundingScore(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def as_dict(self) -> dict[str, float]:
         """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
@@ -60,13 +48,13 @@ def score_mentions(
     min_iou: float = 0.25,
     likeness: Callable[[str, str], float] | None = None,
 ) -> GroundingScore:
-    """How much of a text holds.
+    """Compare the mentions of a text with the objects.
 
     Args:
         mentions: of the text.
         objects: whose ids it uses.
-        truth: what really stands there, joined with ``objects`` by their boxes; None = ``objects`` are the truth.
-        min_iou: from which overlap on two boxes are of one thing.
+        truth: true objects, matched with ``objects`` by their boxes; None = ``objects``.
+        min_iou: least overlap of a match.
         likeness: of a noun and a label; None = the lexicon's.
     """
     alike = likeness if likeness is not None else _likeness
@@ -93,7 +81,7 @@ def score_mentions(
 
 
 def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) -> dict[str, float]:
-    """Percent: how much of the texts' mentions is true of their scenes; the objects of a scene count once a text."""
+    """Percent: truth of the texts' mentions; the objects of a scene count once per text."""
     total = GroundingScore()
     for text in texts:
         total += score_mentions(text.mentions, scenes[text.scene].objects)
@@ -101,7 +89,7 @@ def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) ->
 
 
 def _likeness(phrase: str, label: str) -> float:
-    """Of a noun phrase and a label; the phrase's last words are its noun."""
+    """Similarity of a noun phrase and a label; the phrase's last words are its noun."""
     words = phrase.split()
     ends = [" ".join(words[first:]) for first in range(len(words))]
     singular = [form for end in ends for form in (end, end.removesuffix("es"), end.removesuffix("s"))]

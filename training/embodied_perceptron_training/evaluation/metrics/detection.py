@@ -1,10 +1,10 @@
 """Average precision and recall of 9-DoF boxes, as EmbodiedScan counts them.
 
-Rules: detections of a class are ranked by score over all scenes (of equal scores the earlier scene, then the lower
-index); each one is compared with the one ground-truth box of its class and scene that it overlaps most; it is right
-when that IoU is strictly greater than the threshold and the box was not found before, wrong otherwise. AP is the area
-under the precision-recall curve after precision is made monotone. AR is the recall of all detections. A class without
-ground truth does not count; one that is never predicted counts 0. Means are over classes.
+Detections of a class are ranked by score over all scenes (of equal scores the earlier scene, then the lower index).
+Each one is compared with the ground-truth box of its class and scene that it overlaps most; it is right when that IoU
+is strictly greater than the threshold and the box was not found before, wrong otherwise. AP is the area under the
+precision-recall curve after precision is made monotone. AR is the recall of all detections. A class without ground
+truth does not count; one that is never predicted counts 0. Means are over classes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SIZE_RANGES_M: dict[str, tuple[float, float]] = {
     "furniture": (0.5, np.inf),
 }
 THRESHOLDS = (0.25, 0.5)
-MATCH_IOU = 0.25  # least overlap of two boxes of one name that are one thing
+MATCH_IOU = 0.25  # least overlap of two boxes of one name and one object
 
 BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class SceneBoxes:
-    """Ground truth of one scene: (N, 9) float boxes, (N,) integer labels, and where the data tell (N,) bool whether it
-    is of a family that training never showed; predictions also have (N,) scores.
+    """Boxes of one scene: (N, 9) float, (N,) integer labels; predictions also have (N,) scores, ground truth optionally
+    (N,) flags of held-out shape families.
 
     Raises ``ValueError`` naming what does not fit.
     """
@@ -61,14 +61,14 @@ class SceneBoxes:
             raise ValueError(f"{len(self.boxes)} boxes have {len(self.held_out)} flags of held-out families")
 
     def take(self, rows: NDArray[np.int64] | BoolArray) -> SceneBoxes:
-        """Some of the boxes, by indices or a mask."""
+        """Boxes by indices or mask."""
         scores, held_out = (None if v is None else v[rows] for v in (self.scores, self.held_out))
         return SceneBoxes(self.boxes[rows], self.labels[rows], scores, held_out)
 
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """One class's detections over all scenes, best first, each with its best ground-truth box (-1 = none at all)."""
+    """One class's detections over all scenes, best first, each with its best ground-truth box (-1 = none)."""
 
     iou: NDArray[np.float64]
     matched: NDArray[np.int64]  # index into the class's ground truth over all scenes
@@ -158,10 +158,9 @@ def detection_metrics(
         classes: names of the labels.
         groups: named sets of classes (head, common, tail).
 
-    Returns:
-        ``AP25 AR25 AP50 AR50``; ``AP25_<group>`` for the groups and sizes (:data:`SIZE_RANGES_M`) that have ground
-        truth; ``AP25_seen AP25_unseen`` and ``AP25_furniture_seen AP25_furniture_unseen``, where ground truth tells
-        the families that training never showed; ``AP25/<class>``; ``AR25/<class>``; and so on for each threshold.
+    Returns ``AP25 AR25 AP50 AR50``; ``AP25_<group>`` for the groups and sizes (:data:`SIZE_RANGES_M`) that have ground
+    truth; ``AP25_seen AP25_unseen`` and ``AP25_furniture_seen AP25_furniture_unseen`` where held-out families are
+    flagged; ``AP25/<class>``; ``AR25/<class>``; and so on for each threshold.
 
     Raises ``ValueError`` when scenes differ, a label is no class, a prediction has no scores, a group names an unknown
     class, or there is no ground truth at all.
@@ -234,8 +233,8 @@ def match_by_name(
     true_boxes: NDArray[np.float64],
     true_labels: Sequence[str],
 ) -> dict[int, int]:
-    """Row of each of (N, 9) boxes -> row of the one of (M, 9) true boxes of its name that it overlaps most (IoU 0.25 at
-    least), where there is one left: each true box once, the best scores first."""
+    """Rows of (N, 9) boxes -> rows of (M, 9) true boxes of the same name: best scores first, each matches the unmatched
+    one that it overlaps most, from IoU 0.25."""
     iou = bx.box_iou(torch.from_numpy(boxes), torch.from_numpy(true_boxes)).numpy()
     names, free = np.array(true_labels, dtype=str), np.ones(len(true_boxes), dtype=bool)
     found: dict[int, int] = {}

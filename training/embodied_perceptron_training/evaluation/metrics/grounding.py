@@ -1,8 +1,8 @@
 """Share of sentences whose object was found.
 
-``top1_acc25``: the best box overlaps the object with IoU > 0.25. ``top10_acc25``: one of the ten best does; this is
-what the released EmbodiedScan code prints as "AP" of grounding. A robot acts on one answer: read the first.
-``ranked_AP25``: average precision of the ten best boxes of a sentence, each counted as a detection is
+``top1_acc25``: the best box overlaps the object with IoU > 0.25. ``top10_acc25``: one of the ten best does; the
+released EmbodiedScan code prints this as "AP" of grounding. A robot acts on one answer, so top 1 is the relevant
+figure. ``ranked_AP25``: average precision of the ten best boxes of a sentence, counted as detections are
 (:mod:`.detection`); the mean over sentences. With one object it is one over the rank of the box that finds it.
 """
 
@@ -24,18 +24,11 @@ RANKS = (1, 10)
 
 @dataclass(frozen=True, eq=False)
 class GroundingQuery:
-    """One sentence.
+    """One sentence."""
 
-    Attributes:
-        predicted: (N, 9) boxes, best first; may be empty (nothing found: a miss).
-        truth: (G, 9) boxes of the object, or of all objects that the sentence may mean: finding one is enough.
-        flags: properties to report separately, each with its opposite: ``hard``/``easy``,
-            ``view_dependent``/``view_independent``, ``unique``/``multiple``. Absent ones are not reported.
-    """
-
-    predicted: NDArray[np.float64]
-    truth: NDArray[np.float64]
-    flags: dict[str, bool]
+    predicted: NDArray[np.float64]  # (N, 9) boxes, best first; empty = a miss
+    truth: NDArray[np.float64]  # (G, 9) boxes of all objects that the sentence may mean; finding one is enough
+    flags: dict[str, bool]  # ``hard``, ``view_dependent``, ``unique``, reported with their opposites where given
 
 
 OPPOSITES = {"hard": "easy", "view_dependent": "view_independent", "unique": "multiple"}
@@ -45,7 +38,7 @@ def grounding_metrics(queries: Sequence[GroundingQuery]) -> dict[str, float]:
     """Flat figures in percent: ``top1_acc25 top1_acc50 top10_acc25 top10_acc50 ranked_AP25 ranked_AP50`` and
     ``<figure>/<property>``.
 
-    Raises ``ValueError`` naming the query (by number) that does not fit, and when there is none.
+    Raises ``ValueError`` naming the number of a query that does not fit, and when there is none.
     """
     if not queries:
         raise ValueError("no queries")
@@ -77,8 +70,8 @@ def _percent(threshold: float) -> str:
 
 
 def _ranked_precision(iou: NDArray[np.float64], threshold: float) -> float:
-    """(boxes, objects) overlaps, best box first -> average precision: a box is of the object that it overlaps most, and
-    right when it is the first that finds it."""
+    """(boxes, objects) overlaps, best box first -> average precision: a box is matched with the object that it overlaps
+    most, and right when it is the first match of that object."""
     found: set[int] = set()
     right = []
     for row in iou:
@@ -91,7 +84,7 @@ def _ranked_precision(iou: NDArray[np.float64], threshold: float) -> float:
 
 
 def _overlaps(number: int, query: GroundingQuery) -> NDArray[np.float64]:
-    """(at most 10, objects) IoU of the best boxes with the object(s)."""
+    """(at most 10, objects) IoU of the best boxes with the objects."""
     try:
         predicted = _boxes(query.predicted)[: max(RANKS)]
         iou: NDArray[np.float64] = bx.box_iou(predicted, _boxes(query.truth)).numpy()

@@ -1,10 +1,9 @@
 """Semantic occupancy as EmbodiedScan counts it.
 
-Voxels are counted over all scenes, unseen ones left out. A class of which the ground truth has no voxel is dropped,
-also where it is predicted: the voxels that it takes are missed by the classes that are there. (The released code counts
-it as 0 then; on a whole validation split every class is there, and both are the same.) The column "empty" is not the
-IoU of label 0 but that of occupied against free, and takes part in the mean: a convention of the benchmark, kept so
-that figures compare.
+Voxels are counted over all scenes, without unobserved ones. A class without ground-truth voxels is dropped, also where
+it is predicted: its predictions are misses of the true classes. (The released code counts it as 0; on a whole
+validation split every class occurs, and both are the same.) The column "empty" is not the IoU of label 0 but that of
+occupied against free, and is part of the mean: a convention of the benchmark, kept for comparison.
 """
 
 from __future__ import annotations
@@ -20,16 +19,11 @@ from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 @dataclass(frozen=True, eq=False)
 class SceneOccupancy:
-    """One scene; arrays of any one shape.
+    """One scene; arrays of any one shape."""
 
-    Attributes:
-        predicted, truth: integer labels, 0 = free, 1.. = classes; 255 in ``truth`` = unknown.
-        seen: bool, voxels to count; None = all.
-    """
-
-    predicted: NDArray[np.integer]
-    truth: NDArray[np.integer]
-    seen: NDArray[np.bool_] | None = None
+    predicted: NDArray[np.integer]  # integer labels, 0 = free, 1.. = classes
+    truth: NDArray[np.integer]  # the same, 255 = unknown
+    seen: NDArray[np.bool_] | None = None  # bool, voxels to count; None = all
 
 
 def confusion(scenes: Iterable[SceneOccupancy], classes: int) -> NDArray[np.int64]:
@@ -60,9 +54,9 @@ def confusion(scenes: Iterable[SceneOccupancy], classes: int) -> NDArray[np.int6
 def occupancy_metrics(
     scenes: Iterable[SceneOccupancy], classes: Sequence[str], released: bool = False
 ) -> dict[str, float]:
-    """Flat figures in percent: ``mIoU`` (benchmark's convention), ``mIoU_classes`` (without "empty"), ``IoU/empty``,
-    ``IoU/<class>``. ``classes`` names the labels from 1. ``released``: a class that is only
-    predicted counts 0. Raises ``ValueError`` when no voxel is counted at all."""
+    """Flat figures in percent: ``mIoU`` (the benchmark's), ``mIoU_classes`` (without "empty"), ``IoU/empty``,
+    ``IoU/<class>``. ``classes`` names the labels from 1. ``released``: a class that is only predicted counts 0. Raises
+    ``ValueError`` when no voxel is counted at all."""
     counts = confusion(scenes, len(classes))
     if counts.sum() == 0:
         raise ValueError("no voxel with known ground truth")

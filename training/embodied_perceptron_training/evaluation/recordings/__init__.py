@@ -1,1 +1,1 @@
-"""Recordings of real rooms: labels by hand, and what is published about them against these."""
+"""Recordings of real rooms: hand-made labels, and scores of the published objects."""

@@ -1,4 +1,4 @@
-"""What a robot's final map of a simulated home is worth: objects and cells against the truth of what it saw."""
+"""Score the final map of a simulated home: objects and cells against the observed part of the truth."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rasterise(
 ) -> NDArray[np.uint8]:
     """Labels (0 free, k + 1 = OCCUPANCY_CLASSES[k]) of a grid, from cells of any size and lattice.
 
-    A cell of the grid gets the class that most confidence falls to; classes of other names say nothing.
+    A cell of the grid gets the class with the largest total confidence; cells of other classes are ignored.
     """
     lookup = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
     label = np.array([lookup.get(name, 0) for name in semantic.classes] or [0])[semantic.labels]

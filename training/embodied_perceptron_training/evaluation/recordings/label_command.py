@@ -1,4 +1,4 @@
-"""``embodied-perceptron label``: labels for ``evaluate recording``, from what a replay published."""
+"""``embodied-perceptron label``: make labels for ``evaluate recording`` from the result of a replay."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The page behind ``embodied-perceptron label``: the map from above, frames with the boxes in them, a form.
+"""The page of ``embodied-perceptron label``: the map from above, frames with the boxes in them, a form.
 
     GET  /             the page
-    GET  /view.json    where the map lies in the picture, number of frames, names that exist
+    GET  /view.json    the map's position in the picture, number of frames, known names
     GET  /top.png      the map from above
     GET  /frame/3.jpg  a frame of the recording
-    GET  /cameras.json where each frame was taken from, and coarsely how far it saw: the page draws boxes into it
+    GET  /cameras.json camera poses and coarse depth of the frames: the page draws boxes into them
     GET  /labels.json  the labels
-    PUT  /labels.json  new labels: 200, or 400 and {"error": words}; a file is written only when all of it is right
+    PUT  /labels.json  new labels: 200, or 400 and {"error": message}; the file is written only if all of it is valid
 
-It listens on the loopback interface alone and answers only requests that name it, so that no page of another site can
-read or change anything.
+The server listens on the loopback interface only and answers only requests with its own host name, so that pages of
+other sites can neither read nor change anything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from embodied_perceptron_training.evaluation.recordings.labels import (
 _PAGE = Path(__file__).with_name("label_page.html")
 _MARGIN_M = 0.3
 _MAX_PIXELS = 1200
-_CUT_HEIGHT_M = 1.7  # above the lowest voxels: what is higher hides the room
+_CUT_HEIGHT_M = 1.7  # above the lowest voxels: higher ones would hide the room
 _VOXEL_M = 0.02  # of the squares in the picture
 _LARGEST_BODY = 4 << 20
 _PARTS = (24, 32)  # rows and columns of a frame's coarse depth
@@ -53,7 +53,7 @@ _PARTS = (24, 32)  # rows and columns of a frame's coarse depth
 
 @dataclass(eq=False)
 class LabelSession:
-    """What is labelled: the file, the map from above and some frames. For any thread."""
+    """The label file, the map from above and some frames. Thread-safe."""
 
     path: Path
     labels: RecordingLabels
@@ -65,7 +65,7 @@ class LabelSession:
     @classmethod
     def open(cls, path: Path, replayed: Path, recording: Recording | None = None, frames: int = 40) -> LabelSession:
         """Labels at ``path``, or where there are none the objects that a replay wrote into the folder ``replayed``;
-        ``frames`` of the ``recording``, evenly spread. Raises what reading these raises."""
+        ``frames`` of the ``recording``, evenly spaced. Raises what reading these raises."""
         points, colors = read_ply(replayed / "voxels.ply")
         if len(points) == 0:
             raise ValueError(f"{replayed / 'voxels.ply'} holds no voxels")
@@ -76,7 +76,12 @@ class LabelSession:
         view = TopViewFrame(low[:2] - _MARGIN_M, high[:2] + _MARGIN_M, _MAX_PIXELS)
         shown = points[:, 2] < low[2] + _CUT_HEIGHT_M
         top = splat_voxels(points[shown], colors[shown], _VOXEL_M, view)
-        return cls(path, labels, top, view, () if recording is None else _some_frames(recording, frames))
+        chosen: tuple[PosedFrame, ...] = ()
+        if recording is not None:
+            step = max(1, -(-len(recording) // max(frames, 1)))
+            stream = PosedFrameStream(recording, PerceptronConfig().assembler)
+            chosen = tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:frames]
+        return cls(path, labels, top, view, chosen)
 
     def describe(self) -> dict[str, Any]:
         """Contents of ``view.json``."""
@@ -91,7 +96,7 @@ class LabelSession:
         }
 
     def save(self, data: Any) -> RecordingLabels:
-        """Check and write new labels. Raises :class:`LabelError`; nothing has changed then."""
+        """Check and write new labels. Raises :class:`LabelError`, and changes nothing then."""
         labels = labels_from_dict(data)
         with self.lock:
             write_labels(self.path, labels)
@@ -99,14 +104,14 @@ class LabelSession:
         return labels
 
     def picture(self, number: int) -> Image:
-        """A frame's colours. Raises ``IndexError``."""
+        """Colour image of a frame. Raises ``IndexError``."""
         if not 0 <= number < len(self.frames):
             raise IndexError(number)
         return self.frames[number].frame.color
 
     def cameras(self) -> list[dict[str, Any]]:
-        """Contents of ``cameras.json``: intrinsics in pixels, pose (4, 4), farthest depth in each of 24 x 32 parts of
-        the picture in metres, 0 = not known."""
+        """Contents of ``cameras.json``: intrinsics in pixels, pose (4, 4), largest depth in each of 24 x 32 parts of
+        the picture in metres, 0 = unknown."""
         return [_camera(frame) for frame in self.frames]
 
 
@@ -124,14 +129,8 @@ def _camera(posed: PosedFrame) -> dict[str, Any]:
     }
 
 
-def _some_frames(recording: Recording, wanted: int) -> tuple[PosedFrame, ...]:
-    step = max(1, -(-len(recording) // max(wanted, 1)))
-    stream = PosedFrameStream(recording, PerceptronConfig().assembler)
-    return tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:wanted]
-
-
 class LabelServer(ThreadingHTTPServer):
-    """Serves one session on 127.0.0.1; ``port`` 0 = a free one."""
+    """Serve one session on 127.0.0.1; ``port`` 0 = a free one."""
 
     daemon_threads = True
 
@@ -187,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json({"objects": len(labels.things), "ignore": len(labels.ignore)})
 
     def _ours(self) -> bool:
-        """Whether the request names this server; a page of another site that was pointed here does not."""
+        """Whether the request names this server, which requests from pages of other sites do not."""
         port = self.server.server_port
         names = (f"127.0.0.1:{port}", f"localhost:{port}")
         origin = self.headers.get("Origin")

@@ -1,4 +1,4 @@
-"""What stands in a recording, written down by hand: a small JSON file that published objects are compared with.
+"""Hand-made labels of a recording: a small JSON file that published objects are compared with.
 
     {
       "objects": [
@@ -9,11 +9,11 @@
       "extra_names": ["espresso machine"]
     }
 
-``objects``: each thing once. ``names``: every name that is right for it, of the project's categories or of
-``extra_names``. ``box``: x y z dx dy dz alpha beta gamma in metres and radians, in the recording's world frame,
-R = Rz(alpha) Rx(beta) Ry(gamma). ``sure`` (default true): false where one can't tell from the pictures what it is or
-where it ends; whatever is published there is not judged. ``ignore``: regions where nothing is judged. ``note``: for
-people. ``ignore``, ``extra_names`` and ``note`` may be left out. Unknown keys are errors.
+``objects``: each object once. ``names``: every name that is right for it, of the project's categories or of
+``extra_names``. ``box``: x y z dx dy dz alpha beta gamma in metres and radians, in the recording's world frame, R =
+Rz(alpha) Rx(beta) Ry(gamma). ``sure`` (default true): false where the pictures do not show clearly what it is or where
+it ends; objects published there are not scored. ``ignore``: regions that are not scored. ``note``: for people.
+``ignore``, ``extra_names`` and ``note`` are optional. Unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ F64 = NDArray[np.float64]
 
 
 class LabelError(ValueError):
-    """A label file that can't be used; the message names the file, the place in it and the value."""
+    """An invalid label file; the message names the file, the place in it and the value."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledThing:
-    """One thing: ``names`` that are right for it, (9,) ``box``, whether one is ``sure``, a ``note`` for people."""
+    """One object: right ``names``, (9,) ``box``, whether both are ``sure``, a ``note`` for people."""
 
     names: tuple[str, ...]
     box: F64
@@ -52,7 +52,7 @@ class LabelledThing:
 
 @dataclass(frozen=True, eq=False)
 class IgnoredRegion:
-    """(9,) box in which nothing is judged."""
+    """(9,) box of a region that is not scored."""
 
     box: F64
     note: str = ""
@@ -60,7 +60,7 @@ class IgnoredRegion:
 
 @dataclass(frozen=True, eq=False)
 class RecordingLabels:
-    """Contents of a label file; ``extra_names`` are allowed beside the project's categories."""
+    """Contents of a label file; ``extra_names`` are valid in addition to the project's categories."""
 
     things: tuple[LabelledThing, ...] = ()
     ignore: tuple[IgnoredRegion, ...] = ()
@@ -80,7 +80,7 @@ class RecordingLabels:
 
 
 def read_labels(path: str | Path) -> RecordingLabels:
-    """A label file. Raises :class:`LabelError` naming file, place and value, or ``OSError``."""
+    """Read a label file. Raises :class:`LabelError` naming file, place and value, or ``OSError``."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         return labels_from_dict(data)
@@ -91,7 +91,7 @@ def read_labels(path: str | Path) -> RecordingLabels:
 
 
 def write_labels(path: str | Path, labels: RecordingLabels) -> None:
-    """One line an object, so that changes read well. Raises ``OSError``."""
+    """Write a label file, one line per object for readable diffs. Raises ``OSError``."""
     data = labels.as_dict()
     parts = []
     for key, value in data.items():
@@ -102,7 +102,7 @@ def write_labels(path: str | Path, labels: RecordingLabels) -> None:
 
 
 def labels_from_objects(objects: Sequence[SceneObject]) -> RecordingLabels:
-    """A beginning to be corrected by hand: what was published, none of it sure."""
+    """Labels to be corrected by hand: the published objects, none of them sure."""
     return RecordingLabels(
         tuple(
             LabelledThing((o.label,), o.box.astype(np.float64), False, f"published as {o.label} {o.id}")

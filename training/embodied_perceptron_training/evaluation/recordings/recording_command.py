@@ -39,20 +39,19 @@ def recording(
     images: Annotated[int, typer.Option(min=0, help="Camera images to draw on where there are no labels.")] = 4,
     pictures: Annotated[bool, typer.Option(help="A picture of every published object and everything missed.")] = True,
 ) -> None:
-    """Compare what would be published about a recording with labels made by hand.
+    """Compare the published objects of a recording with hand-made labels.
 
     Writes metrics.json {published, right, precision, recall, recall_large, misnamed, phantoms, duplicates},
     recording.md (every object with its verdict), objects.json and pictures.
 
-    A named object is RIGHT where it lies on a sure thing (IoU >= 0.25, sides shorter than 0.1 m counting as 0.1 m)
-    under an accepted name, the first to do so; a DUPLICATE where the thing has its box already, or where it is only a
-    piece of it; MISNAMED where it lies on a sure thing under another name; a PHANTOM where nothing was labelled.
-    published = the sum of these four, precision = right / published. What is called `object` claims no name: it is
-    listed and not counted, as is what lies on unsure things, is a piece of one under its name, or lies in regions to
-    ignore. recall = sure things found / sure things; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null
-    where there is nothing to divide by.
+    A named object is RIGHT if it is the first on a sure labelled object (IoU >= 0.25, sides shorter than 0.1 m count
+    as 0.1 m) under an accepted name; a DUPLICATE if the labelled object has a box already, or if it is only a piece of
+    it; MISNAMED on a sure labelled object under another name; a PHANTOM where nothing is labelled. published = the sum
+    of these four, precision = right / published. Listed and not counted are objects named `object`, objects on unsure
+    labelled objects, pieces of those under their name, and objects in regions to ignore. recall = found / all sure
+    labelled objects; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null without a denominator.
 
-    Without --labels it draws what is found, on images and from above, and nothing is scored.
+    Without --labels the objects are drawn on images and from above, and nothing is scored.
     """
     from embodied_perceptron.apps.command_line import CommandError
 
@@ -60,15 +59,15 @@ def recording(
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
     with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:
         from embodied_perceptron.config import PerceptronConfig, load_config
-        from embodied_perceptron_training.evaluation.recordings.drawing import draw_recording, with_weights
-        from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
+        from embodied_perceptron_training.evaluation.recordings.report import draw_recording, evaluate_recording
 
         settings = PerceptronConfig() if config is None else load_config(config)
         if device is not None:
             settings = replace(settings, network=replace(settings.network, device=device))
         if weights is not None or min_score is not None:
             named = settings.network.weights if weights is None else weights
-            settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+            score = settings.network.min_score if min_score is None else min_score
+            settings = replace(settings, network=replace(settings.network, weights=named, min_score=score))
 
         def on_progress(p: ReplayProgress) -> None:
             shown.update(p.frames, p.total, f"fused {p.fused}")

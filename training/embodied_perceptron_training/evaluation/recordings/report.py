@@ -1,4 +1,4 @@
-"""A recording evaluated: replayed or read, judged (:mod:`.score`), and written down with pictures."""
+"""Evaluate a recording: replay or read it, score it (:mod:`.score`), and write a report with pictures."""
 
 from __future__ import annotations
 
@@ -23,18 +23,27 @@ from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
+from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron_training.evaluation.recordings.labels import read_labels
 from embodied_perceptron_training.evaluation.recordings.score import (
     DUPLICATE,
     MISNAMED,
     NOT_JUDGED,
     PHANTOM,
-    Judged,
+    ObjectVerdict,
     RecordingScore,
     score_recording,
 )
 from embodied_perceptron_training.evaluation.recordings.score import RIGHT as IS_RIGHT
-from embodied_perceptron_training.evaluation.runner.pictures import FOUND, MISSED, RIGHT, WRONG, save_picture
+from embodied_perceptron_training.evaluation.runner.pictures import (
+    FOUND,
+    MISSED,
+    RIGHT,
+    WRONG,
+    draw_view,
+    is_shown,
+    save_picture,
+)
 
 _COLORS: dict[str, Color] = {
     IS_RIGHT: FOUND, DUPLICATE: RIGHT, MISNAMED: WRONG, PHANTOM: MISSED, NOT_JUDGED: (170, 170, 170),
@@ -55,7 +64,7 @@ def evaluate_recording(
     pictures: bool = True,
     on_progress: Callable[[ReplayProgress], None] | None = None,
 ) -> dict[str, float | int | None]:
-    """Judge what is published about a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
+    """Score the published objects of a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
     with ``pictures``, ``pictures/*.jpg`` into ``out``.
 
     Args:
@@ -63,22 +72,23 @@ def evaluate_recording(
         labels: file of :mod:`.labels`, in the recording's world frame.
         config: of the replay.
         objects: ``objects.json`` of an earlier direct replay instead of a new one.
-        max_frames: replay no more.
+        max_frames: largest number of frames to replay.
         on_progress: called after every frame of the replay.
 
-    Returns:
-        The figures of :meth:`.RecordingScore.metrics`.
-
-    Raises:
-        LabelError: a label file that can't be used.
-        RecordingError: a recording that can't be read.
-        ValueError: ``objects`` that hold none, or a recording whose map stays empty.
-        OSError: what can't be opened or written.
+    Returns the figures of :meth:`.RecordingScore.metrics`. Raises :class:`LabelError` for an invalid label file,
+    ``RecordingError`` for an unreadable recording, ``ValueError`` for ``objects`` without objects or a replay with an
+    empty map, ``OSError`` for files that cannot be opened or written.
     """
     wanted = read_labels(labels)  # first: a replay takes longer
     source = open_recording(recording)
     config = PerceptronConfig() if config is None else config
-    published = _replayed(source, config, max_frames, on_progress) if objects is None else _read(Path(objects))
+    if objects is not None:
+        published = _read(Path(objects))
+    else:
+        result = replay(source, config, max_frames=max_frames, on_progress=on_progress)
+        if result.empty_because:
+            raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
+        published = _moved(result.perception.objects, result.perception.T_world_map)
     score = score_recording(published, wanted)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -90,20 +100,8 @@ def evaluate_recording(
     return figures
 
 
-def _replayed(
-    source: Recording,
-    config: PerceptronConfig,
-    max_frames: int | None,
-    on_progress: Callable[[ReplayProgress], None] | None,
-) -> tuple[SceneObject, ...]:
-    result = replay(source, config, max_frames=max_frames, on_progress=on_progress)
-    if result.empty_because:
-        raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
-    return _moved(result.perception.objects, result.perception.T_world_map)
-
-
 def _read(path: Path) -> tuple[SceneObject, ...]:
-    """Objects of an earlier replay; where their map was not the world, ``timings.json`` says so."""
+    """Objects of an earlier replay, moved to the world frame as ``timings.json`` says."""
     beside = path.with_name("timings.json")
     T_world_map = np.eye(4)
     if beside.is_file():
@@ -136,12 +134,16 @@ class _Sight:
 
 
 def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, folder: Path) -> dict[str, str]:
-    """One crop of the frame that shows it best for each judged object and each missed thing; file names by key."""
-    sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.judged}
+    """Draw a crop of the best frame for each scored object and each missed one; file names by key."""
+    sights = {}
+    for verdict in score.verdicts:
+        thing, kind = verdict.thing, verdict.verdict
+        name = f"{kind.replace(' ', '-')}_{_slug(thing.label)}_{thing.id}.jpg"
+        sights[_key(verdict)] = _Sight(thing, name, _COLORS[kind])
     for row in score.missed():
-        thing = score.things[row]
-        shown = SceneObject(row + 1, thing.names[0], 1.0, thing.box)
-        sights[f"missed {row}"] = _Sight(shown, f"missed_{_slug(thing.names[0])}_{row}.jpg", MISSED)
+        missed = score.things[row]
+        shown = SceneObject(row + 1, missed.names[0], 1.0, missed.box)
+        sights[f"missed {row}"] = _Sight(shown, f"missed_{_slug(missed.names[0])}_{row}.jpg", MISSED)
     for frame in PosedFrameStream(source, config.assembler):
         for sight in sights.values():
             value = _visible(sight.thing.box, frame)
@@ -156,7 +158,7 @@ def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, fo
     return drawn
 
 
-def _key(judged: Judged) -> str:
+def _key(judged: ObjectVerdict) -> str:
     return f"object {judged.thing.id}"
 
 
@@ -164,12 +166,8 @@ def _slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _file_name(judged: Judged) -> str:
-    return f"{judged.verdict.replace(' ', '-')}_{_slug(judged.thing.label)}_{judged.thing.id}.jpg"
-
-
 def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
-    """(8, 2) pixels of the corners, None where one lies behind the camera."""
+    """(8, 2) pixels of the corners; None where one is behind the camera."""
     camera = frame.frame.intrinsics
     points = transform_points(invert_transform(frame.T_world_camera), box_corners(box[None])[0])
     if points[:, 2].min() < 0.1:
@@ -180,7 +178,7 @@ def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] 
 
 
 def _visible(box: NDArray[np.float64], frame: PosedFrame) -> float:
-    """How well a frame shows a box: how much of it lies in the image, and a little how large; 0 = not at all."""
+    """How well a frame shows a box: mainly the share of it that is in the image, then its size; 0 = not at all."""
     pixels = _pixels(box, frame)
     if pixels is None:
         return 0.0
@@ -231,7 +229,7 @@ def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
         "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
         "|---|---:|---|---|---:|---|---|",
     ]
-    for judged in score.judged:
+    for judged in score.verdicts:
         thing = judged.thing
         on = score.things[judged.on].names[0] if judged.on >= 0 else "-"
         verdict = f"{judged.verdict} ({judged.why})" if judged.why else judged.verdict
@@ -253,3 +251,49 @@ def _numbers(box: NDArray[np.float64]) -> str:
 
 def _link(path: str | None) -> str:
     return "-" if path is None else f"![]({path})"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# recordings without labels
+
+
+def draw_recording(
+    path: Path,
+    out: Path,
+    config: PerceptronConfig,
+    images: int = 4,
+    on_progress: Callable[[ReplayProgress], None] | None = None,
+) -> tuple[SceneObject, ...]:
+    """Replay a recording and draw the confirmed objects into ``out``: ``top.jpg``, ``view_<k>.jpg``, ``objects.md``.
+
+    The recording is cut into ``images`` equal parts, and the view that shows most objects is drawn of each. Raises what
+    opening and replaying raise, and ``OSError`` when ``out`` cannot be written.
+    """
+    recording = open_recording(path)
+    result = replay(recording, config, on_progress=on_progress)
+    out.mkdir(parents=True, exist_ok=True)
+    objects = result.perception.objects
+    save_picture(render_top_view(result.perception, trajectory_m=result.trajectory_m), out / "top.jpg")
+    frames = PosedFrameStream(recording, config.assembler)
+    for number, view in enumerate(choose_frames(frames, objects, result.fused, images), start=1):
+        save_picture(draw_view(view, objects), out / f"view_{number}.jpg")
+    lines = ["| object | score | size (m) | centre (m) |", "|---|---:|---|---|"]
+    for thing in sorted(objects, key=lambda o: (-o.score, o.id)):
+        size = " x ".join(f"{v:.2f}" for v in thing.box[3:6])
+        center = ", ".join(f"{v:.2f}" for v in np.round(thing.box[:3], 2) + 0.0)
+        lines.append(f"| {thing.label} {thing.id} | {thing.score:.2f} | {size} | {center} |")
+    write_atomically(out / "objects.md", ("\n".join(lines) + "\n").encode())
+    return objects
+
+
+def choose_frames(
+    frames: PosedFrameStream | list[PosedFrame], objects: tuple[SceneObject, ...], total: int, wanted: int
+) -> list[PosedFrame]:
+    """The frame that shows most objects, in each of ``wanted`` equal parts of ``total`` frames."""
+    best: dict[int, tuple[int, PosedFrame]] = {}
+    for i, frame in enumerate(frames):
+        stretch = min(i * wanted // max(total, 1), wanted - 1)
+        count = sum(is_shown(thing, frame) for thing in objects)
+        if stretch not in best or count > best[stretch][0]:
+            best[stretch] = (count, frame)
+    return [best[stretch][1] for stretch in sorted(best)]

@@ -1,22 +1,22 @@
-"""What a robot published about a recording against labels made by hand (:mod:`.labels`).
+"""Score the published objects of a recording against hand-made labels (:mod:`.labels`).
 
-A published box lies **on** a thing where their exact IoU is at least 0.25, sides shorter than 0.1 m counting as 0.1 m
-on both: labels read off pictures are not exact to the centimetre. Each named box is then one of
+A published box is **on** a labelled object where their exact IoU is at least 0.25; sides shorter than 0.1 m count as
+0.1 m on both, since labels made from pictures are not exact to the centimetre. Each named box has one verdict:
 
-* right: it lies on a sure thing, its name is accepted there, and no box of a better score was right about that thing;
-* duplicate: as right, but the thing has its box already; or it is a piece: too small to lie on a sure thing of that
-  name, with at least half of it inside;
-* misnamed: it lies on a sure thing whose names it does not have;
-* phantom: it lies on nothing that was labelled.
+* right: on a sure object, with an accepted name, and no box of a better score is right for that object;
+* duplicate: as right, but the object has a box already; or a piece: too small to be on a sure object of that name, with
+at least half of it inside;
+* misnamed: on a sure object, without an accepted name;
+* phantom: on no labelled object.
 
-Not judged, and not counted as published, is what lies on an unsure thing, or is a piece of one under a name of it
-(one cupboard of a row whose parts nobody could tell); what lies in a region to ignore (its centre); and what is called
-``object``: that claims no name, so it is neither right nor misnamed, finds nothing and harms nothing, unless the labels
-accept ``object`` for the thing.
+Not judged, and not counted as published, are boxes on an unsure object, pieces of one under an accepted name (one
+cupboard of a row whose parts cannot be told apart), boxes whose centre is in a region to ignore, and boxes named
+``object``: these claim no name, so they are neither right nor misnamed, unless the labels accept ``object`` for the
+labelled object.
 
 So published = right + duplicates + misnamed + phantoms and precision = right / published. Recall is the share of sure
-things that a right box lies on; ``recall_large`` that of those whose longest side is at least 0.5 m. Where there is
-nothing to divide by, a figure is null.
+objects with a right box; ``recall_large`` that of those whose longest side is at least 0.5 m. A figure without a
+denominator is null.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """One published object: its verdict, the row of the thing that it lies on (-1 = none) and their IoU."""
+class ObjectVerdict:
+    """One published object: its verdict, the row of the labelled object that it is on (-1 = none) and their IoU."""
 
     thing: SceneObject
     verdict: str
@@ -55,24 +55,24 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class RecordingScore:
-    """All verdicts, in the order of the scores, and for each thing of the labels whether it was found."""
+    """All verdicts, in the order of the scores, and for each labelled object whether it was found."""
 
-    judged: tuple[Judged, ...]
+    verdicts: tuple[ObjectVerdict, ...]
     things: tuple[LabelledThing, ...]
     found: tuple[bool, ...]
 
-    def of(self, verdict: str) -> tuple[Judged, ...]:
-        """Those with one verdict."""
-        return tuple(j for j in self.judged if j.verdict == verdict)
+    def of(self, verdict: str) -> tuple[ObjectVerdict, ...]:
+        """Objects with one verdict."""
+        return tuple(j for j in self.verdicts if j.verdict == verdict)
 
     def missed(self) -> tuple[int, ...]:
-        """Rows of the sure things that no right box lies on."""
+        """Rows of the sure objects without a right box."""
         return tuple(i for i, t in enumerate(self.things) if t.sure and not self.found[i])
 
     def metrics(self) -> dict[str, float | int | None]:
         """``published, right, precision, recall, recall_large, misnamed, phantoms, duplicates``; shares in [0, 1]."""
         right = len(self.of(RIGHT))
-        published = sum(j.verdict != NOT_JUDGED for j in self.judged)
+        published = sum(j.verdict != NOT_JUDGED for j in self.verdicts)
         sure = [i for i, t in enumerate(self.things) if t.sure]
         large = [i for i in sure if self.things[i].box[3:6].max() >= LARGE_M]
         return {
@@ -92,7 +92,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def score_recording(objects: Sequence[SceneObject], labels: RecordingLabels) -> RecordingScore:
-    """Judge what was published; see the module docstring. Boxes of both in the recording's world frame."""
+    """Score published objects; see the module docstring. Boxes of both in the recording's world frame."""
     order = sorted(objects, key=lambda o: (-o.score, o.id))
     boxes = _boxes([o.box for o in order])
     truth = _boxes([t.box for t in labels.things])
@@ -100,53 +100,53 @@ def score_recording(objects: Sequence[SceneObject], labels: RecordingLabels) -> 
     inside = _share_inside(boxes, truth)
     ignored = points_in_boxes(boxes[:, :3], _boxes([r.box for r in labels.ignore])).any(dim=1).numpy()
     found = [False] * len(labels.things)
-    judged = []
+    verdicts = []
     for row, thing in enumerate(order):
-        verdict = _judge(thing, iou[row], inside[row], bool(ignored[row]), labels.things, found)
+        verdict = _verdict(thing, iou[row], inside[row], bool(ignored[row]), labels.things, found)
         if verdict.verdict == RIGHT:
             found[verdict.on] = True
-        judged.append(verdict)
-    return RecordingScore(tuple(judged), labels.things, tuple(found))
+        verdicts.append(verdict)
+    return RecordingScore(tuple(verdicts), labels.things, tuple(found))
 
 
-def _judge(
+def _verdict(
     thing: SceneObject,
     iou: F64,
     inside: F64,
     ignored: bool,
     things: Sequence[LabelledThing],
     found: Sequence[bool],
-) -> Judged:
-    """The verdict on one box; ``iou`` and ``inside`` (N,) with the N things, ``found`` by better boxes."""
+) -> ObjectVerdict:
+    """The verdict on one box; ``iou`` and ``inside`` (N,) with the N labelled objects, ``found`` by better boxes."""
     nearest = int(np.argmax(iou)) if len(things) else -1
     nearest = nearest if nearest >= 0 and iou[nearest] >= ON_IOU else -1
     overlap = float(iou[nearest]) if nearest >= 0 else 0.0
     if ignored:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "in a region to ignore")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "in a region to ignore")
     named = [i for i, t in enumerate(things) if t.sure and thing.label in t.names]
     on = [i for i in named if iou[i] >= ON_IOU]
     free = [i for i in on if not found[i]]
     if free:
         best = max(free, key=lambda i: iou[i])
-        return Judged(thing, RIGHT, best, float(iou[best]))
+        return ObjectVerdict(thing, RIGHT, best, float(iou[best]))
     if on:
         best = max(on, key=lambda i: iou[i])
-        return Judged(thing, DUPLICATE, best, float(iou[best]))
+        return ObjectVerdict(thing, DUPLICATE, best, float(iou[best]))
     if nearest >= 0 and not things[nearest].sure:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "on an unsure thing")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "on an unsure thing")
     if thing.label == UNNAMED:
-        return Judged(thing, NOT_JUDGED, nearest, overlap, "claims no name")
+        return ObjectVerdict(thing, NOT_JUDGED, nearest, overlap, "claims no name")
     pieces = [i for i in named if inside[i] >= PIECE_SHARE]
     if pieces:
         best = max(pieces, key=lambda i: inside[i])
-        return Judged(thing, DUPLICATE, best, float(iou[best]), "a piece")
+        return ObjectVerdict(thing, DUPLICATE, best, float(iou[best]), "a piece")
     if nearest >= 0:
-        return Judged(thing, MISNAMED, nearest, overlap)
+        return ObjectVerdict(thing, MISNAMED, nearest, overlap)
     unsure = [i for i, t in enumerate(things) if not t.sure and thing.label in t.names and inside[i] >= PIECE_SHARE]
     if unsure:
         best = max(unsure, key=lambda i: inside[i])
-        return Judged(thing, NOT_JUDGED, best, float(iou[best]), "a piece of an unsure thing")
-    return Judged(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
+        return ObjectVerdict(thing, NOT_JUDGED, best, float(iou[best]), "a piece of an unsure thing")
+    return ObjectVerdict(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
 
 
 def _boxes(rows: Sequence[F64]) -> torch.Tensor:
@@ -160,7 +160,7 @@ def _widened(boxes: torch.Tensor) -> torch.Tensor:
 
 
 def _share_inside(boxes: torch.Tensor, truth: torch.Tensor) -> F64:
-    """(P, N) share of each box's volume that lies in each thing, widened as for the IoU."""
+    """(P, N) share of each box's volume inside each labelled object, widened as for the IoU."""
     a, b = _widened(boxes), _widened(truth)
     iou = box_iou(a, b)
     va, vb = volumes(a)[:, None], volumes(b)[None]

@@ -1,4 +1,4 @@
-"""Evaluation of weights on a data set: scenes in, figures out. Everything that is scored is what a robot runs."""
+"""Evaluate weights on a data set: scenes in, figures out. The code under test is the code that runs on a robot."""
 
 from __future__ import annotations
 
@@ -60,31 +60,18 @@ NEEDS = {  # task -> (head, what it is called)
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """What to evaluate; plain values, so that worker processes can be told.
+    """What to evaluate; plain values, so that they can be sent to worker processes."""
 
-    Attributes:
-        data: folder in EmbodiedScan's layout.
-        split: train, val or test.
-        weights: shipped name or path.
-        tasks: of :data:`TASKS`.
-        scenes: the first so many; None = all.
-        views: of each scene, spread evenly.
-        prompts: which sentences: ``embodiedscan_<split>_<prompts>.json``.
-        turn_seed: turn and move every scene at random; None = as they are.
-        window_m: edge of what the network looks at at once; larger scenes are looked at in overlapping windows.
-        frequent: only the so many classes count that EmbodiedScan has most instances of; 0 = all.
-    """
-
-    data: str
-    split: str
-    weights: str
-    tasks: tuple[str, ...]
-    scenes: int | None = None
-    views: int = 20
-    turn_seed: int | None = None
-    prompts: str = "vg"
-    window_m: float = WINDOW_M
-    frequent: int = 0
+    data: str  # folder in EmbodiedScan's layout
+    split: str  # train, val or test
+    weights: str  # shipped name or path
+    tasks: tuple[str, ...]  # of :data:`TASKS`
+    scenes: int | None = None  # number of scenes, from the first; None = all
+    views: int = 20  # per scene, evenly spaced
+    turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
+    prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
+    window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
+    frequent: int = 0  # count only this many of EmbodiedScan's most frequent classes; 0 = all
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -98,24 +85,15 @@ class EvaluationSpec:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Figures, and what they come from.
+    """Figures and their sources."""
 
-    Attributes:
-        spec: what was evaluated.
-        figures: flat, in percent.
-        results: per scene.
-        skipped: scenes that could not be read -> reason.
-        known_classes, true_classes: detection classes of the network, and of the truth.
-        seconds: wall time of all.
-    """
-
-    spec: EvaluationSpec
-    figures: dict[str, float]
-    results: list[SceneResult]
-    skipped: dict[str, str]
-    known_classes: tuple[str, ...]
+    spec: EvaluationSpec  # what was evaluated
+    figures: dict[str, float]  # flat, in percent
+    results: list[SceneResult]  # per scene
+    skipped: dict[str, str]  # unreadable scene -> reason
+    known_classes: tuple[str, ...]  # known_classes, true_classes: detection classes of the network, and of the truth
     true_classes: tuple[str, ...]
-    seconds: float
+    seconds: float  # total wall time
 
 
 def evaluate(
@@ -124,10 +102,10 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     max_corrupt_share: float = MAX_CORRUPT_SHARE,
 ) -> Evaluation:
-    """Replay the scenes and score them; the same figures whatever the number of workers.
+    """Replay the scenes and score them; the figures do not depend on the number of workers.
 
     Raises :class:`EvaluationError` when the network lacks a head that a task needs, when too many scenes are corrupt,
-    or when there is nothing to score; what opening the data set or the weights raises.
+    or when there is nothing to score; and whatever opening the data set or the weights raises.
     """
     start = time.perf_counter()
     names = scene_names(spec)
@@ -135,11 +113,12 @@ def evaluate(
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
     inference = cached_predictor(spec.weights)
     check_heads(inference, spec.tasks)
-    outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
+    outcome = map_scenes(functools.partial(_evaluate_scene, spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
         raise EvaluationError("no scene to score")
     figures = score(of_frequent(outcome.results, spec.frequent), spec.tasks)
-    true = {DETECTION_CLASSES[label] for _, _, t in _samples(outcome.results) for label in t.labels.tolist()}
+    samples = (s for r in outcome.results for listed in r.boxes.values() for s in listed)
+    true = {DETECTION_CLASSES[label] for _, _, t in samples for label in t.labels.tolist()}
     return Evaluation(
         spec,
         figures,
@@ -152,7 +131,7 @@ def evaluate(
 
 
 def of_frequent(results: list[SceneResult], number: int) -> list[SceneResult]:
-    """Without boxes, predicted and true, of other classes than the ``number`` most frequent; 0 = as they are."""
+    """Results with only the boxes, predicted and true, of the ``number`` most frequent classes; 0 = unchanged."""
     if not number:
         return results
     counted = np.array(BY_FREQUENCY[:number])
@@ -169,7 +148,7 @@ def of_frequent(results: list[SceneResult], number: int) -> list[SceneResult]:
 
 
 def score(results: list[SceneResult], tasks: tuple[str, ...]) -> dict[str, float]:
-    """Figures of all scenes together. Tasks of one kind in one run are told apart by ``<task>/`` before the name."""
+    """Figures of all scenes together. Where several tasks share a head, names begin with ``<task>/``."""
     figures: dict[str, float] = {}
     kinds = [NEEDS[task] for task in tasks]
     for task in tasks:
@@ -207,7 +186,7 @@ def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
 
 
 def score_boxes(samples: list[Sample]) -> dict[str, float]:
-    """Detection figures of samples; every one counts as a scene of its own."""
+    """Detection figures of samples; every sample counts as a scene."""
     return detection_metrics(
         {name: found for name, found, _ in samples},
         {name: true for name, _, true in samples},
@@ -217,19 +196,15 @@ def score_boxes(samples: list[Sample]) -> dict[str, float]:
 
 
 def check_heads(inference: Predictor, tasks: tuple[str, ...]) -> None:
-    """Raise :class:`EvaluationError` for a task that the network was not made for."""
+    """Raise :class:`EvaluationError` for a task whose head the network lacks."""
     config = inference.network.config
     for task in tasks:
         if getattr(config, NEEDS[task]) is None:
             raise EvaluationError(f"{task} needs a network with a {NEEDS[task]} head; these weights have none")
 
 
-def _samples(results: list[SceneResult]) -> list[Sample]:
-    return [s for r in results for samples in r.boxes.values() for s in samples]
-
-
 def scene_names(spec: EvaluationSpec) -> list[str]:
-    """Names of the scenes in order. Raises :class:`EvaluationError` when there is none."""
+    """Names of the scenes in order. Raises :class:`EvaluationError` where there is none."""
     dataset = _dataset(spec.data, spec.split)
     names = [dataset[i].sample_idx for i in range(len(dataset))]
     if not names:
@@ -237,20 +212,12 @@ def scene_names(spec: EvaluationSpec) -> list[str]:
     return names[: spec.scenes]
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Evaluates one scene by name, in any process."""
-
-    spec: EvaluationSpec
-
-    def __call__(self, name: str) -> SceneResult:
-        return evaluate_scene(
-            load(self.spec, name), cached_predictor(self.spec.weights), self.spec.tasks, self.spec.window_m
-        )
+def _evaluate_scene(spec: EvaluationSpec, name: str) -> SceneResult:
+    return evaluate_scene(load(spec, name), cached_predictor(spec.weights), spec.tasks, spec.window_m)
 
 
 def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
-    """One scene of a specification. Raises :class:`CorruptSceneError` when its files are missing or damaged."""
+    """Load one scene. Raises :class:`CorruptSceneError` for missing or damaged files."""
     try:
         return load_scene(
             _dataset(spec.data, spec.split),
@@ -272,7 +239,7 @@ def _dataset(data: str, split: str) -> EmbodiedScanDataset:
 
 @functools.lru_cache(maxsize=4)
 def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
-    """Sentences of one file by scan; without a file of negatives there are none (EmbodiedScan has none)."""
+    """Sentences of one file by scan; none where the file of ``negatives`` is missing (EmbodiedScan has none)."""
     try:
         return by_scan(_dataset(data, split).prompts(name))
     except FileNotFoundError:
@@ -283,5 +250,5 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 
 @functools.lru_cache(maxsize=2)
 def cached_predictor(weights: str) -> Predictor:
-    """The predictor of a weights file, loaded once: that takes longer than a scene. Raises as ``load_inference``."""
+    """The predictor of a weights file, loaded once per process. Raises as ``load_inference``."""
     return load_inference(weights, "auto")

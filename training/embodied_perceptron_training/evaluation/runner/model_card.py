@@ -1,7 +1,5 @@
-"""The model card of shipped weights: one page, written from what was run; only the limits are typed by hand.
-
-model_card(weights, results, training)   weights file, evaluations, records of the training
-"""
+"""The model card of shipped weights: one page made from evaluations and the training record; only the limits are
+hand-written."""
 
 from __future__ import annotations
 
@@ -42,18 +40,18 @@ LIMITS = (
 def model_card(
     weights: Path, results: Sequence[Path], training: Sequence[Path] = (), limits: Sequence[str] = LIMITS
 ) -> str:
-    """Markdown.
+    """The card in Markdown.
 
     Args:
         weights: the file.
-        results: folders of ``embodied-perceptron evaluate``, or records of ``embodied-perceptron dev
-            results``; each must have evaluated these very tensors.
-        training: ``run.json`` of the training, first stage first; or one file that lists ``stages`` with their
-            ``task`` and ``commands``, which the card counts and names.
-        limits: what a user has to know.
+        results: folders of ``embodied-perceptron evaluate``, or records of ``embodied-perceptron dev results``; each
+            must have evaluated these tensors.
+        training: ``run.json`` of the training, first stage first; or one file that lists ``stages`` with their ``task``
+            and ``commands``, which the card counts and names.
+        limits: known limits.
 
-    Raises :class:`EvaluationError` when an evaluation is of other weights or incomplete, ``CheckpointError`` for a
-    file that is none, ``OSError`` for what cannot be read.
+    Raises :class:`EvaluationError` when an evaluation is of other weights or incomplete, ``CheckpointError`` for an
+    invalid weights file, ``OSError`` for unreadable files.
     """
     checkpoint = load_checkpoint(weights)
     tensors = state_digest(checkpoint.state)
@@ -84,7 +82,7 @@ def _head(weights: Path, checkpoint: Checkpoint) -> str:
 
 
 def _image_encoder(checkpoint: Checkpoint) -> str:
-    """Where the 2-D encoder comes from, as far as the training says."""
+    """Origin of the 2-D encoder, where the training record has it."""
     request = checkpoint.extra.get("request", {})
     images = request.get("options", {}).get("images", "") if isinstance(request, dict) else ""
     if images == "imagenet":
@@ -125,7 +123,7 @@ def _run(run: Mapping[str, Any]) -> list[str]:
 
 
 def _data(request: Mapping[str, Any]) -> list[str]:
-    """Seeds of the homes, where the folder is still there."""
+    """Data sets of a training, with the seeds of homes whose folder still exists."""
     lines = []
     for key in ("data", "val"):
         folder = request.get(key)
@@ -154,7 +152,7 @@ def _cells(checkpoint: Checkpoint) -> str:
 
 
 def _figures(records: Sequence[Record]) -> str:
-    """A table with a column for each evaluation, and what each was of."""
+    """A table with a column for each evaluation, and their descriptions."""
     found = [{name: _figure(record.figures, key) for key, name in _ROWS.items()} for record in records]
     letters = [chr(ord("A") + place) for place in range(len(records))]
     lines = ["## Figures", "", f"| % | {' | '.join(letters)} |", "|---|" + "---:|" * len(letters)]

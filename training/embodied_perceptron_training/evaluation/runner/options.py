@@ -1,4 +1,4 @@
-"""Options that several ``embodied-perceptron evaluate`` commands share, each declared once."""
+"""Options shared by ``embodied-perceptron evaluate`` commands, each declared once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.
 Views = Annotated[int, typer.Option(min=1, help="Views of a scene: so many, spread evenly.")]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
 MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json.")]
-VIEWS, PROCESSES = 20, 2  # where nothing is said
+VIEWS, PROCESSES = 20, 2  # defaults
 
 # Of commands that fit something and may store it in the weights
 FittedWeights = Annotated[
@@ -29,7 +29,7 @@ FittedSplit = Annotated[str, typer.Option(help="Split of the data set: train or 
 
 @dataclass(frozen=True)
 class Common:
-    """What commands that run a data set are told; the values of the options that :func:`_common` declares."""
+    """Values of the options that :func:`_common` declares."""
 
     data: Path
     out: Path
@@ -58,7 +58,7 @@ def _common(
 def with_common_options(run: Callable[..., None]) -> Callable[..., None]:
     """A command with the common options before its own.
 
-    ``run`` takes a :class:`Common` first; an option of its own by the name of a common one takes that one's place.
+    ``run`` takes a :class:`Common` first; its option with the name of a common one replaces that one.
     """
     shared = inspect.signature(_common, eval_str=True).parameters
     own = dict(list(inspect.signature(run, eval_str=True).parameters.items())[1:])

@@ -1,7 +1,6 @@
-"""Pictures of best and worst scenes: truth beside predictions, from above and in an image.
+"""Pictures of the best and worst scenes: truth beside predictions, from above and in an image.
 
-Green: found. Red: missed. Blue: a right prediction. Orange: a wrong one (of another place, size or name, or the second
-of one thing).
+Green: found. Red: missed. Blue: a right prediction. Orange: a wrong one (other place, size or name, or a duplicate).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _IMAGE_PIXELS = 900
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Truth and predictions as drawn: objects, and a colour for each id (truth counts from 1, predictions after)."""
+    """Truth and predictions as drawn, and a colour for each id (truth is numbered from 1, predictions follow)."""
 
     true: tuple[SceneObject, ...]
     predicted: tuple[SceneObject, ...]
@@ -45,7 +44,7 @@ class Comparison:
 
     @property
     def found(self) -> int:
-        """How many true objects were found."""
+        """Number of true objects that were found."""
         return sum(self.colors[o.id] == FOUND for o in self.true)
 
 
@@ -61,7 +60,7 @@ def rank_scenes(results: Sequence[SceneResult]) -> list[tuple[str, float]]:
 
 
 def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison:
-    """Match predictions of at least ``min_score`` with the truth as the metric does, best first, at IoU 0.25."""
+    """Match predictions of at least ``min_score`` with the truth, best first, at IoU 0.25."""
     assert found.scores is not None
     rows = [i for i in np.argsort(-found.scores, kind="stable").tolist() if found.scores[i] >= min_score]
     iou = box_iou(torch.from_numpy(found.boxes[rows]), torch.from_numpy(true.boxes)).numpy()
@@ -84,25 +83,28 @@ def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison
 
 
 def draw_scene(scene: EvaluationScene, inference: Predictor, sample: Comparison, title: str) -> Image:
-    """One picture: truth and predictions from above, and in the image that shows most true objects."""
-    return draw_comparison(mapped_scene(scene, inference).perceive(), best_view(scene), sample, title)
+    """One picture: truth and predictions from above, and in the view that shows most true objects."""
+    counts = [len(scene.truth(i, i + 1).boxes) for i in range(len(scene.frames))]
+    view = scene.frames[int(np.argmax(counts))]
+    return draw_comparison(mapped_scene(scene, inference).perceive(), view, sample, title)
 
 
 def draw_comparison(perception: Perception, view: PosedFrame, sample: Comparison, title: str) -> Image:
-    """:func:`draw_scene` of a map that is there already, and the view to draw on."""
+    """:func:`draw_scene` for an existing perception and view."""
     panels = []
     for things, name in (
         (sample.true, f"truth: {sample.found} of {len(sample.true)} found"),
         (sample.predicted, f"predicted: {len(sample.predicted)}"),
     ):
-        top = render_top_view(perception, _largest_first(things), None, _TOP_PIXELS, colors=sample.colors)
+        largest_first = sorted(things, key=lambda o: (-float(o.box[3:6].max()), o.id))  # their labels are placed first
+        top = render_top_view(perception, largest_first, None, _TOP_PIXELS, colors=sample.colors)
         seen = draw_view(view, things, sample.colors)
         panels.append(_stack([_titled(top, name), seen], axis=0))
     return _titled(_stack(panels, axis=1), title)
 
 
 def draw_view(view: PosedFrame, things: Sequence[SceneObject], colors: dict[int, Color] | None = None) -> Image:
-    """A camera image, enlarged to be read, with the boxes of what it shows."""
+    """A camera image, enlarged, with the boxes of the objects that it shows."""
     camera = view.frame.intrinsics
     factor = max(1, round(_IMAGE_PIXELS / camera.width))
     size = (camera.width * factor, camera.height * factor)
@@ -112,7 +114,7 @@ def draw_view(view: PosedFrame, things: Sequence[SceneObject], colors: dict[int,
 
 
 def is_shown(thing: SceneObject, view: PosedFrame) -> bool:
-    """Whether the middle of a box lies in the image and not clearly behind what was measured there."""
+    """Whether the centre of a box is in the image and not clearly behind the measured depth."""
     k = view.frame.intrinsics
     T = view.T_world_camera
     x, y, z = T[:3, :3].T @ (thing.box[:3] - T[:3, 3])
@@ -125,23 +127,12 @@ def is_shown(thing: SceneObject, view: PosedFrame) -> bool:
     return measured == 0 or z < measured + 0.5 * float(np.linalg.norm(thing.box[3:6])) + 0.3
 
 
-def best_view(scene: EvaluationScene) -> PosedFrame:
-    """The used view that shows most instances of detection classes."""
-    counts = [len(scene.truth(i, i + 1).boxes) for i in range(len(scene.frames))]
-    return scene.frames[int(np.argmax(counts))]
-
-
 def save_picture(image: Image, path: Path) -> None:
     """Write a JPEG. Raises ``OSError`` when it cannot be written."""
     done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
     if not done:
         raise OSError(f"cannot encode {path}")
     path.write_bytes(data.tobytes())
-
-
-def _largest_first(things: Sequence[SceneObject]) -> list[SceneObject]:
-    """Labels of large things take their places first."""
-    return sorted(things, key=lambda o: (-float(o.box[3:6].max()), o.id))
 
 
 def _titled(image: Image, title: str) -> Image:
@@ -153,7 +144,7 @@ def _titled(image: Image, title: str) -> Image:
 
 
 def _stack(images: Sequence[Image], axis: int) -> Image:
-    """Side by side (1) or below each other (0), filled up with the background."""
+    """Join images side by side (1) or vertically (0), padded with the background."""
     across = 1 - axis
     size = max(i.shape[across] for i in images)
     filled = []

@@ -1,4 +1,4 @@
-"""An evaluation at a console, and what it leaves in its folder: flat figures, tables, a row per class, what was run,
+"""Run an evaluation at the console, and write its folder: flat figures, tables, a row per class, a record of the run,
 pictures."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from embodied_perceptron_training.evaluation.runner.evaluate import (
     evaluate,
     load,
 )
+from embodied_perceptron_training.evaluation.runner.parallel import scene_progress
 from embodied_perceptron_training.evaluation.runner.pictures import compare, draw_scene, rank_scenes, save_picture
-from embodied_perceptron_training.evaluation.runner.progress import scene_progress
 from embodied_perceptron_training.evaluation.runner.scene_tasks import is_in_benchmark
 from embodied_perceptron_training.processes import Workers
 
@@ -46,18 +46,18 @@ def write_report(evaluation: Evaluation, folder: Path, command: str = "") -> Non
     """
     folder.mkdir(parents=True, exist_ok=True)
     run = run_record(evaluation, command)
-    write_text(folder / METRICS, json.dumps(evaluation.figures, indent=2) + "\n")
-    write_text(folder / RUN, json.dumps(run, indent=2) + "\n")
+    write_atomically(folder / METRICS, (json.dumps(evaluation.figures, indent=2) + "\n").encode())
+    write_atomically(folder / RUN, (json.dumps(run, indent=2) + "\n").encode())
     for task in evaluation.spec.tasks:
         rows = class_rows(evaluation, task)
         if rows:
             suffix = "" if len(evaluation.spec.tasks) == 1 else f"_{task}"
-            write_text(folder / f"classes{suffix}.csv", csv_text(rows))
-    write_text(folder / TABLES, markdown(evaluation, command))
+            write_atomically(folder / f"classes{suffix}.csv", csv_text(rows).encode())
+    write_atomically(folder / TABLES, markdown(evaluation, command).encode())
 
 
 def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
-    """What was run on what, with what, and what was left out."""
+    """A record of the run: command, data, weights, what was skipped, and times."""
     spec, results = evaluation.spec, evaluation.results
     path = weights_file(spec.weights)
     stages = Counter[str]()
@@ -91,31 +91,21 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
         "true_classes": len(evaluation.true_classes),
         "true_classes_unknown_to_the_network": unknown,
         "generator_version": generator_version(Path(spec.data)),
-        "classes_that_the_benchmark_lacks": strangers(evaluation),
+        "classes_that_the_benchmark_lacks": outside_classes(evaluation),
         "seconds": round(evaluation.seconds, 1),
         "scenes_per_s": round(len(results) / max(evaluation.seconds, 1e-9), 3),
         "seconds_by_stage": {name: round(value, 1) for name, value in sorted(stages.items())},
     }
 
 
-def strangers(evaluation: Evaluation) -> dict[str, int]:
-    """Classes of the network that the benchmark lacks -> boxes of all scenes that were left out, of the score from
-    which they are published."""
+def outside_classes(evaluation: Evaluation) -> dict[str, int]:
+    """Classes of the network that the benchmark lacks -> number of their boxes that would be published."""
     left_out = sum((r.outside for r in evaluation.results), Counter[str]())
     return {name: left_out[name] for name in evaluation.known_classes if not is_in_benchmark(name)}
 
 
-def outside_in_words(outside: Mapping[str, int]) -> str:
-    """What was left out of the figures."""
-    names = ", ".join(f"{name} ({count})" for name, count in outside.items())
-    return (
-        f"{len(outside)} classes of the network are none of the benchmark's; what it calls so is left out (boxes of "
-        f"looks at whole scenes, of the score from which they are published): {names}."
-    )
-
-
 def generator_version(data: Path) -> int | None:
-    """Of the homes in a folder; None for data of another kind, or where it does not say."""
+    """Version of the generator of the homes in a folder; None for other data, or where it is not recorded."""
     try:
         found = json.loads((data / "homes.json").read_text(encoding="utf-8")).get("generator_version")
     except (OSError, ValueError, AttributeError):
@@ -124,7 +114,7 @@ def generator_version(data: Path) -> int | None:
 
 
 def class_rows(evaluation: Evaluation, task: str) -> list[dict[str, str]]:
-    """One row per class that the truth has, by name."""
+    """One row per class of the truth, sorted by name."""
     figures = evaluation.figures
     prefix = f"{task}/" if any(name.startswith(f"{task}/") for name in figures) else ""
     if "detection" in task:
@@ -156,8 +146,8 @@ def headline(figures: dict[str, float]) -> dict[str, float]:
 
 
 def on_one_screen(figures: Mapping[str, float]) -> dict[str, float]:
-    """Those that are of everything, where there are more than a screen has lines: of parts are those with a slash, and
-    those whose names go on from others' ("AP25_small")."""
+    """All figures, or where they are more than a screen has lines, only those of everything: without a slash, and
+    without names that continue another figure's ("AP25_small")."""
     if len(figures) <= SCREEN_ROWS:
         return dict(figures)
     whole = [name for name in figures if "/" not in name]
@@ -165,7 +155,7 @@ def on_one_screen(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def markdown(evaluation: Evaluation, command: str) -> str:
-    """The tables that a person reads."""
+    """The tables for readers."""
     run = run_record(evaluation, command)
     turned = "" if evaluation.spec.turn_seed is None else f", turned and moved (seed {evaluation.spec.turn_seed})"
     lines = [
@@ -189,8 +179,12 @@ def markdown(evaluation: Evaluation, command: str) -> str:
             ),
             "",
         ]
-    if outside := strangers(evaluation):
-        lines += [outside_in_words(outside), ""]
+    if outside := outside_classes(evaluation):
+        lines += [
+            f"{len(outside)} classes of the network are not in the benchmark, and their boxes are left out (number "
+            f"that would be published): {', '.join(f'{name} ({count})' for name, count in outside.items())}.",
+            "",
+        ]
     for name, reason in evaluation.skipped.items():
         lines.append(f"Skipped: {name} ({reason})")
     lines += ["", "| figure | % |", "|---|---:|"]
@@ -204,17 +198,12 @@ def markdown(evaluation: Evaluation, command: str) -> str:
 
 
 def csv_text(rows: list[dict[str, str]]) -> str:
-    """Rows of a table, whose columns the first one names."""
+    """Rows of a table as CSV; the first one names the columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Atomically. Raises ``OSError``."""
-    write_atomically(path, text.encode())
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -226,11 +215,11 @@ def run_evaluation(
 ) -> Evaluation:
     """Evaluate, print, and write ``out``; with detection also pictures of the ``pictures`` best and worst scenes.
 
-    Raises ``EvaluationError`` for whatever is wrong with data, weights or too many of the scenes.
+    Raises ``EvaluationError`` for faults of data or weights, and for too many corrupt scenes.
     """
-    out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+    out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
     console = Console()
-    with scene_progress(title, spec) as show:
+    with scene_progress(title) as show:
         found = evaluate(spec, workers, show)
     write_report(found, out, command)
     if "detection" in spec.tasks and pictures > 0:
@@ -242,15 +231,16 @@ def run_evaluation(
     console.print(table)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
-    if outside := strangers(found):
-        names = f"{len(outside)} classes of the network are none of the benchmark's and left out"
-        console.print(f"{names}: see {out / TABLES}", style="yellow", markup=False)
+    if outside := outside_classes(found):
+        left_out = f"{len(outside)} classes of the network are not in the benchmark and are left out"
+        console.print(f"{left_out}: see {out / TABLES}", style="yellow", markup=False)
     console.print(f"{found.seconds:.0f} s; all {len(found.figures)} figures and tables in {out / TABLES}", markup=False)
     return found
 
 
 def write_pictures(evaluation: Evaluation, out: Path, count: int) -> list[Path]:
-    """``best_<k>.jpg`` and ``worst_<k>.jpg``: truth and predictions of the scenes with the highest and lowest AP25."""
+    """Write ``best_<k>.jpg`` and ``worst_<k>.jpg``: truth and predictions of the scenes with the highest and lowest
+    AP25."""
     spec = evaluation.spec
     ranked = rank_scenes(evaluation.results)
     count = min(count, len(ranked) // 2 or len(ranked))

@@ -1,9 +1,9 @@
-"""Published figures: records of what was measured, and what is made from them.
+"""Published figures: records of measurements, and the pages made from them.
 
-docs/results/NAME.json   a record: the command, what it ran on, and the figures that are published
-docs/results/page.yaml   which figures are shown, in which table, under which name
+docs/results/NAME.json   a record: the command, where it ran, and the published figures
+docs/results/page.yaml   the layout: figures, tables and names
 docs/results.md          the page, and the table between RESULTS markers in README.md: both made by ``render_page`` and
-                         ``render_readme``, never written by hand
+                         ``render_readme``, never edited by hand
 """
 
 from __future__ import annotations
@@ -29,37 +29,25 @@ README_BEGIN, README_END = "<!-- results: begin, made by `embodied-perceptron de
 
 @dataclass(frozen=True)
 class Record:
-    """Figures that one command printed.
+    """Figures printed by one command."""
 
-    Attributes:
-        command: prints them again.
-        version: of the project.
-        commit: of the repository, abbreviated; empty where unknown.
-        machine: what it ran on, in words.
-        date: as 2026-11-27.
-        figures: name -> value, as the command's JSON file has them; see :func:`flat_figures`.
-        data: what was scored, in words; empty where the command says it.
-        notes: what a reader of the figures has to know.
-        weights: digest of the tensors that were scored; empty where there is none.
-    """
-
-    command: str
-    version: str
-    commit: str
-    machine: str
-    date: str
-    figures: Mapping[str, float]
-    data: str = ""
-    notes: Sequence[str] = ()
-    weights: str = ""
+    command: str  # prints them again
+    version: str  # of the project
+    commit: str  # of the repository, abbreviated; empty where unknown
+    machine: str  # description of the machine
+    date: str  # as 2026-11-27
+    figures: Mapping[str, float]  # name -> value, as in the command's JSON file; see :func:`flat_figures`
+    data: str = ""  # description of the data; empty where the command tells it
+    notes: Sequence[str] = ()  # remarks for readers of the figures
+    weights: str = ""  # digest of the scored tensors; empty where there are none
 
 
 @dataclass(frozen=True)
 class Row:
     """A line of a table: ``key`` is looked up in every column's record, or one key for each; empty keys show nothing.
 
-    ``source``: the record of this row where the table's columns name none. ``readme``: its words in the README's table,
-    which has no other rows.
+    ``source``: the record of this row where the table's columns name none. ``readme``: its text in the README's table,
+    which has only such rows.
     """
 
     name: str
@@ -73,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page. ``columns``: title -> record; ``needs``: what its commands need beside the project."""
+    """A table of the page. ``columns``: title -> record; ``needs``: requirements of its commands beside the project."""
 
     title: str
     needs: str
@@ -100,7 +88,7 @@ class Section:
 def read_record(path: Path) -> Record:
     """A record from its file, or from the folder of an ``embodied-perceptron evaluate``.
 
-    Raises :class:`EvaluationError` for what is neither, ``OSError`` for what cannot be read.
+    Raises :class:`EvaluationError` for anything else, ``OSError`` for an unreadable file.
     """
     if path.is_dir():
         return _record_of_evaluation(path)
@@ -127,7 +115,7 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def flat_figures(data: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Numbers of nested JSON under the path to them, joined by ``/``; places in lists count from 0."""
+    """Numbers of nested JSON with their paths, joined by ``/``; list positions count from 0."""
     if isinstance(data, Mapping):
         for name, value in data.items():
             yield from flat_figures(value, f"{prefix}/{name}" if prefix else str(name))
@@ -139,9 +127,9 @@ def flat_figures(data: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def pick(figures: Mapping[str, float], key: str) -> float:
-    """The figure of a key; with ``*`` in the key, the mean of all that it matches.
+    """The figure of a key; for a key with ``*`` the mean of all matches.
 
-    Raises ``KeyError`` where there is none, ``ValueError`` for one that is not finite.
+    Raises ``KeyError`` without a match, ``ValueError`` for a figure that is not finite.
     """
     found = [value for name, value in figures.items() if fnmatchcase(name, key)] if "*" in key else [figures[key]]
     if not found:
@@ -155,11 +143,11 @@ def pick(figures: Mapping[str, float], key: str) -> float:
 def new_record(
     source: Path, keys: Sequence[str], version: str, commit: str, machine: str, date: str, command: str = ""
 ) -> Record:
-    """The record of a result: of a folder of ``embodied-perceptron evaluate``, or a JSON file of a benchmark.
+    """The record of a result: a folder of ``embodied-perceptron evaluate``, or a JSON file of a benchmark.
 
     Args:
-        keys: the figures that are published; an empty sequence keeps all.
-        command: what was run; empty = as the result tells.
+        keys: the published figures; empty = all.
+        command: the command that was run; empty = from the result.
 
     Raises :class:`EvaluationError` for a result without one of the keys, or without a command.
     """
@@ -210,7 +198,7 @@ def _record_of_evaluation(folder: Path) -> Record:
 
 
 def read_json(path: Path, anything: bool = False) -> Any:
-    """JSON of a file, an object unless ``anything``; raises :class:`EvaluationError` and ``OSError``."""
+    """JSON of a file, an object unless ``anything``. Raises :class:`EvaluationError` and ``OSError``."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -237,7 +225,7 @@ def read_layout(folder: Path) -> tuple[str, tuple[Section, ...]]:
 
 
 def keys_of(sections: Sequence[Section], name: str) -> list[str]:
-    """The figures that a layout shows of a record."""
+    """The figures of a record that a layout shows."""
     cells = (cell for section in sections for row in section.rows for cell in section.cells(row))
     return list(dict.fromkeys(key for source, key in cells if source == name and key))
 
@@ -246,7 +234,7 @@ def keys_of(sections: Sequence[Section], name: str) -> list[str]:
 
 
 def render_page(intro: str, sections: Sequence[Section], records: Mapping[str, Record]) -> str:
-    """The page in Markdown. Raises :class:`EvaluationError` for records and figures that are not there."""
+    """The page in Markdown. Raises :class:`EvaluationError` for missing records and figures."""
     shown = {name for section in sections for name in section.sources()}
     if lost := sorted(set(records) - shown):
         raise EvaluationError(f"{LAYOUT} shows nothing of the records {', '.join(lost)}")
@@ -269,7 +257,7 @@ def render_page(intro: str, sections: Sequence[Section], records: Mapping[str, R
 
 
 def render_readme(text: str, sections: Sequence[Section], records: Mapping[str, Record]) -> str:
-    """A README with its table of figures made anew. Raises :class:`EvaluationError` where the markers are missing."""
+    """A README with its table of figures rebuilt. Raises :class:`EvaluationError` where the markers are missing."""
     before, begin, rest = text.partition(README_BEGIN)
     _, end, after = rest.partition(README_END)
     if not (begin and end):

@@ -1,4 +1,4 @@
-"""``embodied-perceptron dev results``: the page of results and the README's table, from records."""
+"""``embodied-perceptron dev results``: make the page of results and the README's table from records."""
 
 from __future__ import annotations
 

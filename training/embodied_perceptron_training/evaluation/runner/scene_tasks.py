@@ -1,4 +1,4 @@
-"""What is evaluated of one scene, task by task; pure over a loaded scene and a network."""
+"""Evaluate one loaded scene, task by task, with the deployed perceptron."""
 
 from __future__ import annotations
 
@@ -28,15 +28,9 @@ from embodied_perceptron_training.evaluation.runner.parallel import EvaluationEr
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 
-# --------------------------------------------------------------------------------------------------------------------
-# The deployed algorithm under evaluation, and how its answers are read at the benchmark's places.
-
 F64 = NDArray[np.float64]
-EVERYWHERE = math.inf  # window of a look at the whole scene
-_RADIUS_M = 1000.0  # nothing of a scene is forgotten
-
-
-_POINTS_M = 0.01  # of the map of a network that reads points instead of it
+_RADIUS_M = 1000.0  # of the map: no part of a scene is dropped
+_POINTS_M = 0.01  # voxel size of the map for a network whose input is points
 
 
 def evaluation_config(
@@ -46,11 +40,11 @@ def evaluation_config(
     every_box: bool = True,
     inference: Predictor | None = None,
 ) -> PerceptronConfig:
-    """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
+    """``base`` with every view as a keyframe, no eviction, and objects confirmed by one perception.
 
-    A benchmark's views are few and far apart, and the whole scene is looked at once. ``every_box``: the network makes
-    boxes of any score, as average precision and fits need them; otherwise those that it makes on a robot.
-    ``inference``: of ``paper``, whose input are points, gets a map that is as fine as its sites.
+    The views of a benchmark are few and far apart, and the whole scene is perceived once. ``every_box``: the network
+    gives boxes of any score, as average precision and fits need them. ``inference``: for ``paper``, whose input is
+    points, the map gets the resolution of its sites.
     """
     base = PerceptronConfig() if base is None else base
     tracking = base.objects.tracking
@@ -68,14 +62,14 @@ def evaluation_config(
 
 
 def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
-    """A perceptron for one scene of so many views."""
+    """A perceptron for a scene of ``views`` views."""
     return Perceptron(evaluation_config(views, window_m, inference=inference), inference=inference)
 
 
 def mapped_scene(
     scene: EvaluationScene, inference: Predictor | None = None, window_m: float = WINDOW_M, every_box: bool = True
 ) -> Perceptron:
-    """A perceptron after all views of a scene; without a network where ``inference`` is None. ``every_box`` as for
+    """A perceptron after all views of a scene; without a network where ``inference`` is None. ``every_box``: see
     :func:`evaluation_config`."""
     config = evaluation_config(len(scene.frames), window_m, every_box=every_box, inference=inference)
     perceptron = Perceptron(config, inference=inference)
@@ -85,7 +79,7 @@ def mapped_scene(
 
 
 def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64]:
-    """(N,) labels of the cells that (N, 3) world points fall into: 0 free or never looked at, k + 1 = class k."""
+    """(N,) labels of the cells at (N, 3) world points: 0 free or never observed, k + 1 = class k."""
     labels = np.zeros(len(points_m), np.int64)
     if semantic is None or len(semantic.labels) == 0:
         return labels
@@ -101,24 +95,17 @@ def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64
 
 
 def predict_everywhere(perceptron: Perceptron) -> ScenePrediction:
-    """The network over the whole map, boxes of any score."""
-    return perceptron.predict(EVERYWHERE)
-
-
-def perceive_everywhere(perceptron: Perceptron) -> Perception:
-    """Objects and cells of the whole map; ``perceptron.prediction`` is then what the network saw."""
-    return perceptron.perceive(window_m=EVERYWHERE)
+    """Predict over the whole map, with boxes of any score."""
+    return perceptron.predict(math.inf)
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
+# Sentences about one scene, answered by the deployed perceptron. The speaker stands at the last view. No ground truth
+# enters any answer.
 #
 # neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
-# relations   the sentence parsed and answered by categories, colours and geometry of what is predicted alone
-# fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
-#
-# Sentences are asked of a perceptron as it is deployed. The speaker stands where the last view was taken. Nothing but
-# the map is known: no truth goes into any answer.
+# relations   the parsed sentence, answered by categories, colours and geometry of the predictions
+# fused       :meth:`Perceptron.ground`, which uses both; its figures have no prefix
 
 VARIANTS = ("fused", "neural", "relations")
 _LIMIT = max(RANKS)
@@ -126,21 +113,13 @@ _LIMIT = max(RANKS)
 
 @dataclass(eq=False)
 class GroundingResult:
-    """Answers about one scene.
+    """Answers about one scene, as deployed unless ``queries`` says otherwise; in the order of the prompts."""
 
-    Attributes:
-        queries: per variant, in the order of the prompts.
-        statuses: how the deployed one ended, of sentences that have an answer.
-        negatives: the same, of sentences that have none.
-        skipped: sentences about what no used view shows.
-        objects: in the map when it was asked, as predictions.
-    """
-
-    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
-    statuses: Counter[str] = field(default_factory=Counter)
-    negatives: Counter[str] = field(default_factory=Counter)
-    skipped: int = 0
-    objects: tuple[SceneObject, ...] = ()
+    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})  # by variant
+    statuses: Counter[str] = field(default_factory=Counter)  # for sentences that have a target
+    negatives: Counter[str] = field(default_factory=Counter)  # the same for sentences without a target
+    skipped: int = 0  # number of sentences about objects that no used view shows
+    objects: tuple[SceneObject, ...] = ()  # in the map when it was queried, as predictions
 
 
 def ground_scene(
@@ -150,12 +129,9 @@ def ground_scene(
     prediction: ScenePrediction,
     inference: Predictor,
 ) -> GroundingResult:
-    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``prediction`` what the
-    network
-    saw then."""
-    result = GroundingResult()
-    objects = perception.objects
-    result.objects = objects
+    """Ask all sentences about a scene. ``perception`` is the perceptron's of the whole scene, ``prediction`` the
+    network's behind it."""
+    result = GroundingResult(objects=perception.objects)
     pose = scene.frames[-1].T_world_camera
     shown = set(scene.ids[scene.seen_rows()].tolist())
     asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
@@ -178,14 +154,13 @@ def ground_scene(
 
 
 def flags_of(prompt: Prompt) -> dict[str, bool]:
-    """Properties that the benchmark reports apart."""
+    """Properties that the benchmark reports separately."""
     return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
 
 
 def score_grounding(results: Sequence[GroundingResult]) -> dict[str, float]:
     """Figures in percent: of ``fused`` without prefix, of the others as ``neural/...`` and ``relations/...``;
-    ``answers/<status>`` of sentences with an answer, ``negatives/<status>`` of those without: of these NOT_FOUND is
-    right."""
+    ``answers/<status>`` for sentences with a target, ``negatives/<status>`` for those without (NOT_FOUND is right)."""
     figures: dict[str, float] = {}
     for variant in VARIANTS:
         found = grounding_metrics([q for r in results for q in r.queries[variant]])
@@ -211,7 +186,7 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What is evaluated of one scene, task by task; pure over a loaded scene and a network.
+# Tasks of one scene.
 
 TASKS = (
     "detection",
@@ -228,31 +203,18 @@ Sample = tuple[str, SceneBoxes, SceneBoxes]  # name, predicted, true
 
 @dataclass(eq=False)
 class SceneResult:
-    """Predictions and truth of one scene.
+    """Predictions and truth of one scene; ``boxes`` and ``occupancy`` hold samples by task, ``boxes`` with grounding
+    also the map's ``objects``."""
 
-    Attributes:
-        name: sample_idx.
-        boxes: per task its samples: one for multi-view, one per step or view for the others; with grounding also
-            ``objects``, what the map held when it was asked.
-        occupancy: per task its samples.
-        grounding: answers, where they were asked for.
-        seconds: wall time by stage.
-        windows: how many the whole scene took.
-        unusable_views: views without usable depth.
-        sensor: of depth, where the data tell.
-        outside: how many boxes of the score from which they are published were left out, by names that the benchmark
-            lacks.
-    """
-
-    name: str
+    name: str  # sample_idx
     boxes: dict[str, list[Sample]] = field(default_factory=dict)
     occupancy: dict[str, list[SceneOccupancy]] = field(default_factory=dict)
     grounding: GroundingResult | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    windows: int = 0
-    unusable_views: int = 0
-    sensor: str = ""
-    outside: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time by stage
+    windows: int = 0  # number of windows of the whole scene
+    unusable_views: int = 0  # number of views without usable depth
+    sensor: str = ""  # of depth, where the data name it
+    outside: Counter[str] = field(default_factory=Counter)  # publishable boxes with names that the benchmark lacks
 
     def clock(self, stage: str, start: float) -> float:
         """Add the time since ``start`` to a stage; returns the time now."""
@@ -261,26 +223,19 @@ class SceneResult:
         return now
 
 
-def predicted_boxes(found: Detections) -> SceneBoxes:
-    """Labels as positions in DETECTION_CLASSES, without the boxes that have none: a benchmark of names does not ask for
-    things without a name, nor for names that it lacks (:func:`outside_benchmark`)."""
-    found = found.take(np.flatnonzero([label in _CLASS_INDEX for label in found.labels]))
-    return SceneBoxes(found.boxes, np.array([_CLASS_INDEX[n] for n in found.labels], np.int64), found.scores)
-
-
 def is_in_benchmark(label: str) -> bool:
     """Whether the benchmark's detection has a class of that name."""
     return label in _CLASS_INDEX
 
 
 def outside_benchmark(found: Detections, min_score: float) -> Counter[str]:
-    """How many boxes that score at least so much have a name that the benchmark lacks, by name."""
-    told = found.above(min_score).labels
-    return Counter(label for label in told if label != UNNAMED and label not in _CLASS_INDEX)
+    """Number of boxes of at least ``min_score`` with a name that the benchmark lacks, by name."""
+    labels = found.above(min_score).labels
+    return Counter(label for label in labels if label != UNNAMED and label not in _CLASS_INDEX)
 
 
 def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
-    """Objects of the map as predictions, without those whose name the benchmark lacks."""
+    """Objects of the map with a name of the benchmark, as predictions."""
     listed = [o for o in objects if is_in_benchmark(o.label)]
     boxes = np.stack([o.box for o in listed]) if listed else np.zeros((0, 9))
     labels = np.array([_CLASS_INDEX[o.label] for o in listed], np.int64)
@@ -290,9 +245,9 @@ def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
 def evaluate_scene(
     scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = WINDOW_M
 ) -> SceneResult:
-    """Everything that ``tasks`` ask of one scene, in as few replays as they allow.
+    """Run all ``tasks`` on one scene, in as few replays as possible.
 
-    ``window_m`` is the size of a look; the whole scene is looked at in as many as it takes.
+    ``window_m``: edge of a prediction window; the whole scene is predicted in as many as it needs.
     """
     wanted = set(tasks)
     result = SceneResult(scene.name, sensor=scene.sensor)
@@ -302,15 +257,27 @@ def evaluate_scene(
         for step, frame in enumerate(scene.frames, start=1):
             result.unusable_views += not perceptron.integrate(frame).fused
             start = result.clock("integrate", start)
-            if wanted & {"continuous-detection", "continuous-occupancy"}:
-                _score_step(result, scene, predict_everywhere(perceptron), step, inference, wanted)
+            if continuous := wanted & {"continuous-detection", "continuous-occupancy"}:
+                prediction = predict_everywhere(perceptron)
+                if "continuous-detection" in continuous:
+                    sample = (f"{scene.name}#{step:03d}", prediction_boxes(prediction), scene.truth(0, step))
+                    result.boxes.setdefault("continuous-detection", []).append(sample)
+                if "continuous-occupancy" in continuous:
+                    cells = _occupancy(scene, prediction, inference, step)
+                    result.occupancy.setdefault("continuous-occupancy", []).extend(cells)
                 start = result.clock("look", start)
         if wanted & {"detection", "occupancy"}:
             start = _score_whole(result, scene, perceptron, inference, wanted)
     if "grounding" in wanted:
         start = _score_sentences(result, scene, inference, window_m)
     if "monocular-detection" in wanted:
-        result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
+        samples = []
+        for view, frame in enumerate(scene.frames):
+            perceptron = scene_perceptron(inference, 1, window_m)
+            perceptron.integrate(frame)
+            found = prediction_boxes(predict_everywhere(perceptron))
+            samples.append((f"{scene.name}#{view:03d}", found, scene.truth(view, view + 1)))
+        result.boxes["monocular-detection"] = samples
         result.clock("monocular", start)
     return result
 
@@ -318,7 +285,7 @@ def evaluate_scene(
 def _score_whole(
     result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: Predictor, wanted: set[str]
 ) -> float:
-    """From all views together; returns the time now."""
+    """Score all views together; returns the time now."""
     start = time.perf_counter()
     prediction = predict_everywhere(perceptron)
     result.windows = len(prediction.parts)
@@ -333,10 +300,10 @@ def _score_whole(
 
 
 def _score_sentences(result: SceneResult, scene: EvaluationScene, inference: Predictor, window_m: float) -> float:
-    """From one perception of the whole scene, as a robot makes it; returns the time now."""
+    """Score sentences on one perception of the whole scene; returns the time now."""
     start = time.perf_counter()
     perceptron = mapped_scene(scene, inference, window_m, every_box=False)
-    perception = perceive_everywhere(perceptron)
+    perception = perceptron.perceive(window_m=math.inf)
     prediction = perceptron.prediction
     assert prediction is not None
     result.windows = len(prediction.parts)
@@ -346,31 +313,19 @@ def _score_sentences(result: SceneResult, scene: EvaluationScene, inference: Pre
 
 
 def prediction_boxes(prediction: ScenePrediction) -> SceneBoxes:
-    """All boxes of a look as predictions. Raises ``EvaluationError`` when the look failed."""
-    if prediction.detections is None:
-        raise EvaluationError(f"the network could not look: {'; '.join(prediction.diagnostics)}")
-    return predicted_boxes(prediction.detections)
-
-
-def _score_step(
-    result: SceneResult,
-    scene: EvaluationScene,
-    prediction: ScenePrediction,
-    step: int,
-    inference: Predictor,
-    wanted: set[str],
-) -> None:
-    if "continuous-detection" in wanted:
-        sample = (f"{scene.name}#{step:03d}", prediction_boxes(prediction), scene.truth(0, step))
-        result.boxes.setdefault("continuous-detection", []).append(sample)
-    if "continuous-occupancy" in wanted:
-        result.occupancy.setdefault("continuous-occupancy", []).extend(_occupancy(scene, prediction, inference, step))
+    """All boxes with a name of the benchmark, labels as positions in DETECTION_CLASSES. Raises ``EvaluationError``
+    where the prediction failed."""
+    found = prediction.detections
+    if found is None:
+        raise EvaluationError(f"the network gave no prediction: {'; '.join(prediction.diagnostics)}")
+    found = found.take(np.flatnonzero([label in _CLASS_INDEX for label in found.labels]))
+    return SceneBoxes(found.boxes, np.array([_CLASS_INDEX[n] for n in found.labels], np.int64), found.scores)
 
 
 def _occupancy(
     scene: EvaluationScene, prediction: ScenePrediction, inference: Predictor, views: int
 ) -> list[SceneOccupancy]:
-    """The network's cells at the centres of the true ones, as far as the first ``views`` views determine them."""
+    """The network's cells at the centres of the true ones that the first ``views`` views determine."""
     truth = scene.occupancy
     if truth is None:
         return []
@@ -381,14 +336,3 @@ def _occupancy(
     seen = np.any(np.stack(truth.seen[:views]), axis=0)
     predicted = lookup[cells_at(truth.centers_m, prediction.semantic)].reshape(truth.labels.shape)
     return [SceneOccupancy(predicted, truth.labels, seen)]
-
-
-def _monocular(scene: EvaluationScene, inference: Predictor, window_m: float) -> list[Sample]:
-    """Each view alone, against what it shows."""
-    samples = []
-    for view, frame in enumerate(scene.frames):
-        perceptron = scene_perceptron(inference, 1, window_m)
-        perceptron.integrate(frame)
-        truth = scene.truth(view, view + 1)
-        samples.append((f"{scene.name}#{view:03d}", prediction_boxes(predict_everywhere(perceptron)), truth))
-    return samples

@@ -1,11 +1,10 @@
-"""One scan as evaluation needs it: frames in order, truth, prompts; and the same scan turned and moved."""
+"""A scan loaded for evaluation: frames in order, truth, sentences; optionally turned and moved."""
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,80 +15,59 @@ from embodied_perceptron.geometry.transforms import level_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan, ScanView
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
 F64 = NDArray[np.float64]
 CAMERA = "camera"
-STEP_S = 1.0  # made-up time between two views: they are apart, as if somebody walked
+STEP_S = 1.0  # assumed time between two views
 _MOVE_M = 10.0  # of a turned scene, along x and y
-_LIFT_M = 0.4  # and along z: where the lattice cuts the floor
+_LIFT_M = 0.4  # and along z: where the grid cuts the floor
 _CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
 
 
 @dataclass(frozen=True, eq=False)
 class OccupancyTruth:
-    """Labels of the benchmark's grid.
+    """Labels of the benchmark's grid."""
 
-    Attributes:
-        labels: (40, 40, 16) uint8, 0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 unknown.
-        seen: per used view (40, 40, 16) bool.
-        centers_m: (40 * 40 * 16, 3) world positions of the cells' centres, x slowest.
-    """
-
-    labels: NDArray[np.uint8]
-    seen: tuple[NDArray[np.bool_], ...]
-    centers_m: F64
+    labels: NDArray[np.uint8]  # (40, 40, 16) uint8, 0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 unknown
+    seen: tuple[NDArray[np.bool_], ...]  # per used view (40, 40, 16) bool
+    centers_m: F64  # (40 * 40 * 16, 3) world positions of the cells' centres, x slowest
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationScene:
-    """A scan, loaded.
+    """A loaded scan; ``held_out`` and ``sensor`` as in
+    :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`."""
 
-    Attributes:
-        name: sample_idx.
-        frames: the used views as a robot would give them, in order.
-        boxes: (N, 9) truth of all instances, in the frames' world.
-        labels: (N,) their names; walls and floors are among them.
-        ids: (N,) their ids.
-        visible: per used view the rows of the instances that it shows.
-        T_world_scene: (4, 4) from the scan's own frame; the identity unless the scene was turned.
-        occupancy: None where the source has none.
-        prompts, negatives: sentences about this scene; ids as in ``ids``.
-        unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
-            shows, where the data tell.
-        held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
-        T_world_scan: (4, 4) from the frame of the source's own files to the frames' world.
-    """
-
-    name: str
-    frames: tuple[PosedFrame, ...]
-    boxes: F64
-    labels: tuple[str, ...]
-    ids: NDArray[np.int64]
-    visible: tuple[frozenset[int], ...]
-    T_world_scene: F64
-    occupancy: OccupancyTruth | None = None
-    prompts: tuple[Prompt, ...] = ()
+    name: str  # sample_idx
+    frames: tuple[PosedFrame, ...]  # the used views in order
+    boxes: F64  # (N, 9) truth of all instances, in the frames' world
+    labels: tuple[str, ...]  # (N,) their names, walls and floors included
+    ids: NDArray[np.int64]  # (N,) their ids
+    visible: tuple[frozenset[int], ...]  # per used view the rows of the instances that it shows
+    T_world_scene: F64  # (4, 4) from the scan's own frame; the identity unless turned
+    occupancy: OccupancyTruth | None = None  # None where the source has none
+    prompts: tuple[Prompt, ...] = ()  # prompts, negatives: sentences about this scene; ids as in ``ids``
     negatives: tuple[Prompt, ...] = ()
-    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
-    visible_unlabelled: tuple[frozenset[int], ...] = ()
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))  # (U, 9) unnamed objects
+    visible_unlabelled: tuple[frozenset[int], ...] = ()  # per used view the visible rows of ``unlabelled``
     held_out: tuple[bool, ...] = ()
     sensor: str = ""
-    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))
+    T_world_scan: F64 = field(default_factory=lambda: np.eye(4))  # (4, 4) from the source's files to the frames' world
 
     def things(self, last: int | None = None) -> F64:
-        """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
+        """(M, 9) boxes of all objects, named or not, that the first ``last`` views show; without structure."""
         rows = [r for r in self.seen_rows(0, last) if self.labels[r] not in STRUCTURE_CLASSES]
         nameless = sorted(frozenset[int]().union(*self.visible_unlabelled[:last]))
         return np.concatenate([self.boxes[rows], self.unlabelled[nameless]])
 
     def seen_rows(self, first: int = 0, last: int | None = None) -> list[int]:
-        """Rows of the instances that views ``first`` .. ``last - 1`` show together."""
+        """Rows of the instances that any of the views ``first`` .. ``last - 1`` shows."""
         return sorted(frozenset[int]().union(*self.visible[first:last]))
 
     def truth(self, first: int = 0, last: int | None = None) -> SceneBoxes:
-        """What those views show of the detection classes; labels are positions in DETECTION_CLASSES."""
+        """Instances of detection classes that these views show; labels are positions in DETECTION_CLASSES."""
         rows = [r for r in self.seen_rows(first, last) if self.labels[r] in _CLASS_INDEX]
         held_out = np.array([self.held_out[r] for r in rows], bool) if self.held_out else None
         labels = np.array([_CLASS_INDEX[self.labels[r]] for r in rows], np.int64)
@@ -101,7 +79,7 @@ class EvaluationScene:
 
 
 def choose_views(available: int, wanted: int) -> list[int]:
-    """Positions of ``wanted`` views spread evenly over ``available`` ones, first and last among them, in order."""
+    """Positions of ``wanted`` of ``available`` views, evenly spaced, first and last included."""
     if wanted < 1:
         raise ValueError(f"need at least one view, got {wanted}")
     if available <= wanted:
@@ -110,7 +88,7 @@ def choose_views(available: int, wanted: int) -> list[int]:
 
 
 def turn_of(name: str, seed: int | None) -> F64:
-    """(4, 4) a random turn about gravity and move, the same for the same scene and seed; None = the identity."""
+    """(4, 4) random turn about gravity and move, determined by scene name and seed; None = the identity."""
     if seed is None:
         return np.eye(4)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -146,7 +124,7 @@ def load_scene(
         boxes, unlabelled = (transform_boxes(T, torch.from_numpy(b)).numpy() for b in (boxes, unlabelled))
     return EvaluationScene(
         name=name,
-        frames=tuple(_frame(scan, view, step, T) for step, view in enumerate(chosen)),
+        frames=tuple(_frame(scan.load_registered_view(view), step, T) for step, view in enumerate(chosen)),
         boxes=boxes,
         labels=scan.labels,
         ids=scan.ids,
@@ -164,23 +142,16 @@ def load_scene(
 
 
 def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
-    """Sentences by the scan that they are about."""
+    """Sentences grouped by scan."""
     found: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         found.setdefault(prompt.scan_id, []).append(prompt)
     return found
 
 
-def _frame(scan: Scan, index: int, step: int, T_world_scene: F64) -> PosedFrame:
-    """View ``index`` as a frame; colour is resized to the depth image where they differ, as a bag of it would be."""
-    view = scan.load_view(index)
-    camera, color = view.depth_camera, view.color
-    if color.shape[:2] != view.depth_m.shape:
-        expected = view.color_camera.resized(camera.width, camera.height).matrix
-        if not np.allclose(expected, camera.matrix, rtol=0.05, atol=3.0):
-            raise DatasetError(f"{scan.images[index].name}: depth is not registered to colour")
-        color = np.ascontiguousarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA))
-    frame = RgbdFrame(round((step + 1) * STEP_S * NS_PER_S), CAMERA, color, view.depth_m, camera)
+def _frame(view: ScanView, step: int, T_world_scene: F64) -> PosedFrame:
+    stamp_ns = round((step + 1) * STEP_S * NS_PER_S)
+    frame = RgbdFrame(stamp_ns, CAMERA, view.color, view.depth_m, view.depth_camera)
     return PosedFrame(frame, T_world_scene @ view.T_world_camera)
 
 

@@ -1,8 +1,8 @@
-"""ARKitSceneRefer: small everyday objects by people's expressions. Records, answers, metrics.
+"""ARKitSceneRefer: small everyday objects by people's expressions. Records, answers, metrics and runs.
 
 ``IoU@k``: share of expressions whose predicted axis-aligned box overlaps the true one with IoU >= k.
-``Dist@l``: share whose predicted centre lies at most l metres from the true one (Kato et al., Findings of EMNLP 2023).
-No answer is a miss; a centre without a box (a 2-D model's) misses every IoU.
+``Dist@l``: share whose predicted centre is at most l metres from the true one (Kato et al., Findings of EMNLP 2023).
+A missing answer is a miss; a centre without a box (of a 2-D model) misses every IoU.
 
 File: a JSON list of records as the data set publishes them,
 
@@ -11,7 +11,7 @@ File: a JSON list of records as the data set publishes them,
 
 with axis-aligned boxes in metres; other keys are ignored. The published files hold a few records twice: identical ones
 are read once and counted. Predictions are ``{"answers": {id: {"bbox": [6]}}}``, or ``{"center": [3]}`` for a centre
-alone, or ``null`` for none.
+alone, or ``null``.
 """
 
 from __future__ import annotations
@@ -72,22 +72,15 @@ _ROUNDING_M = 1e-9  # a distance that is the threshold but for its last bits rea
 class Reference:
     """One expression about one object.
 
-    Attributes:
-        id: of the expression.
-        scene_id, object_id: where it is about what.
-        description: the expression.
-        label: class of the object.
-        box: (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame.
-
-    Raises ``ValueError`` naming the record and what is wrong.
+    Raises ``ValueError`` naming the record and the fault.
     """
 
-    id: str
-    scene_id: str
+    id: str  # of the expression
+    scene_id: str  # scene_id, object_id: scene and object
     object_id: str
-    description: str
-    label: str
-    box: F64
+    description: str  # the expression
+    label: str  # class of the object
+    box: F64  # (6,) float64 cx cy cz dx dy dz, axis-aligned, metres, world frame
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "box", check_box(self.box, f"record {self.id!r}: bbox"))
@@ -109,7 +102,7 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Where a model sees the object: (3,) centre and, where it has one, the (6,) axis-aligned box, metres."""
+    """(3,) predicted centre and, where the model has one, the (6,) axis-aligned box, metres."""
 
     center_m: F64
     box: F64 | None = None
@@ -129,7 +122,7 @@ class Answer:
 
 
 def check_box(box: Any, name: str) -> F64:
-    """(6,) float64 with sizes that are not negative, or ``ValueError`` naming the box."""
+    """(6,) float64 with non-negative sizes. Raises ``ValueError`` naming the box."""
     try:
         array = np.asarray(box, np.float64)
     except (TypeError, ValueError) as error:
@@ -178,10 +171,10 @@ def refer_metrics(answers: Sequence[Answer | None], truth: Sequence[Reference]) 
 
 
 def read_references(path: Path) -> tuple[list[Reference], int]:
-    """Records of a file in its order, and how many were left out because they stand there twice.
+    """Records of a file in its order, and the number of identical repeated ones that were left out.
 
-    Raises ``ValueError`` naming the file, the record and what is wrong: a key that is missing, a box that is none, or
-    two different records with one id.
+    Raises ``ValueError`` naming the file, the record and the fault: a missing key, an invalid box, or two different
+    records with one id.
     """
     entries = read_json(path)
     if not isinstance(entries, list):
@@ -219,14 +212,14 @@ def references_json(references: Sequence[Reference]) -> str:
 
 
 def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answer | None]:
-    """Answers in the order of the references. Raises ``ValueError`` naming file and id of what is wrong or missing."""
+    """Answers in the order of the references. Raises ``ValueError`` naming file and id of a wrong or missing one."""
     data = read_json(path)
     answers = data.get("answers") if isinstance(data, dict) else None
     if not isinstance(answers, dict):
         raise ValueError(f"{path} must hold 'answers', an object by id")
     strangers = sorted(set(answers) - {r.id for r in references})
     if strangers:
-        raise ValueError(f"{path} answers {strangers[0]!r}, which nobody asked")
+        raise ValueError(f"{path} answers {strangers[0]!r}, which is no reference")
     return [_answer(path, reference.id, answers) for reference in references]
 
 
@@ -246,7 +239,7 @@ def refer_answers_json(references: Sequence[Reference], answers: Sequence[Answer
 
 def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
     if name not in answers:
-        raise ValueError(f"{path} has no answer for {name!r}; say null where there is none")
+        raise ValueError(f"{path} has no answer for {name!r}; use null for none")
     entry = answers[name]
     if entry is None:
         return None

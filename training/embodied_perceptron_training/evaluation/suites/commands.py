@@ -34,7 +34,8 @@ def register(app: typer.Typer) -> None:
 
 
 def suite_spec(common: Common, seed: int = 0, training: Path | None = None, **others: Any) -> SuiteSpec:
-    """For a suite's run; ``others``: of its fields. A wrong one ends with its message and status 2."""
+    """The specification of a suite's run; ``others``: further fields. Exits with status 2 and a message for a wrong
+    one."""
     from embodied_perceptron_training.evaluation.suites.scenes import SuiteSpec
 
     data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
@@ -99,7 +100,7 @@ def arkitscenerefer(
         float, typer.Option(min=1e-3, help="Hits so close are of one thing; 0.02 as published.")
     ] = 0.02,
 ) -> None:
-    """ARKitSceneRefer: small things by expressions; our grounding, a lifted 2-D detector, bounds of lifts."""
+    """ARKitSceneRefer: small objects by expressions; our grounding, a lifted 2-D detector, bounds of lifting."""
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
@@ -122,7 +123,7 @@ def openlex3d(
         typer.Option(exists=True, file_okay=False, help="Predictions to score: maps as <scene>.npz, and prompts.npz."),
     ] = None,
 ) -> None:
-    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
+    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; for our export or maps from files."""
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import openlex3d as suite
 
@@ -177,20 +178,19 @@ def _suite(
     from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
 ) -> None:
-    """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
-    from embodied_perceptron_training.evaluation.runner.progress import progress_bar
+    """Run or read, print, and write; exits with status 2 and a message for a wrong file or data set."""
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
     try:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+        out.mkdir(parents=True, exist_ok=True)  # fails early if the folder cannot be written
         if run is None:
             figures, facts = from_files()
         else:
-            with progress_bar(title) as show:
-                done = run(spec, common.workers, show)
+            with TaskProgress(title) as progress:
+                done = run(spec, common.workers, progress.update)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
@@ -212,7 +212,7 @@ def _suite(
 
 
 def _on_one_screen(figures: Mapping[str, float]) -> list[Table]:
-    """The first tables of the figures, as many as a screen has lines; narrow ones have their groups as rows."""
+    """The first tables of the figures that fit one screen; in narrow ones the groups are rows."""
     from embodied_perceptron_training.evaluation.suites.report import tables_of
 
     shown, lines = [], 0

@@ -1,4 +1,5 @@
-"""``embodied-perceptron evaluate grand``: texts in 3D-GRAND's form, whose phrases carry objects, against scenes."""
+"""``embodied-perceptron evaluate grand``: texts in 3D-GRAND's form, whose phrases are tagged with objects, against
+scenes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TextKind(str, Enum):
-    """What texts are that refer to no object."""
+    """Kind of texts that refer to no object."""
 
     description = "description"
     question = "question"
@@ -47,31 +48,31 @@ def grand(
     from embodied_perceptron_training.evaluation.metrics.dense_grounding import DenseScore, score_dense
     from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
-    said_kind = None if kind is None else kind.value
+    other_kind = None if kind is None else kind.value
     try:
         known = read_scenes(scenes)
-        said = read_texts(texts, known, said_kind)
-        figures = score_texts(said, known)
-        for name in sorted({text.kind for text in said}):
-            own = score_texts([text for text in said if text.kind == name], known)
+        scored = read_texts(texts, known, other_kind)
+        figures = score_texts(scored, known)
+        for name in sorted({text.kind for text in scored}):
+            own = score_texts([text for text in scored if text.kind == name], known)
             figures |= {f"{name}/{figure}": value for figure, value in own.items()}
         dense = DenseScore()
-        for text in said if truth is None else read_texts(truth, known, said_kind):
+        for text in scored if truth is None else read_texts(truth, known, other_kind):
             ask = partial(_ground, known[text.scene].objects)
             dense += score_dense([text.asked if text.kind == "reference" else text.text], ask)
         figures |= {f"dense/{figure}": value for figure, value in dense.as_dict().items()}
         if truth is not None:
-            figures |= {f"objects/{k}": v for k, v in score_ids(said, read_texts(truth, known, said_kind)).items()}
+            figures |= {f"objects/{k}": v for k, v in score_ids(scored, read_texts(truth, known, other_kind)).items()}
     except ValueError as error:
         raise CommandError(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("metrics.json", figures),
-        ("texts.json", [_entry(text) for text in said]),
-        ("references.json", scene_file(known, said)),  # for `ground` and `evaluate referring`
+        ("texts.json", [_entry(text) for text in scored]),
+        ("references.json", scene_file(known, scored)),  # for `ground` and `evaluate referring`
     ):
         write_atomically(out / name, (json.dumps(content, indent=1) + "\n").encode())
-    table = Table("figure", title=f"{len(said)} texts of {texts.name}")
+    table = Table("figure", title=f"{len(scored)} texts of {texts.name}")
     table.add_column("%", justify="right")
     for name, value in figures.items():
         table.add_row(name, f"{value:.2f}")

@@ -1,25 +1,24 @@
-"""OpenLex3D: open-vocabulary maps scored by tiers of human labels. Labels, metrics, files.
+"""OpenLex3D: open-vocabulary maps scored by tiers of human labels. Labels, metrics, files and runs.
 
 Every object has free-text labels in tiers, best first: synonyms, depictions, visually similar; clutter are the objects
-around it (their boxes overlap), of which any label counts. A map gives points with features of some text-image space;
-a list of prompts is ranked by cosine similarity with the feature of the predicted point nearest to a true one (none
+around it (their boxes overlap), of which any label counts. A map gives points with features of some text-image space; a
+list of prompts is ranked by cosine similarity with the feature of the predicted point nearest to a true one (none
 within 0.05 m: missing).
 
-Top-N frequency (:func:`top_n_frequency`): mean over objects of the share of the object's points whose N best prompts'
-best tier is C, in the order above, else incorrect. The shares of one N sum to 100.
+Top-N frequency: mean over objects of the share of the object's points whose N best prompts' best tier is C, in the
+order above, else incorrect. The shares of one N sum to 100.
 
 Set ranking (:func:`set_scores`): the synonyms S belong on the ranks b_l = 0 .. b_r = |S| - 1, depictions and visually
-similar labels together (DVS) right behind. A label on rank r, counted from 0, of |L| prompts scores
-s(r) = min(1 - max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mean of s over all labels of
-S and DVS, ``R_S`` and ``R_DVS`` the shares with s = 1, ``P_S`` and ``P_DVS_under`` the mean shortfall of the right term
-(ranked too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's
-labels, then over all points that a prediction reaches: what is missing is told by the frequencies alone.
+similar labels together (DVS) right behind. A label on rank r, counted from 0, of |L| prompts scores s(r) = min(1 -
+max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mean of s over all labels of S and DVS,
+``R_S`` and ``R_DVS`` the shares with s = 1, ``P_S`` and ``P_DVS_under`` the mean shortfall of the right term (ranked
+too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's labels,
+then over all points that a prediction reaches; missing points count in the frequencies only.
 
 Retrieval (:func:`retrieval_ap`): queries are every "synonym" and every "[depiction] [synonym]" of a scene; predictions
 are point sets with a feature, of which a query takes the 10 most similar. All of them are ranked by similarity over
-queries and scenes; one is right when its IoU with a not yet found object of the query is greater than the threshold.
-``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Kassab, Morin, Büchner et al., OpenLex3D,
-NeurIPS 2025.)
+queries and scenes; one is right when its IoU with an object of the query that is not yet found is greater than the
+threshold. ``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Kassab, Morin, Büchner et al., OpenLex3D, NeurIPS 2025.)
 
 Files of one scene:
 
@@ -31,7 +30,9 @@ Files of one scene:
     prompts      npz: labels (L,) str, features (L, C) float; must have every label of the scenes and, for retrieval,
                  every query
 
-Labels are compared without regard to spaces; other spellings are other labels.
+Labels are compared without spaces; other differences in spelling count. :func:`score_openlex3d_files` reads labels from
+``DATA/openlex3d/<scene>.json``, truth from the ``.npz`` beside it (for homes also from the images), maps from
+``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.npz``.
 """
 
 from __future__ import annotations
@@ -96,20 +97,15 @@ def canonical(label: str) -> str:
 class TieredLabels:
     """Labels of one object.
 
-    Attributes:
-        object_id: in the scene.
-        synonyms, depictions, visually_similar: free text.
-        clutter: ids of objects around it.
-
-    Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and the label that is blank
-    or stands in two tiers.
+    Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and a label that is blank
+    or in two tiers.
     """
 
-    object_id: int
-    synonyms: tuple[str, ...]
+    object_id: int  # in the scene
+    synonyms: tuple[str, ...]  # synonyms, depictions, visually_similar: free text
     depictions: tuple[str, ...] = ()
     visually_similar: tuple[str, ...] = ()
-    clutter: tuple[int, ...] = ()
+    clutter: tuple[int, ...] = ()  # ids of objects around it
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -120,11 +116,11 @@ class TieredLabels:
                 if not key:
                     raise ValueError(f"object {self.object_id}: a label of {tier} is blank")
                 if seen.setdefault(key, tier) != tier:
-                    raise ValueError(f"object {self.object_id}: label {label!r} stands in {seen[key]} and in {tier}")
+                    raise ValueError(f"object {self.object_id}: label {label!r} is in {seen[key]} and in {tier}")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of all three tiers."""
+        """Labels of all three tiers."""
         return (*self.synonyms, *self.depictions, *self.visually_similar)
 
     @property
@@ -134,16 +130,16 @@ class TieredLabels:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """What retrieval asks for, each once."""
+        """Queries of retrieval, each once."""
         texts = (*self.synonyms, *(f"{d} {s}" for d in self.depictions for s in self.synonyms))
         return tuple({canonical(text): text for text in reversed(texts)}.values())[::-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """The list that features are compared with: L distinct texts and their (L, C) features.
+    """L distinct texts and their (L, C) features, which the features of a map are compared with.
 
-    Raises ``ValueError`` naming a text that stands twice, or a feature that is zero or not finite.
+    Raises ``ValueError`` naming a text that is listed twice, or a feature that is zero or not finite.
     """
 
     labels: tuple[str, ...]
@@ -156,24 +152,24 @@ class Prompts:
         rows: dict[str, int] = {}
         for row, label in enumerate(self.labels):
             if rows.setdefault(canonical(label), row) != row:
-                raise ValueError(f"prompt {label!r} stands there twice")
+                raise ValueError(f"prompt {label!r} is listed twice")
         object.__setattr__(self, "_rows", rows)
 
     def row(self, label: str) -> int:
-        """Row of a text. Raises ``ValueError`` naming it when it is not among the prompts."""
+        """Row of a text. Raises ``ValueError`` naming a text that is not among the prompts."""
         rows: dict[str, int] = self._rows  # type: ignore[attr-defined]
         if canonical(label) not in rows:
             raise ValueError(f"the prompts lack {label!r}")
         return rows[canonical(label)]
 
     def take(self, labels: Sequence[str]) -> Prompts:
-        """Some of them, in that order."""
+        """Prompts of some texts, in that order."""
         return Prompts(tuple(labels), self.features[[self.row(label) for label in labels]])
 
 
 @dataclass(frozen=True, eq=False)
 class PointTruth:
-    """(N, 3) float64 points in metres, (N,) int64 ids of the objects that they lie on, and the labels of objects."""
+    """(N, 3) float64 points in metres, (N,) int64 ids of their objects, and the labels of the objects."""
 
     points_m: F64
     objects: I64
@@ -191,28 +187,20 @@ class PointTruth:
             raise ValueError(f"object {lost[0]} is clutter of another one, but has no labels")
 
     def scored(self) -> list[TieredLabels]:
-        """Objects that count and have points, by id."""
+        """Scored objects with points, sorted by id."""
         there = set(np.unique(self.objects).tolist())
         return sorted((o for o in self.labels if o.counts and o.object_id in there), key=lambda o: o.object_id)
 
 
 @dataclass(frozen=True, eq=False)
 class PointPrediction:
-    """A map.
+    """A map."""
 
-    Attributes:
-        points_m: (N, 3) float64 metres.
-        features: (F, C) float64, not zero.
-        feature_of: (N,) int64 row of ``features`` for each point.
-        instance_of: (N,) int64 point set that it belongs to, 0 .. I - 1; -1 = none.
-        instance_features: (I, C) float64 of the point sets.
-    """
-
-    points_m: F64
-    features: F64
-    feature_of: I64
-    instance_of: I64
-    instance_features: F64
+    points_m: F64  # (N, 3) float64 metres
+    features: F64  # (F, C) float64, not zero
+    feature_of: I64  # (N,) int64 row of ``features`` for each point
+    instance_of: I64  # (N,) int64 point set of each point, 0 .. I - 1; -1 = none
+    instance_features: F64  # (I, C) float64 of the point sets
 
     def __post_init__(self) -> None:
         _check_points(self.points_m, "predicted")
@@ -254,7 +242,7 @@ def _check_points(points: F64, name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Sight:
-    """How often each feature was seen at one object's points: (U,) rows, (U,) counts, and points without any."""
+    """Features at the points of one object: (U,) rows, (U,) counts, and the number of points without any."""
 
     labels: TieredLabels
     rows: I64
@@ -267,7 +255,7 @@ class _Sight:
 
 
 def nearest_points(truth_m: F64, predicted_m: F64, reach_m: float = REACH_M) -> I64:
-    """(N,) row of the predicted point nearest to each true one, -1 where none lies within ``reach_m``."""
+    """(N,) row of the predicted point nearest to each true one, -1 where none is within ``reach_m``."""
     if len(predicted_m) == 0 or len(truth_m) == 0:
         return np.full(len(truth_m), -1, np.int64)
     distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(reach_m, np.inf))
@@ -286,7 +274,7 @@ def _sights(truth: PointTruth, prediction: PointPrediction) -> list[_Sight]:
 
 
 def _order(features: F64, prompts: Prompts) -> I64:
-    """(U, L) prompts by falling similarity; equal ones by name, so that the order of the list says nothing."""
+    """(U, L) prompts by falling similarity; equal ones by name, so that the order of the list has no effect."""
     names = sorted(range(len(prompts.labels)), key=lambda i: canonical(prompts.labels[i]))
     by_name = np.array(names, np.int64)
     similarity = features @ prompts.features[by_name].T
@@ -340,7 +328,7 @@ def _check_widths(scenes: Sequence[tuple[PointTruth, PointPrediction]], prompts:
 
 
 def _tier_of_prompts(labels: TieredLabels, by_id: Mapping[int, TieredLabels], prompts: Prompts) -> I64:
-    """(L,) tier of every prompt, the best that it stands in."""
+    """(L,) best tier of every prompt."""
     tiers = np.full(len(prompts.labels), _INCORRECT, np.int64)
     clutter = [s for k in labels.clutter for s in by_id[k].labels]
     for tier, words in (
@@ -365,20 +353,20 @@ def _top_n(sight: _Sight, features: F64, prompts: Prompts, tiers: I64, top_n: Se
 
 
 def set_scores(ranks: I64, low: int, high: int, last: int) -> tuple[F64, F64]:
-    """What is left of 1 for labels on ``ranks`` whose set belongs on ``low`` .. ``high`` of 0 .. ``last``: for being
-    ranked before the set, and for being ranked behind it. s is the smaller of the two."""
+    """The two terms of s (see the module docstring) for labels on ``ranks`` whose set belongs on ``low`` .. ``high`` of
+    0 .. ``last``: for being ranked before the set, and behind it."""
     before = 1.0 - np.maximum(0, low - ranks) / max(low, 1)
     behind = 1.0 - np.maximum(0, ranks - high) / max(last - high, 1)
     return before, behind
 
 
 def _rows(labels: Sequence[str], prompts: Prompts) -> I64:
-    """Rows of labels, each once."""
+    """Sorted distinct rows of labels."""
     return np.array(sorted({prompts.row(label) for label in labels}), np.int64)
 
 
 def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
-    """(RANKING, 2): sums over the object's points that are reached, and over how many."""
+    """(RANKING, 2): sums over the object's matched points, and the number of these points."""
     first = _rows(sight.labels.synonyms, prompts)
     second = _rows((*sight.labels.depictions, *sight.labels.visually_similar), prompts)
     last = len(prompts.labels) - 1
@@ -409,7 +397,7 @@ def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
 
 
 def retrieval_ap(scenes: Sequence[tuple[PointTruth, PointPrediction]], queries: Prompts) -> dict[str, float]:
-    """``AP AP50 AP25`` in percent. ``queries`` holds the features of the texts that are asked for.
+    """``AP AP50 AP25`` in percent. ``queries`` holds the features of the query texts.
 
     Raises ``ValueError`` when no scene has a query, or naming one that ``queries`` lacks.
     """
@@ -455,8 +443,8 @@ def instance_iou(truth: PointTruth, prediction: PointPrediction) -> tuple[F64, l
 
 
 def _average_precision(found: Sequence[tuple[float, int, F64]], wanted: int, threshold: float) -> float:
-    """Area under the curve; of equal similarities the better overlap finds first, and the curve has a point only where
-    the similarity changes, so that the order of equals says nothing."""
+    """Area under the curve. Equal similarities are one point of the curve, and the better overlap is matched first, so
+    that their order has no effect."""
     ranked = sorted(found, key=lambda f: (-f[0], -float(f[2].max(initial=0.0)), f[1], *(-f[2]).tolist()))
     taken: set[int] = set()
     right = np.zeros(len(ranked))
@@ -480,9 +468,9 @@ def openlex3d_metrics(
 
 
 def scene_prompts(truths: Iterable[PointTruth]) -> tuple[list[str], list[str]]:
-    """All labels of some scenes, and all queries, each once and in order: what the data set itself makes prompts of.
+    """All labels of some scenes, and all queries, each once and sorted; these are the data set's own prompts.
 
-    Of several spellings the one that stands first in a tier counts, of such the first by name.
+    Of several spellings the one listed first in a tier is kept, then the first by name.
     """
     objects = [o for truth in truths for o in truth.labels]
     tiers = [tier for o in objects for tier in (o.synonyms, o.depictions, o.visually_similar)]
@@ -505,12 +493,12 @@ def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
 
 
 def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
-    """Labels of a scene, in either form of the module docstring, and how many stood in more than one tier of an object.
+    """Labels of a scene, in either form of the module docstring, and how many were in more than one tier of an object.
 
     Args:
-        repeated: what to do with those: raise, or count them in their least specific tier alone.
+        repeated: for those, ``error`` raises, ``least`` keeps them in their least specific tier alone.
 
-    Raises ``ValueError`` naming the file, the object and what is wrong.
+    Raises ``ValueError`` naming the file, the object and the fault.
     """
     data = read_json(path)
     samples = (
@@ -550,7 +538,7 @@ def _tiers(sample: Any) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[st
 
 
 def _least_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
-    """Synonyms, depictions and similar labels without those that a less specific tier has too."""
+    """Synonyms, depictions and similar labels without those that are also in a less specific tier."""
     less: set[str] = set()
     kept = []
     for labels in reversed(tiers[1:4]):
@@ -560,15 +548,15 @@ def _least_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 def read_truth(points: Path, labels: tuple[TieredLabels, ...]) -> PointTruth:
-    """Points of a scene from an npz. Raises ``ValueError`` naming the file and what is wrong."""
+    """Points of a scene from an npz. Raises ``ValueError`` naming the file and the fault."""
     arrays = _npz(points, ("points", "objects"))
     return _named(points, lambda: PointTruth(_floats(arrays["points"]), _integers(arrays["objects"]), labels))
 
 
 def read_prediction(path: Path) -> PointPrediction:
-    """Anybody's points with features from an npz; the feature of an instance is the mean of its points'.
+    """Points with features from an npz; the feature of an instance is the mean over its points.
 
-    Raises ``ValueError`` naming the file and what is wrong.
+    Raises ``ValueError`` naming the file and the fault.
     """
     arrays = _npz(path, ("points", "features"))
 
@@ -589,7 +577,7 @@ def read_prediction(path: Path) -> PointPrediction:
 
 
 def read_prompts(path: Path) -> Prompts:
-    """Texts with features from an npz. Raises ``ValueError`` naming the file and what is wrong."""
+    """Texts with features from an npz. Raises ``ValueError`` naming the file and the fault."""
     arrays = _npz(path, ("labels", "features"))
     return _named(path, lambda: Prompts(tuple(str(w) for w in arrays["labels"]), _floats(arrays["features"])))
 
@@ -644,23 +632,14 @@ class OpenLexResult:
 
 @dataclass(frozen=True, eq=False)
 class ClosedSetExport:
-    """Points of a map with posteriors over class names.
+    """Points of a map with posteriors over class names."""
 
-    Attributes:
-        points_m: (N, 3).
-        posterior_of: (N,) row of ``posteriors``.
-        instance_of: (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none.
-        posteriors: (F, K) weights of the classes.
-        classes: K names.
-        objects: I.
-    """
-
-    points_m: F64
-    posterior_of: I64
-    instance_of: I64
-    posteriors: F64
-    classes: tuple[str, ...]
-    objects: int = 0
+    points_m: F64  # (N, 3)
+    posterior_of: I64  # (N,) row of ``posteriors``
+    instance_of: I64  # (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none
+    posteriors: F64  # (F, K) weights of the classes
+    classes: tuple[str, ...]  # K names
+    objects: int = 0  # I
 
     def embedded(self, embeddings: Prompts) -> PointPrediction:
         """The points with the posterior mean of the class embeddings as feature."""

@@ -1,20 +1,31 @@
-"""3D-POPE: does a model say that things are there which are not? Questions, metrics and files.
+"""3D-POPE: does a model claim objects that are not there? Questions, metrics, files and runs.
 
-A question is a triple (scene, "is there a X?", yes or no), with as many no as yes in every scene. Positives are the
-scene's categories. Negatives, k of them for k positives, by protocol (3D-GRAND, Yang et al., CVPR 2025, after POPE):
+A question is a triple (scene, "is there a X?", yes or no), with equal numbers of yes and no in every scene. Positives
+are the scene's categories. The k negatives for k positives depend on the protocol (3D-GRAND, Yang et al., CVPR 2025,
+after POPE):
 
     random       absent categories, drawn evenly
-    popular      the absent categories that most scenes of the training set have
-    adversarial  for each positive the absent, not yet used category that most scenes of the training set have together
-                 with it
+    popular      the absent categories that are in most scenes of the training set
+    adversarial  for each positive the unused absent category that most scenes of the training set have together with it
 
-Ties go to what more training scenes have, then by name, so that the questions do not depend on any order of the input.
+Ties go to the category in more training scenes, then by name, so the questions do not depend on the order of the input.
 
 Files, all JSON:
 
     scene list   {"scenes": {id: [category, ...]}} or {"scenes": {id: {"present": [...], "unasked": [...]}}};
-                 unasked: what is there too, but is neither a positive nor a negative (hardly visible)
+                 unasked: in the scene, but neither a positive nor a negative (hardly visible)
     answers      {"answers": [{"scene": id, "category": name, "answer": "yes" or "no"}, ...]}
+
+Questions of 3D-GRAND's kinds are those that the generator writes beside each home (``language/<scene>.json``), proved
+by its geometry:
+
+    existence   is there a plant here?                    yes / no
+    counting    are there exactly 3 plants?               yes / no; and how many plants are there: a number
+    attribute   is the chair red?                         yes / no
+    relation    is there a cup on the table?              yes / no
+
+The answer is yes where the perceptron finds a candidate. It is *located* where a box of the answer overlaps an object
+that the true answer rests on (IoU 0.25).
 """
 
 from __future__ import annotations
@@ -63,8 +74,7 @@ from embodied_perceptron_training.evaluation.suites.scenes import (
     run_scenes,
     suite_dataset,
 )
-from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.generate import load_record, sample_idx
+from embodied_perceptron_training.homes.generate import load_record
 from embodied_perceptron_training.processes import Workers
 
 PROTOCOLS = ("random", "popular", "adversarial")
@@ -73,19 +83,14 @@ FIGURES = ("precision", "recall", "f1", "accuracy", "yes")
 
 @dataclass(frozen=True)
 class ScenePresence:
-    """What a scene holds.
+    """Categories of a scene.
 
-    Attributes:
-        scene_id: name.
-        present: categories to ask for; each once.
-        unasked: categories that are there too, but that nobody is asked about.
-
-    Raises ``ValueError`` naming the scene and a category that is listed twice or is no text.
+    Raises ``ValueError`` naming the scene and a category that is listed twice or is not text.
     """
 
-    scene_id: str
-    present: tuple[str, ...]
-    unasked: tuple[str, ...] = ()
+    scene_id: str  # name
+    present: tuple[str, ...]  # categories to ask for, each once
+    unasked: tuple[str, ...] = ()  # categories in the scene that are not asked for
 
     def __post_init__(self) -> None:
         listed = [*self.present, *self.unasked]
@@ -113,21 +118,15 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class CategoryStatistics:
-    """How often categories occur, and occur together, in the scenes of a training set.
+    """How often categories occur, and occur together, in the scenes of a training set."""
 
-    Attributes:
-        categories: (K,) names in order; the vocabulary that negatives are taken from.
-        scenes: (K,) int64 scenes that have each.
-        together: (K, K) int64 scenes that have both.
-    """
-
-    categories: tuple[str, ...]
-    scenes: NDArray[np.int64]
-    together: NDArray[np.int64]
+    categories: tuple[str, ...]  # (K,) sorted names; negatives are taken from these
+    scenes: NDArray[np.int64]  # (K,) int64 scenes that have each
+    together: NDArray[np.int64]  # (K, K) int64 scenes that have both
 
     @classmethod
     def of(cls, scenes: Iterable[ScenePresence]) -> CategoryStatistics:
-        """Count scenes; what is there but not asked for counts too. Raises ``ValueError`` when there is no category."""
+        """Count scenes, unasked categories included. Raises ``ValueError`` where there is no category."""
         sets = [frozenset((*scene.present, *scene.unasked)) for scene in scenes]
         names = tuple(sorted(frozenset[str]().union(*sets)))
         if not names:
@@ -140,12 +139,13 @@ class CategoryStatistics:
 def make_questions(
     scenes: Sequence[ScenePresence], statistics: CategoryStatistics, protocol: str, seed: int = 0
 ) -> list[Question]:
-    """As many no as yes in every scene, by scene, then positives before negatives; a scene without categories has none.
+    """Questions sorted by scene, positives before negatives, equally many of each; none for a scene without categories.
 
-    The random protocol draws from ``seed`` and the scene's name, so a scene's questions do not depend on the others.
+    The random protocol draws from ``seed`` and the scene's name, so the questions of a scene do not depend on the
+    others.
 
-    Raises ``ValueError`` for an unknown protocol, a scene given twice, or one for which the vocabulary has too few
-    absent categories.
+    Raises ``ValueError`` for an unknown protocol, a scene given twice, or a scene with too few absent categories in the
+    vocabulary.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
@@ -186,12 +186,12 @@ def _adversarial(positives: Sequence[str], absent: Sequence[int], statistics: Ca
 
 
 def _most(rows: Sequence[int], count: NDArray[np.int64], statistics: CategoryStatistics) -> list[int]:
-    """Rows by falling count, then by what more scenes have; names stand in order, so the last word is theirs."""
+    """Sort rows by falling count, then by number of scenes, then by name."""
     return sorted(rows, key=lambda k: (-int(count[k]), -int(statistics.scenes[k]), k))
 
 
 def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict[str, float]:
-    """``precision recall f1 accuracy yes`` in percent; ``yes`` is the share of questions answered so.
+    """``precision recall f1 accuracy yes`` in percent; ``yes`` is the share of questions answered with yes.
 
     Precision without any yes, and recall without any positive, are 0. Raises ``ValueError`` when lengths differ, there
     is no question, or an answer is not true or false.
@@ -203,17 +203,18 @@ def pope_metrics(questions: Sequence[Question], answers: Sequence[bool]) -> dict
     wrong = [a for a in answers if not isinstance(a, (bool, np.bool_))]
     if wrong:
         raise ValueError(f"answers must be true or false, got {wrong[0]!r}")
-    exists, said = np.array([q.exists for q in questions], bool), np.array(answers, bool)
-    right = int((exists & said).sum())
-    precision = right / max(int(said.sum()), 1)
+    exists, answered = np.array([q.exists for q in questions], bool), np.array(answers, bool)
+    right = int((exists & answered).sum())
+    precision = right / max(int(answered.sum()), 1)
     recall = right / max(int(exists.sum()), 1)
     f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-    values = (precision, recall, f1, float((exists == said).mean()), float(said.mean()))
+    values = (precision, recall, f1, float((exists == answered).mean()), float(answered.mean()))
     return {name: 100.0 * value for name, value in zip(FIGURES, values, strict=True)}
 
 
 def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, str], bool]) -> list[bool]:
-    """Answers in the order of the questions, from those by (scene, category); one missing raises ``ValueError``."""
+    """Answers in the order of the questions, from those by (scene, category). Raises ``ValueError`` where one is
+    missing."""
     for q in questions:
         if (q.scene_id, q.category) not in answers:
             raise ValueError(f"no answer for {q.category!r} in scene {q.scene_id!r}")
@@ -225,7 +226,8 @@ def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, 
 
 
 def read_scene_list(path: Path) -> list[ScenePresence]:
-    """Scenes of a JSON file (module docstring), by name. Raises ``ValueError`` naming file, scene and what is wrong."""
+    """Scenes of a JSON file (see the module docstring), sorted by name. Raises ``ValueError`` naming file, scene and
+    fault."""
     entries = _read(path, "scenes", dict)
     scenes = []
     for name, entry in sorted(entries.items()):
@@ -249,7 +251,8 @@ def scene_list_json(scenes: Sequence[ScenePresence]) -> str:
 
 
 def read_answers(path: Path) -> dict[tuple[str, str], bool]:
-    """(scene, category) -> answer. Raises ``ValueError`` naming the file and the entry that is wrong or contradicts."""
+    """(scene, category) -> answer. Raises ``ValueError`` naming the file and an entry that is wrong or contradicts
+    another."""
     found: dict[tuple[str, str], bool] = {}
     for number, entry in enumerate(_read(path, "answers", list)):
         if not isinstance(entry, dict):
@@ -257,11 +260,11 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
         for key in ("scene", "category", "answer"):
             if not isinstance(entry.get(key), str):
                 raise ValueError(f"{path}: answer {number} lacks {key!r} or it is no text")
-        said = entry["answer"].strip().lower()
-        if said not in ("yes", "no"):
+        answered = entry["answer"].strip().lower()
+        if answered not in ("yes", "no"):
             raise ValueError(f"{path}: answer {number} must be yes or no, got {entry['answer']!r}")
         scene, category = entry["scene"], entry["category"]
-        if found.setdefault((scene, category), said == "yes") != (said == "yes"):
+        if found.setdefault((scene, category), answered == "yes") != (answered == "yes"):
             raise ValueError(f"{path}: answer {number} contradicts an earlier one about {category!r} in {scene!r}")
     return found
 
@@ -269,8 +272,8 @@ def read_answers(path: Path) -> dict[tuple[str, str], bool]:
 def answers_json(answers: Mapping[tuple[str, str], bool]) -> str:
     """Text that :func:`read_answers` reads back."""
     entries = [
-        {"scene": scene, "category": name, "answer": "yes" if said else "no"}
-        for (scene, name), said in sorted(answers.items())
+        {"scene": scene, "category": name, "answer": "yes" if answered else "no"}
+        for (scene, name), answered in sorted(answers.items())
     ]
     return json.dumps({"answers": entries}, indent=1) + "\n"
 
@@ -297,36 +300,29 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GroundedQuestion:
-    """One question with its answer.
+    """One question with its answer."""
 
-    Attributes:
-        scene_id, kind, text: as written.
-        answer: True or False, or a number.
-        ids: annotation ids of the things that the answer rests on.
-    """
-
-    scene_id: str
+    scene_id: str  # scene_id, kind, text: as in the file
     kind: str
     text: str
-    answer: bool | int
-    ids: tuple[int, ...] = ()
+    answer: bool | int  # True or False, or a number
+    ids: tuple[int, ...] = ()  # annotation ids of the objects that the answer rests on
 
     @property
     def is_number(self) -> bool:
-        """Whether it asks for a number."""
         return not isinstance(self.answer, bool)
 
 
 @dataclass(frozen=True, eq=False)
 class GroundedReply:
-    """What was said: yes or no, or a number, and the (N, 9) boxes that it rests on."""
+    """The answer (yes or no, or a number), and the (N, 9) boxes that it rests on."""
 
-    said: bool | int
+    answer: bool | int
     boxes: F64
 
 
 def read_grounded_questions(path: Path, scene_id: str) -> list[GroundedQuestion]:
-    """Those of a home's language file that have a yes, a no or a number for an answer; each text once.
+    """Questions of a home's language file whose answer is yes, no or a number; each text once.
 
     Raises ``ValueError`` naming file and entry.
     """
@@ -350,7 +346,7 @@ def _question(path: Path, scene_id: str, number: int, entry: Any) -> GroundedQue
         raise ValueError(f"{path}: question {number} is of no known kind: {entry['kind']!r}")
     words = entry["answer"]
     if words not in ("yes", "no") and not words.isdecimal():
-        return None  # names a colour or a thing
+        return None  # a colour or a name
     answer = words == "yes" if words in ("yes", "no") else int(words)
     ids = tuple(int(n) for n in re.findall(r"<obj_(\d+)>", entry["grounding"]))
     return GroundedQuestion(scene_id, entry["kind"], entry["question"], answer, ids)
@@ -375,12 +371,12 @@ def answer_grounded(
     replies = []
     for question, (_, number), answer in zip(questions, sentences, ask([text for text, _ in sentences]), strict=True):
         yes = answer.status in _YES
-        # a plural counts its things; where one was understood, one was found
+        # plurals are counted; for a singular the count is one if it was found
         count = answer.count if answer.count is not None else int(yes)
-        said: bool | int = count if question.is_number else yes if number is None else count == number
+        given: bool | int = count if question.is_number else yes if number is None else count == number
         meant = answer.candidates[: max(count, 1)] if question.kind == "counting" else answer.candidates[:1]
         boxes = np.array([o.box for o in meant if yes], dtype=np.float64).reshape(-1, 9)
-        replies.append(GroundedReply(said, boxes))
+        replies.append(GroundedReply(given, boxes))
     return replies
 
 
@@ -392,12 +388,13 @@ def grounded_metrics(
     """``grounded/<kind>/{precision,recall,f1,accuracy,yes}``, ``grounded/counting/exact`` and
     ``grounded/<kind>/located``, in percent; kinds without a question have no figures.
 
-    ``located`` is the share of the true yes-answers (and numbers above 0) that were given and point at a true thing.
+    ``located`` is the share of the true yes-answers (and numbers above 0) that were given and have a box on a true
+    object.
 
     Args:
         questions: of all scenes.
         replies: in the same order.
-        boxes: for each question annotation id -> (9,) box of its scene.
+        boxes: for each question, annotation id -> (9,) box of its scene.
 
     Raises ``ValueError`` when lengths differ.
     """
@@ -409,11 +406,11 @@ def grounded_metrics(
         closed = [i for i in rows if not questions[i].is_number]
         if closed:
             truth = [Question(questions[i].scene_id, questions[i].text, bool(questions[i].answer)) for i in closed]
-            values = pope_metrics(truth, [bool(replies[i].said) for i in closed])
+            values = pope_metrics(truth, [bool(replies[i].answer) for i in closed])
             figures |= {f"grounded/{kind}/{name}": value for name, value in values.items()}
         numbers = [i for i in rows if questions[i].is_number]
         if numbers:
-            right = [replies[i].said == questions[i].answer for i in numbers]
+            right = [replies[i].answer == questions[i].answer for i in numbers]
             figures[f"grounded/{kind}/exact"] = 100.0 * float(np.mean(right))
         resting = [i for i in rows if questions[i].answer and questions[i].ids]
         if resting:
@@ -423,10 +420,10 @@ def grounded_metrics(
 
 
 def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[int, F64]) -> bool:
-    # a relation's answer is its first thing; the others are what it stands by
+    # a relation's answer is its first object; the others are anchors
     ids = question.ids[:1] if question.kind == "relation" else question.ids
     true = np.array([boxes[n] for n in ids if n in boxes]).reshape(-1, 9)
-    if not reply.said or len(true) == 0 or len(reply.boxes) == 0:
+    if not reply.answer or len(true) == 0 or len(reply.boxes) == 0:
         return False
     return bool(iou_of_arrays(reply.boxes, true).max() >= MIN_IOU)
 
@@ -435,29 +432,20 @@ def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[in
 # The deployed perceptron.
 
 TRAINING_HOMES = Path(__file__).with_name("pope_training_homes.json")
-MIN_PIXELS = 200  # with depth, in one view, of an instance of a category that is asked for
+MIN_PIXELS = 200  # with depth, in one view, of an instance of a present category
 
 
 @dataclass(frozen=True, eq=False)
 class PopeResult:
-    """One scene.
+    """One scene."""
 
-    Attributes:
-        presence: its categories.
-        answers: by category.
-        questions, replies: of 3D-GRAND's kinds.
-        boxes: (9,) of each object by its annotation id.
-        states: the true ones, and those of the published objects.
-        dense: grounding of the phrases of descriptions.
-    """
-
-    presence: ScenePresence
-    answers: dict[str, bool]
-    questions: tuple[GroundedQuestion, ...] = ()
+    presence: ScenePresence  # its categories
+    answers: dict[str, bool]  # by category
+    questions: tuple[GroundedQuestion, ...] = ()  # questions, replies: of 3D-GRAND's kinds
     replies: tuple[GroundedReply, ...] = ()
-    boxes: dict[int, F64] = field(default_factory=dict)
-    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
-    dense: DenseScore = field(default_factory=DenseScore)
+    boxes: dict[int, F64] = field(default_factory=dict)  # (9,) of each object by its annotation id
+    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())  # true, predicted
+    dense: DenseScore = field(default_factory=DenseScore)  # grounding of the phrases of descriptions
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:
@@ -474,16 +462,6 @@ def presence_of(scene: SuiteScene) -> ScenePresence:
             visible.update(labels[k] for k in np.flatnonzero(pixels >= MIN_PIXELS).tolist() if k in labels)
     present = tuple(sorted((visible & names) - STRUCTURE))
     return ScenePresence(scene.scene.name, present, tuple(sorted(names.union(STRUCTURE).difference(present))))
-
-
-def training_homes(seeds: Sequence[int]) -> list[ScenePresence]:
-    """Categories of the homes that the generator builds from seeds; :data:`TRAINING_HOMES` is that of
-    ``range(100000, 100320)``."""
-    found = []
-    for seed in seeds:
-        labels = {o.label for o in build_home(seed, HomeSpec(0)).objects} - UNNAMED
-        found.append(ScenePresence(sample_idx(seed), tuple(sorted(labels))))
-    return found
 
 
 @functools.lru_cache(maxsize=4)

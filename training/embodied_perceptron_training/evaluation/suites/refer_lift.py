@@ -1,12 +1,12 @@
-"""2-D detections lifted into the scene, as ARKitSceneRefer's baseline does it.
+"""2-D detections lifted into the scene as in ARKitSceneRefer's baseline.
 
-Through the centre of every 2-D box goes a ray to the scene's surface. Hits of one class are clustered with DBSCAN; the
-biggest cluster is the answer to the class's name, and its centre is the mean of its hits. For the 3-D box, rays go
-through every mask pixel whose coordinates divide by 5, of all detections of the cluster; per axis the lowest and
-highest 5 % of the points are dropped, and the rest is bounded.
+A ray goes through the centre of every 2-D box to the surface of the scene. Hits of one class are clustered with DBSCAN;
+the biggest cluster answers to the class name, and its centre is the mean of its hits. For the 3-D box, rays go through
+every mask pixel whose coordinates are divisible by 5, of all detections of the cluster; per axis the lowest and highest
+5 % of the points are dropped, and the rest is bounded.
 
-The surface is what the depth image of the same view measures; where it measures nothing at the centre, the nearest
-measured pixel of the mask counts.
+The surface is the depth image of the same view; where it has no depth at the centre, the nearest mask pixel with depth
+is used.
 
 Stand-ins for a detector come from instance images: :func:`perfect_detections`, and :func:`noisy_detections` with
 jittered boxes, misses and wrong classes.
@@ -34,21 +34,13 @@ TRIM = 0.05  # dropped at each end, per axis
 
 @dataclass(frozen=True, eq=False)
 class Detection2d:
-    """What a 2-D detector found in one view.
+    """A 2-D detection in one view."""
 
-    Attributes:
-        view: number of the view.
-        label: class name.
-        box: (4,) float64 u0 v0 u1 v1 in pixels, u1 and v1 beyond the last one.
-        mask: (H, W) bool.
-        score: in [0, 1].
-    """
-
-    view: int
-    label: str
-    box: F64
-    mask: NDArray[np.bool_]
-    score: float = 1.0
+    view: int  # number of the view
+    label: str  # class name
+    box: F64  # (4,) float64 u0 v0 u1 v1 in pixels, u1 and v1 exclusive
+    mask: NDArray[np.bool_]  # (H, W) bool
+    score: float = 1.0  # in [0, 1]
 
     def __post_init__(self) -> None:
         if self.box.shape != (4,) or not np.isfinite(self.box).all() or not (self.box[2:] > self.box[:2]).all():
@@ -59,17 +51,11 @@ class Detection2d:
 
 @dataclass(frozen=True)
 class DetectorNoise:
-    """Faults of a detector.
+    """Faults of a detector."""
 
-    Attributes:
-        jitter: standard deviation of a box's edges, as a share of its size.
-        miss: share of instances that are not detected.
-        confuse: share of detections with another class.
-    """
-
-    jitter: float = 0.1
-    miss: float = 0.2
-    confuse: float = 0.1
+    jitter: float = 0.1  # standard deviation of a box's edges, as a share of its size
+    miss: float = 0.2  # share of instances that are not detected
+    confuse: float = 0.1  # share of detections with another class
 
     def __post_init__(self) -> None:
         for name in ("miss", "confuse"):
@@ -81,23 +67,14 @@ class DetectorNoise:
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
-    """Detections that hit one place.
+    """Detections with hits at one location."""
 
-    Attributes:
-        label: class.
-        center_m: (3,) mean of the hits, world frame.
-        box: (6,) cx cy cz dx dy dz, axis-aligned.
-        hits: how many detections.
-        score: their mean score.
-        pixels: mask pixels that the box is of.
-    """
-
-    label: str
-    center_m: F64
-    box: F64
-    hits: int
-    score: float
-    pixels: int
+    label: str  # class
+    center_m: F64  # (3,) mean of the hits, world frame
+    box: F64  # (6,) cx cy cz dx dy dz, axis-aligned
+    hits: int  # number of detections
+    score: float  # their mean score
+    pixels: int  # number of mask pixels of the box
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -119,8 +96,8 @@ def perfect_detections(instances: NDArray[np.integer], view: int, labels: Mappin
 def noisy_detections(
     detections: Sequence[Detection2d], classes: Sequence[str], noise: DetectorNoise, rng: np.random.Generator
 ) -> list[Detection2d]:
-    """The same with faults; masks are stretched with their boxes. What would leave the image is cut, and gone if
-    nothing is left. Raises ``ValueError`` when a class should be confused and there is only one."""
+    """The detections with simulated faults; masks are stretched with their boxes. Detections are clipped to the image
+    and dropped where nothing is left. Raises ``ValueError`` for confusion with fewer than two classes."""
     names = sorted(set(classes))
     if noise.confuse > 0 and len(names) < 2:
         raise ValueError(f"confusing classes needs at least two, got {names}")
@@ -141,7 +118,7 @@ def noisy_detections(
 
 
 def _stretched(detection: Detection2d, shift: F64) -> Detection2d | None:
-    """With its edges moved by shares of its size, its mask with them."""
+    """The detection with its edges moved by shares of its size, and its mask with them."""
     u0, v0, u1, v1 = detection.box
     moved = detection.box + shift * np.array([u1 - u0, v1 - v0, u1 - u0, v1 - v0])
     if moved[2] - moved[0] < 1 or moved[3] - moved[1] < 1:
@@ -163,9 +140,9 @@ def _stretched(detection: Detection2d, shift: F64) -> Detection2d | None:
 def dbscan(points: F64, eps: float, min_points: int = 1) -> I64:
     """(N,) cluster of each of (N, D) points, -1 = noise (Ester et al., KDD 1996).
 
-    A point is a core point when at least ``min_points`` points, itself among them, lie within ``eps``; core points
-    within ``eps`` share a cluster, other points take that of the nearest core point within it. Clusters are numbered by
-    their first point.
+    A point with at least ``min_points`` points within ``eps``, itself included, is a core point; core points within
+    ``eps`` share a cluster, other points take that of the nearest core point within it. Clusters are numbered by their
+    first point.
     """
     if eps <= 0 or min_points < 1:
         raise ValueError(f"need eps > 0 and min_points >= 1, got {eps} and {min_points}")
@@ -187,7 +164,7 @@ def dbscan(points: F64, eps: float, min_points: int = 1) -> I64:
 
 
 def center_hit(detection: Detection2d, frame: PosedFrame) -> F64 | None:
-    """(3,) world point where the ray through the box's centre hits the surface; None where nothing is measured."""
+    """(3,) world point where the ray through the box centre hits the surface; None without depth."""
     depth_m = frame.frame.depth_m
     height, width = depth_m.shape
     u = min(int((detection.box[0] + detection.box[2]) / 2), width - 1)
@@ -203,7 +180,7 @@ def center_hit(detection: Detection2d, frame: PosedFrame) -> F64 | None:
 
 
 def mask_points(detection: Detection2d, frame: PosedFrame) -> F64:
-    """(P, 3) world points of the mask's pixels whose coordinates divide by 5; of all where none does."""
+    """(P, 3) world points of the mask pixels whose coordinates are divisible by 5; of all where there is none."""
     measured = detection.mask & (frame.frame.depth_m > 0)
     coarse = np.zeros_like(measured)
     coarse[::PIXEL_STEP, ::PIXEL_STEP] = measured[::PIXEL_STEP, ::PIXEL_STEP]
@@ -220,7 +197,8 @@ def pixels_to_world(u: NDArray[np.integer], v: NDArray[np.integer], frame: Posed
 
 
 def trimmed_box(points_m: F64, trim: float = TRIM) -> F64:
-    """(6,) bounds of (P, 3) points without the lowest and highest ``trim`` of each axis. ``ValueError`` without any."""
+    """(6,) bounds of (P, 3) points without the lowest and highest ``trim`` of each axis. Raises ``ValueError`` without
+    points."""
     if len(points_m) == 0:
         raise ValueError("a box needs at least one point")
     if not 0 <= trim < 0.5:
@@ -232,9 +210,9 @@ def trimmed_box(points_m: F64, trim: float = TRIM) -> F64:
 
 
 def lift(detections: Sequence[Detection2d], frames: Sequence[PosedFrame], eps_m: float) -> list[Cluster]:
-    """Clusters of every class, the biggest first; of equal ones the better scored, then the one of more pixels.
+    """Clusters of every class, sorted by falling hits, then score, then pixels.
 
-    Detections without any measured pixel count nowhere. Raises ``ValueError`` for a view that is not there.
+    Detections without any measured pixel are dropped. Raises ``ValueError`` for a view that does not exist.
     """
     wrong = [d.view for d in detections if not 0 <= d.view < len(frames)]
     if wrong:
@@ -252,7 +230,7 @@ def lift(detections: Sequence[Detection2d], frames: Sequence[PosedFrame], eps_m:
             chosen = [members[i][0] for i in np.flatnonzero(numbers == number)]
             points = np.concatenate([mask_points(d, frames[d.view]) for d in chosen])
             center = hits[numbers == number].mean(axis=0)
-            if len(points) == 0:  # a mask that lies where nothing is measured, its box does not
+            if len(points) == 0:  # the mask has no depth, its box has
                 points = hits[numbers == number]
             score = float(np.mean([d.score for d in chosen]))
             clusters.append(Cluster(label, center, trimmed_box(points), len(chosen), score, len(points)))

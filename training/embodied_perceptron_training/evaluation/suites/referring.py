@@ -1,6 +1,6 @@
 """Answers of ``embodied-perceptron ground`` against the objects that people described (ScanRefer, Nr3D).
 
-Acc@t: share of the sentences whose first box overlaps the object meant by an IoU (of axis-aligned boxes) above t; an
+Acc@t: share of the sentences whose first box overlaps the true object with an IoU (of axis-aligned boxes) above t; an
 answer without a box is wrong.
 """
 
@@ -39,7 +39,7 @@ def iou_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
 
 
 def groups_of(query: Mapping[str, Any], objects: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The rows of the table that a sentence counts in."""
+    """The rows of the table that a sentence belongs to."""
     source = str(query.get("source", "sentences"))
     category = objects[query["target"]]["category"]
     alike = sum(o["category"] == category for o in objects.values())

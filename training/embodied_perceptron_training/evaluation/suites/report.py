@@ -1,4 +1,4 @@
-"""What a suite leaves in its folder: flat ``metrics.json``, ``metrics.md`` to read, ``metrics.png`` to look at."""
+"""Files of a suite's run: flat ``metrics.json``, the table ``metrics.md``, the bars ``metrics.png``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_suite_report(
 
 
 def grouped(figures: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Groups (what stands before the first slash; '' for none) and names of figures, in order."""
+    """Groups (the part of a figure's name before the last slash; '' for none) and names of figures, in order."""
     groups = list(dict.fromkeys(name.rpartition("/")[0] for name in figures))
     names = list(dict.fromkeys(name.rpartition("/")[2] for name in figures))
     return groups, names
@@ -69,7 +69,7 @@ def grouped(figures: Mapping[str, float]) -> tuple[list[str], list[str]]:
 def suite_markdown(
     title: str, figures: Mapping[str, float], facts: Mapping[str, object], skipped: Mapping[str, str], command: str
 ) -> str:
-    """A table with a row for each figure's name and a column for each group; groups of other names apart."""
+    """Tables with a row for each figure and a column for each group."""
     lines = [f"# {title}", ""]
     if command:
         lines += [f"    {without_folders(command)}", ""]
@@ -85,7 +85,7 @@ def suite_markdown(
 
 
 def tables_of(figures: Mapping[str, float]) -> list[tuple[list[str], list[tuple[str, list[float]]]]]:
-    """(names of columns, (name, values) of rows) of tables: a column a group, groups of other names apart."""
+    """(column names, (name, values) of rows) of tables; groups with the same figures share a table."""
     tables = []
     for groups in _alike(figures):
         names = [name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == groups[0]]
@@ -95,7 +95,7 @@ def tables_of(figures: Mapping[str, float]) -> list[tuple[list[str], list[tuple[
 
 
 def _alike(figures: Mapping[str, float]) -> list[list[str]]:
-    """Groups that have the same names, together."""
+    """Lists of groups that have the same figures."""
     members: dict[tuple[str, ...], list[str]] = {}
     for group in grouped(figures)[0]:
         names = tuple(name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == group)
@@ -104,7 +104,7 @@ def _alike(figures: Mapping[str, float]) -> list[list[str]]:
 
 
 def draw_bars(title: str, figures: Mapping[str, float]) -> Image:
-    """(H, 900, 3) uint8 RGB: a bar of 0 .. 100 % for each figure, in the colour of its group."""
+    """(H, 900, 3) uint8 RGB: a bar of 0 .. 100 % for each figure, coloured by its group."""
     groups, _ = grouped(figures)
     height = 2 * _MARGIN + _ROW * (len(figures) + len(groups) + 1)
     image: Image = np.empty((height, _WIDTH, 3), np.uint8)

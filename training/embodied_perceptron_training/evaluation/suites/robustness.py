@@ -2,13 +2,13 @@
 visibility, zoom, pitch, orbit.
 
 Homes are built again from the seeds that a data set stores. For each home and factor some objects are targets, each in
-a view of its own; the view is rendered at equally spaced levels of the factor and nothing else moves. At each level the
-average precision is taken over all views with the target as the only true box: predictions of its class that lie on
-another object of that class are ignored, all others that miss it are wrong. The area under the curve of AP over the
-factor and its worst point are the figures.
+a view of its own; the view is rendered at equally spaced levels of the factor, with everything else unchanged. At each
+level the average precision is taken over all views with the target as the only true box: predictions of its class on
+another object of that class are ignored, all others that miss it are wrong. The figures are the area under the curve of
+AP over the factor and its lowest point.
 
-A :class:`System` is what is scored: the deployed perceptron on the single picture (3-D boxes, IoU 0.25), or a 2-D
-detector (boxes in the picture, IoU 0.5; where it makes masks, these too: segmentation AP, IoU 0.5 of their pixels).
+A :class:`System` is scored: the deployed perceptron on the single picture (3-D boxes, IoU 0.25), or a 2-D detector
+(boxes in the picture, IoU 0.5; masks too where it makes them, IoU 0.5 of their pixels).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from embodied_perceptron_training.homes.trajectories import rgbd_camera
 from embodied_perceptron_training.processes import Workers
 
 F64 = NDArray[np.float64]
+Ranked = tuple[tuple[float, bool], ...]  # (score, whether right) of the target's class in one picture
 OUR = ""  # name of the perceptron's figures
 DETECTOR, MASKS = "detector", "masks"
 DEFAULT_SCENES, DEFAULT_LEVELS, DEFAULT_VIEWS = 6, 5, 4
@@ -65,38 +66,31 @@ _UNASKED = frozenset(("object",))
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a system says of one picture.
+    """Predictions of a system in one picture."""
 
-    Attributes:
-        boxes: (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels.
-        scores: (N,).
-        labels: class names, in the words of the homes.
-        masks: (N, H, W) bool, of a 2-D system that makes them.
-    """
-
-    boxes: F64
-    scores: F64
-    labels: tuple[str, ...]
-    masks: NDArray[np.bool_] | None = None
+    boxes: F64  # (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels
+    scores: F64  # (N,)
+    labels: tuple[str, ...]  # class names of the homes
+    masks: NDArray[np.bool_] | None = None  # (N, H, W) bool, of a 2-D system with masks
 
 
 class System(Protocol):
-    """What is scored. Its vocabulary decides which targets it is asked for."""
+    """A system to score; targets without a name in its vocabulary are left out."""
 
     dimensions: int  # 2 or 3
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Names that it can say."""
+        """Class names."""
         ...
 
     def predict(self, frame: FactorFrame) -> Predictions:
-        """What is in the picture."""
+        """Predictions in one picture."""
         ...
 
 
 class PerceptronSystem:
-    """The deployed perceptron after this one picture with its depth."""
+    """The deployed perceptron after a single picture with its depth."""
 
     dimensions = 3
 
@@ -114,12 +108,12 @@ class PerceptronSystem:
         perceptron.integrate(PosedFrame(_rgbd(frame), frame.view.T_world_camera))
         found = predict_everywhere(perceptron).detections
         if found is None:
-            raise EvaluationError("the network could not look")
+            raise EvaluationError("the network gave no prediction")
         return Predictions(found.boxes, found.scores, found.labels)
 
 
 class DetectorSystem:
-    """A 2-D detector; its names become the homes' names."""
+    """A 2-D detector; its class names are mapped to those of the homes."""
 
     dimensions = 2
 
@@ -129,7 +123,7 @@ class DetectorSystem:
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Its names in the words of the homes."""
+        """Its class names, mapped to those of the homes."""
         return frozenset(self._canonical(name) for name in self._detector.vocabulary)
 
     def predict(self, frame: FactorFrame) -> Predictions:
@@ -144,22 +138,15 @@ def _rgbd(frame: FactorFrame) -> RgbdFrame:
     return RgbdFrame(1, "camera", view.color, view.depth_m, view.intrinsics)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Predictions of the target's class in one picture that count: (score, whether right)."""
-
-    scored: tuple[tuple[float, bool], ...] = ()
-
-
-def judge(predictions: Predictions, label: str, target_iou: F64, other_iou: F64, min_iou: float) -> Judged:
-    """One true box: the best prediction of the class that overlaps it is right, other such ones are doubles and wrong.
+def match_target(predictions: Predictions, label: str, target_iou: F64, other_iou: F64, min_iou: float) -> Ranked:
+    """Match the predictions of a class with one true box, best score first: the first one that overlaps it is right.
 
     Args:
         predictions: of one picture.
         label: class of the target.
         target_iou: (N,) overlap of each prediction with the target.
         other_iou: (N,) its largest overlap with another object of that class.
-        min_iou: from which overlap on it is the target.
+        min_iou: least overlap of a match.
     """
     rows = [i for i, name in enumerate(predictions.labels) if name == label]
     found = False
@@ -170,18 +157,18 @@ def judge(predictions: Predictions, label: str, target_iou: F64, other_iou: F64,
             continue
         scored.append((float(predictions.scores[i]), hit and not found))
         found |= hit
-    return Judged(tuple(scored))
+    return tuple(scored)
 
 
-def level_ap(judged: Sequence[Judged]) -> float:
-    """Percent: average precision over pictures, each with one true box. NaN without any."""
-    if not judged:
+def level_ap(ranked: Sequence[Ranked]) -> float:
+    """Average precision in percent over pictures, each with one true box. NaN without any."""
+    if not ranked:
         return float("nan")
-    scored = [pair for picture in judged for pair in picture.scored]
+    scored = [pair for picture in ranked for pair in picture]
     order = np.argsort([-score for score, _ in scored], kind="stable")
     right = np.array([hit for _, hit in scored], dtype=np.float64)[order] if scored else np.zeros(0)
     hits = np.cumsum(right)
-    return 100.0 * average_precision(hits / len(judged), hits / np.arange(1, len(hits) + 1))
+    return 100.0 * average_precision(hits / len(ranked), hits / np.arange(1, len(hits) + 1))
 
 
 def curve_figures(ap: Sequence[float]) -> dict[str, float]:
@@ -198,16 +185,16 @@ def curve_figures(ap: Sequence[float]) -> dict[str, float]:
 
 @dataclass
 class FactorResult:
-    """One home: what each system said, by (system, factor), then by level.
+    """Results of one home.
 
     Attributes:
-        judged: pictures by level; masks of a system under its name and ``/masks``.
-        measured: the factor as the pictures show it, by factor, then by level.
-        views: how many targets were shown, by factor.
-        unasked: targets that a system has no name for, by (system, factor).
+        ranked: by (system[/masks], factor), level
+        measured: in the pictures, by factor, level
+        views: number of targets shown, by factor.
+        unasked: targets without a name, by (system, factor)
     """
 
-    judged: dict[tuple[str, str], list[list[Judged]]] = field(default_factory=dict)
+    ranked: dict[tuple[str, str], list[list[Ranked]]] = field(default_factory=dict)
     measured: dict[str, list[list[float]]] = field(default_factory=dict)
     views: Counter[str] = field(default_factory=Counter)
     unasked: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -221,15 +208,15 @@ def evaluate_home(
     factors: Sequence[Factor] = FACTORS,
     camera: Intrinsics | None = None,
 ) -> FactorResult:
-    """All factors of one home, the same targets and views for all systems and again at every call.
+    """All factors of one home, with the same targets and views for all systems and in every call.
 
-    A home may have fewer targets that can be shown (nothing with a joint, for example).
+    A home may have fewer than ``views`` targets (for example no object with a joint).
     """
     camera = rgbd_camera(_WIDTH, _HEIGHT) if camera is None else camera
     result = FactorResult()
     for factor in factors:
         for name in systems:
-            result.judged[name, factor] = [[] for _ in range(levels)]
+            result.ranked[name, factor] = [[] for _ in range(levels)]
         result.measured[factor] = [[] for _ in range(levels)]
         for frames in _videos(home, factor, levels, views, camera, systems):
             result.views[factor] += 1
@@ -240,11 +227,11 @@ def evaluate_home(
                     continue
                 for level, frame in enumerate(frames):
                     found = system.predict(frame)
-                    judged = _judge_frame(home, frame, frames[-1], found, system.dimensions)
-                    result.judged[name, factor][level].append(judged)
+                    ranked = _match_boxes(home, frame, frames[-1], found, system.dimensions)
+                    result.ranked[name, factor][level].append(ranked)
                     if found.masks is not None:
-                        of_masks = result.judged.setdefault((f"{name}/{MASKS}", factor), [[] for _ in range(levels)])
-                        of_masks[level].append(_judge_masks(home, frame, frames[-1], found))
+                        of_masks = result.ranked.setdefault((f"{name}/{MASKS}", factor), [[] for _ in range(levels)])
+                        of_masks[level].append(_match_masks(home, frame, frames[-1], found))
             for level, frame in enumerate(frames):
                 result.measured[factor][level].append(frame.measured)
     return result
@@ -269,19 +256,19 @@ def _videos(
             yield frames
 
 
-def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions, dimensions: int) -> Judged:
+def _match_boxes(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions, dimensions: int) -> Ranked:
     label = home.objects[frame.target_id].label
     if dimensions == 3:
         others = [o.box9() for o in home.objects if o.label == label and o.id != frame.target_id]
         boxes = np.stack([frame.box9, *others])
         overlap = box_iou(torch.from_numpy(found.boxes.reshape(-1, 9)), torch.from_numpy(boxes)).numpy()
-        return judge(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_3D)
+        return match_target(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_3D)
     numbers = [o.id for o in home.objects if o.label == label and o.id != frame.target_id]
     # behind the screen the target's box is that of the picture without it
     whole = [box for box in (_box_px(frame, frame.target_id), _box_px(last, frame.target_id)) if box is not None][:1]
     others_px = [box for n in numbers if (box := _box_px(frame, n)) is not None]
     target = np.array(whole).reshape(-1, 4)
-    return judge(
+    return match_target(
         found,
         label,
         _iou_px(found.boxes, target).max(axis=1, initial=0.0),
@@ -290,8 +277,8 @@ def _judge_frame(home: Home, frame: FactorFrame, last: FactorFrame, found: Predi
     )
 
 
-def _judge_masks(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions) -> Judged:
-    """By pixels; where a screen hides all of the target, by those of the picture without it, as its box."""
+def _match_masks(home: Home, frame: FactorFrame, last: FactorFrame, found: Predictions) -> Ranked:
+    """By pixels; where a screen hides all of the target, those of the picture without the screen."""
     assert found.masks is not None
     label = home.objects[frame.target_id].label
     target = frame.view.instance == frame.target_id + 1
@@ -299,11 +286,11 @@ def _judge_masks(home: Home, frame: FactorFrame, last: FactorFrame, found: Predi
         target = last.view.instance == frame.target_id + 1
     others = [frame.view.instance == o.id + 1 for o in home.objects if o.label == label and o.id != frame.target_id]
     overlap = mask_iou(found.masks, np.stack([target, *others]))
-    return judge(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_2D)
+    return match_target(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_2D)
 
 
 def mask_iou(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> F64:
-    """(N, H, W) and (M, H, W) masks -> (N, M) share of the pixels of either that are of both; 0 of two empty ones."""
+    """(N, H, W) and (M, H, W) masks -> (N, M) IoU of their pixels; 0 for two empty ones."""
     a, b = (m.reshape(len(m), -1).astype(np.float64) for m in (a, b))
     shared = a @ b.T
     union = a.sum(1)[:, None] + b.sum(1)[None] - shared
@@ -318,7 +305,7 @@ def _box_px(frame: FactorFrame, number: int) -> F64 | None:
 
 
 def _iou_px(a: F64, b: F64) -> F64:
-    """(N, M) overlap of boxes in pixels."""
+    """(N, M) IoU of boxes in pixels."""
     a, b = a.reshape(-1, 4), b.reshape(-1, 4)
     low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
     shared = (high - low).clip(0.0).prod(axis=2)
@@ -333,17 +320,11 @@ def _iou_px(a: F64, b: F64) -> F64:
 
 @dataclass(frozen=True)
 class RobustnessSpec:
-    """What to run on; plain values, so that worker processes can be told.
+    """What to run on; plain values, so that they can be sent to worker processes."""
 
-    Attributes:
-        suite: data, split, weights, scenes; ``views`` is the number of targets of each home and factor.
-        levels: of each factor.
-        detector, layout: an ONNX file to be scored beside the network; "" = none.
-    """
-
-    suite: SuiteSpec
-    levels: int = DEFAULT_LEVELS
-    detector: str = ""
+    suite: SuiteSpec  # data, split, weights, scenes; ``views`` is the number of targets of each home and factor
+    levels: int = DEFAULT_LEVELS  # of each factor
+    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to score too; "" = none
     layout: str = ""
 
     def __post_init__(self) -> None:
@@ -354,7 +335,7 @@ class RobustnessSpec:
 
 
 def home_of(data: str, name: str) -> Home:
-    """The home of a sample, built again. Raises :class:`CorruptSceneError` for a sample that says not how."""
+    """The home of a sample, built again. Raises :class:`CorruptSceneError` for a sample without a seed."""
     try:
         record = load_record(data, name)
         return build_home(int(record["seed"]), HomeSpec.of_record(record["spec"]["home"]))
@@ -373,16 +354,16 @@ def _evaluate(spec: RobustnessSpec, name: str) -> FactorResult:
 def curves(results: Sequence[FactorResult]) -> dict[str, list[float]]:
     """AP in percent by level for ``<factor>`` and ``<system>/<factor>``; factors without any target are left out."""
     found: dict[str, list[float]] = {}
-    for name, factor in dict.fromkeys(key for result in results for key in result.judged):
-        parts = [result.judged[name, factor] for result in results if (name, factor) in result.judged]
+    for name, factor in dict.fromkeys(key for result in results for key in result.ranked):
+        parts = [result.ranked[name, factor] for result in results if (name, factor) in result.ranked]
         levels = [[j for part in parts for j in part[level]] for level in range(len(parts[0]))]
         if levels and levels[0]:
-            found[f"{name}/{factor}" if name else factor] = [level_ap(judged) for judged in levels]
+            found[f"{name}/{factor}" if name else factor] = [level_ap(ranked) for ranked in levels]
     return found
 
 
 def robustness_figures(results: Sequence[FactorResult]) -> dict[str, float]:
-    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``, of its masks ``detector/masks/``."""
+    """``<factor>/{area,worst}`` in percent; of a detector under ``detector/``, of masks under ``detector/masks/``."""
     return {
         f"{name}/{figure}": value for name, ap in curves(results).items() for figure, value in curve_figures(ap).items()
     }
@@ -425,7 +406,7 @@ def curves_json(results: Sequence[FactorResult]) -> str:
 
 
 def curves_markdown(results: Sequence[FactorResult]) -> str:
-    """A table: AP by factor and level."""
+    """A table of AP by factor and level."""
     ap = curves(results)
     count = len(next(iter(ap.values()), ()))
     levels = [f"{level:.2f}" for level in np.linspace(0.0, 1.0, count)]
@@ -445,7 +426,7 @@ _LINE_COLORS = ((96, 168, 255), (255, 170, 60))
 
 
 def draw_curves(results: Sequence[FactorResult]) -> Image:
-    """(H, W, 3) uint8 RGB: AP over the factor, one factor beside the other; a line for each system."""
+    """(H, W, 3) uint8 RGB: AP over the factor, factors side by side, a line for each system."""
     ap = curves(results)
     factors = [factor for factor in FACTORS if any(name.rpartition("/")[2] == factor for name in ap)]
     width, height = _PLOT
@@ -473,7 +454,7 @@ def draw_curves(results: Sequence[FactorResult]) -> Image:
 
 
 def curves_png(results: Sequence[FactorResult]) -> bytes:
-    """The picture as a file. Raises ``OSError`` where it cannot be encoded."""
+    """:func:`draw_curves` as PNG. Raises ``OSError`` where it cannot be encoded."""
     done, data = cv2.imencode(".png", draw_curves(results)[..., ::-1])
     if not done:
         raise OSError("cannot encode the curves")

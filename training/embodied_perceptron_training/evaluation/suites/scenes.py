@@ -42,33 +42,21 @@ STRUCTURE = frozenset(("wall", "floor", "ceiling"))
 
 @dataclass(frozen=True)
 class SuiteSpec:
-    """What to run on; plain values, so that they can be sent to worker processes.
+    """What to run on; plain values, so that they can be sent to worker processes. Without ``training`` 3D-POPE uses the
+    scene list of the shipped weights for homes and the training split of the data for real scans; without
+    ``references`` ARKitSceneRefer asks one sentence for each small object."""
 
-    Attributes:
-        data: folder in EmbodiedScan's layout, with instance images (``embodied-perceptron generate``).
-        split: train, val or test.
-        weights: shipped name or path.
-        scenes: number of scenes, from the first; None = all.
-        views: per scene, evenly spaced.
-        seed: of random negatives and of the noisy detector.
-        training: scene list of the training set for 3D-POPE; None = for homes that of the shipped weights, for real
-            scans the training split of the data.
-        references: ARKitSceneRefer records about the scans; None = one sentence for each small object.
-        detector, layout: ONNX file of a 2-D detector that is also lifted; "" = none.
-        cluster_m: largest distance between hits of one cluster of lifted detections.
-    """
-
-    data: str
-    split: str = "test"
-    weights: str = "tiny"
-    scenes: int | None = None
-    views: int = 20
-    seed: int = 0
-    training: str | None = None
-    references: str | None = None
-    detector: str = ""
+    data: str  # folder in EmbodiedScan's layout, homes with instance images
+    split: str = "test"  # train, val or test
+    weights: str = "tiny"  # shipped name or path
+    scenes: int | None = None  # number of scenes, from the first; None = all
+    views: int = 20  # per scene, evenly spaced
+    seed: int = 0  # of random negatives and of the noisy detector
+    training: str | None = None  # scene list of the training set for 3D-POPE
+    references: str | None = None  # ARKitSceneRefer records about the scans
+    detector: str = ""  # detector, layout: ONNX file of a 2-D detector to lift too; "" = none
     layout: str = ""
-    cluster_m: float = 0.02  # of the published baseline, for hits of every tenth frame of a video
+    cluster_m: float = 0.02  # largest distance of hits in a cluster, as published for every tenth frame of a video
 
     def __post_init__(self) -> None:
         if bool(self.detector) != bool(self.layout):
@@ -93,15 +81,10 @@ class SuiteRun(Generic[Result]):
 
 @dataclass(frozen=True, eq=False)
 class SuiteScene:
-    """A scene, with instance images where it is a synthetic home.
+    """A scene, with instance images where it is a synthetic home."""
 
-    Attributes:
-        scene: frames and truth.
-        instances: per frame (H, W) int64 annotation ids, -1 = none; None for a real scan.
-    """
-
-    scene: EvaluationScene
-    instances: tuple[I64, ...] | None
+    scene: EvaluationScene  # frames and truth
+    instances: tuple[I64, ...] | None  # per frame (H, W) int64 annotation ids, -1 = none; None for a real scan
 
     @property
     def label_of(self) -> dict[int, str]:
