@@ -95,9 +95,9 @@ class Sites:
 
     def __new__(cls, keys: torch.Tensor | None = None, *_: Any, **__: Any) -> Sites:
         """Choose the backend for the device of the keys; copying calls this without arguments."""
-        if cls is Sites and keys is not None:
-            cls = CompiledSites if runs_compiled(keys) else DeviceSites
-        return super().__new__(cls)
+        if cls is not Sites or keys is None:
+            return super().__new__(cls)
+        return object.__new__(CompiledSites if runs_compiled(keys) else DeviceSites)
 
     def __init__(
         self,
