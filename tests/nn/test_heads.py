@@ -410,7 +410,7 @@ def test_occupancy_by_hand() -> None:
     torch.testing.assert_close(confidence.flatten(), torch.tensor([1.0, 0.75]))
 
 
-def test_filled_cells_are_what_the_whole_grid_says_of_them() -> None:
+def test_filled_cells_equal_those_of_the_whole_grid() -> None:
     torch.manual_seed(0)
     logits = torch.randn(7, 5, 4, 3)
     logits[0, :3] += 3.0  # most are empty
@@ -564,7 +564,7 @@ def test_scores_that_are_not_numbers_come_last_and_cost_no_row() -> None:
     assert found.boxes[:, 0].tolist() == [2.0, 0.0, 5.0]
 
 
-def test_what_knows_nothing_is_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_scores_are_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more candidates than anything trained makes the best are suppressed; as published, all of fewer are."""
     torch.manual_seed(0)
     boxes, scores = random_boxes(300, 1).float(), torch.rand(300, 40)

@@ -388,12 +388,12 @@ def test_window_sites_are_all_cells_of_every_sample() -> None:
         (("tiny", "all", "radar"), "modality must be rgbd, depth, rgb or painting, got 'radar'"),
     ],
 )
-def test_unknown_names_are_told(arguments: tuple[str, ...], message: str) -> None:
+def test_unknown_names_are_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         network_config(*arguments)  # type: ignore[arg-type]
 
 
-def test_numbers_that_do_not_fit_are_told() -> None:
+def test_numbers_that_do_not_fit_are_refused() -> None:
     config = network_config("tiny")
     for change, message in (
         ({"voxel_size_m": 0.0}, "voxel_size_m must be positive, got 0.0"),

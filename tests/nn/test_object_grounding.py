@@ -203,7 +203,7 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(one.logits[:, 0], a.logits[:, 1, :6, :4], atol=1e-4, rtol=1e-4)
 
 
-def test_every_token_is_log_shares_of_and_odds_are_those_of_the_shares() -> None:
+def test_probabilities_of_every_token_sum_to_one() -> None:
     out = grounder()(things(6, padding=2), *words(2))
     shares = out.log_shares.exp()
     torch.testing.assert_close(shares.sum(2), torch.ones_like(shares[:, :, 0]))

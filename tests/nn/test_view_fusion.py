@@ -112,7 +112,7 @@ def test_behind_outside_and_hidden_points_are_not_seen() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_slow_twin(config: ViewSamplingConfig) -> None:
+def test_equals_a_slow_reference(config: ViewSamplingConfig) -> None:
     """One point at a time in plain Python."""
     views = [make_view(i) for i in range(4)]
     sites = make_sites(1, 150)

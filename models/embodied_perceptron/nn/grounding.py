@@ -318,7 +318,7 @@ class GroundingHead(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class DetectedObjects:
-    """Things of B scenes, best first, padded to the same number.
+    """Objects of B scenes, best first, padded to the same number.
 
     Attributes:
         boxes: (B, Q, 9); padding is a cube of one metre at the origin.

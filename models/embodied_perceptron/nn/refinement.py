@@ -183,8 +183,8 @@ class RefinementHead(nn.Module):
         near = functional.relu(self.near(x)).flatten(1)
         # a kernel as large as its grid is a matrix product, at a third of the cost
         x = functional.relu(functional.linear(near, self.whole.weight.flatten(1), self.whole.bias))
-        said, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
-        hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
+        detected, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
+        hidden = functional.relu(self.first(self.dropout(torch.cat([x, detected, place], 1))))
         hidden = functional.relu(self.second(self.dropout(hidden)))
         change = self.classify(hidden)
         named = proposals.log_odds * self.scale + self.shift + change[:, :-1]
