@@ -246,7 +246,7 @@ def test_unnamed_objects_are_scored(tmp_path: Path) -> None:
 def test_networks_without_a_map_have_no_refinement(config: NetworkConfig) -> None:
     assert config.detection is not None
     looking = dataclasses.replace(config.detection, second_look=RefinementConfig())
-    with pytest.raises(ValueError, match="the refinement head reads heights and colours of a map"):
+    with pytest.raises(ValueError, match="the refinement head needs heights and colours of a map"):
         PerceptionNetwork(dataclasses.replace(config, detection=looking))
     network = small_network(small_config("detection"))
     features = seen_by(network)
