@@ -268,7 +268,7 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
         ground(i, scene, "   ", [None], viewpoint)
     with pytest.raises(ValueError, match=r"\(9000, 9005\) .* has no token; the encoder read up to 200"):
         ground(i, scene, "chair " * 2000, [(9000, 9005)], viewpoint)
-    with pytest.raises(ValueError, match="sees no images"):
+    with pytest.raises(ValueError, match="has no image encoder"):
         i.view(wall(1.0, 1))
     with pytest.raises(ValueError, match="grounding head and a text encoder"):
         ground(Predictor(network(), CLASSES, CELLS), scene, "a chair")
