@@ -55,8 +55,7 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections
-from embodied_perceptron.sensors.camera_rig import ViewDirection
-from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame, ViewDirection
 from embodied_perceptron.weights import available
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 

@@ -250,7 +250,7 @@ def test_http_refuses_who_does_not(served, shown):
 
 
 def test_http_without_a_token_is_refused():
-    with pytest.raises(ValueError, match="with a token only"):
+    with pytest.raises(ValueError, match="needs a token"):
         http_app(StillScene(), "", "127.0.0.1")
 
 

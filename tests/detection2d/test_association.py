@@ -20,8 +20,7 @@ from embodied_perceptron.detection2d.association import (
     fully_visible,
     group_detections,
 )
-from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
-from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_along
 from embodied_perceptron.geometry.suppression import (
     LIFTED_AFFINITY,
     LIFTED_OTHER_NAME_AFFINITY,

@@ -8,7 +8,7 @@ from support.lift_world import K, photograph
 from support.online_world import look_at
 from support.scene_builder import snapshot_of
 
-from embodied_perceptron.detection2d.rays import VoxelIndex, see_surface
+from embodied_perceptron.detection2d.lifting import VoxelIndex, see_surface
 from embodied_perceptron.geometry.transforms import pack_keys
 
 SIZE_M = 0.05

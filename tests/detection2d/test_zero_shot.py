@@ -11,7 +11,7 @@ import torch
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d, no_detections
 from embodied_perceptron.detection2d.loading import lift_from_options
-from embodied_perceptron.detection2d.zero_shot import (
+from embodied_perceptron.detection2d.open_vocabulary import (
     ObjectEmbeddings,
     RegionEncoder,
     ZeroShotDetector,

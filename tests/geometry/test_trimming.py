@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_perceptron.geometry.trimming import median, trimmed_bounds
+from embodied_perceptron.geometry.boxes import median, trimmed_bounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 200, 4096, 4097, 20_000])

@@ -61,7 +61,7 @@ def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: 
     assert not quick.weight.is_inference()
     groups = torch.nn.Conv3d(6, 4, 1, groups=2)
     close(GridConv(groups)(x), groups(x))
-    with pytest.raises(ValueError, match="only padding by numbers of zeros is known, got same zeros"):
+    with pytest.raises(ValueError, match="only padding with zeros is supported, got same zeros"):
         GridConv(torch.nn.Conv3d(2, 2, 3, padding="same"))
 
 

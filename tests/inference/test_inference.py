@@ -142,7 +142,7 @@ def test_all_heads(volume: FeatureVolume) -> None:
     assert cells.labels.max() < len(CELLS)
     assert ((cells.confidence > 1 / 3) & (cells.confidence <= 1)).all()  # the best of three
     np.testing.assert_allclose(cells.centers_m / 0.16 % 1.0, 0.5, atol=1e-3)
-    # where something was seen its colour is told, elsewhere none
+    # where something was seen it has its colour, elsewhere none
     seen = {tuple(c) for c in np.floor(volume.snapshot().mean_point_m / 0.16).astype(int).tolist()}
     of_cell = [tuple(c) in seen for c in np.floor(cells.centers_m / 0.16).astype(int).tolist()]
     assert any(of_cell)

@@ -1,4 +1,4 @@
-"""ONNX files give what torch gives, and run where they are told to."""
+"""ONNX files give what torch gives, and run on the requested provider."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from embodied_perceptron.recordings.exports import (
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import DepthSample, PosedFrameStream, RecordingError
 from embodied_perceptron.recordings.tum import read_tum_camera
-from embodied_perceptron.sensors.registration import register_depth
+from embodied_perceptron.sensors.camera_model import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000

@@ -7,8 +7,14 @@ import pytest
 from support.textured_rooms import level_pose
 
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points, yaw_of
-from embodied_perceptron.relocalisation.alignment import Surface, best_motion, least_held, motions_of_pairs, refine
-from embodied_perceptron.relocalisation.surfaces import SurfaceLayers
+from embodied_perceptron.relocalisation.alignment import (
+    Surface,
+    SurfaceLayers,
+    best_motion,
+    least_held,
+    motions_of_pairs,
+    refine,
+)
 
 REACHES_M = (0.3, 0.25, 0.2, 0.15, 0.1, 0.08)
 

@@ -8,8 +8,7 @@ import torch
 from support.scene_builder import box_surface, chair, noisy, plane, room, snapshot_of, table
 
 from embodied_perceptron.config import SegmentationConfig
-from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.geometry.trimming import trimmed_bounds
+from embodied_perceptron.geometry.boxes import box_iou, trimmed_bounds
 from embodied_perceptron.scene.segmentation import components
 from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
 from embodied_perceptron.scene.segmentation.components import (
@@ -271,7 +270,7 @@ def test_direction_of_the_walls(yaw):
     assert separate_layers(snapshot, 0.0, CONFIG).yaw_rad == pytest.approx(yaw, abs=np.radians(1))
 
 
-def test_cells_equal_a_slow_twin():
+def test_cells_equal_a_plain_version():
     rng = np.random.default_rng(3)
     snapshot = snapshot_of(rng.uniform(-0.4, 0.4, (3000, 3)))
     cells = build_cells(snapshot, 0.06)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
-from embodied_perceptron.sensors.camera_rig import LatestCameraPoses, ViewDirection
-from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame, RgbdFrame, ViewDirection
 
 SECOND = 1_000_000_000
 START = LatestCameraPoses()

@@ -18,9 +18,8 @@ from embodied_perceptron.recordings.bag import CameraTopics
 from embodied_perceptron.recordings.image_codec import encode_depth_file
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError, TransformSample
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import SAME_SURFACE, CameraModel, UnregisteredDepth, register_depth
 from embodied_perceptron.sensors.poses import Found
-from embodied_perceptron.sensors.registration import SAME_SURFACE, UnregisteredDepth, register_depth
 from embodied_perceptron.sensors.synchronizer import RgbdSynchronizer
 
 COLOR = Intrinsics(60.0, 58.0, 30.2, 21.7, 64, 44)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_perceptron.sensors.stamps import EVIDENCE, StampJudge
+from embodied_perceptron.sensors.poses import EVIDENCE, StampJudge
 
 S = 1_000_000_000
 PERIOD = S // 30

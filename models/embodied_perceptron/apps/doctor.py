@@ -36,9 +36,8 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, Found, TooEarly, TransformTree, format_stamp
-from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import BadImage, Drop
 
 # --------------------------------------------------------------------------------------------------------------------

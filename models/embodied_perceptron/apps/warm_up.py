@@ -32,7 +32,7 @@ from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import rvl
 from embodied_perceptron.results import Detections, SemanticVoxels
-from embodied_perceptron.sensors import registration
+from embodied_perceptron.sensors import camera_model
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse import incremental
 
@@ -149,7 +149,7 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
     boxes = np.array([[1.5, 0.0, 0.3, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0], [1.6, 0.0, 0.3, 0.5, 0.5, 0.5, 0.1, 0.0, 0.0]])
     yield partial(nms, torch.from_numpy(boxes), torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64), 0.5)
     yield partial(names_from_boxes, _CELL, Detections(boxes[:1], np.ones(1), _CELL.classes))
-    yield registration.compile_kernels
+    yield camera_model.compile_kernels
     yield rvl.compile_kernels
     yield lambda: mean_colors(shapes.perceive(stamp_ns).voxels, boxes)
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
-from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.detection2d.lifting import LiftedDetection, VoxelIndex, box_around
+from embodied_perceptron.geometry.boxes import median
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.suppression import (
     LIFTED_AFFINITY,
@@ -23,7 +23,6 @@ from embodied_perceptron.geometry.suppression import (
     LIFTED_OTHER_NAME_SIZE,
 )
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
-from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.inference.posterior import NO_MISSES, MissedViews, size_in_picture
 from embodied_perceptron.sensors.frame import RgbdFrame
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detectors import Detector, DetectorFileError, OnnxDetector
+from embodied_perceptron.detection2d.open_vocabulary import MAX_WORDS, RegionEncoder, ZeroShotDetector
 from embodied_perceptron.detection2d.persons import PersonMask
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
-from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
 from embodied_perceptron.inference.posterior import DetectorModel, read_detector_model, shipped_detector_model
 from embodied_perceptron.recordings.files import is_lfs_pointer
 

@@ -7,16 +7,236 @@ larger part of the softmax over all of them, so that a word that fits nothing na
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.detection2d.zero_shot import ObjectEmbeddings
+from embodied_perceptron.detection2d.detections2d import Detections2d, Limits2d, accept_detections, clean_label
+from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.results import UNNAMED, SceneObject
+from embodied_perceptron.sensors.frame import RgbdFrame
+
+_WORDS_AT_ONCE = 24  # text encoders of detectors read a few hundred tokens
+MAX_WORDS = 400
+_MAX_REGIONS = 24  # of a picture that are given an embedding; the best
+_REGION_MARGIN = 0.1  # a little of its surroundings helps to tell what a thing is
+_SAFE: dict[str, Any] = {"trust_remote_code": False}
+
+
+class ZeroShotDetector:
+    """A detector of ``transformers``, prompted with words.
+
+    Args:
+        name: hub name or folder.
+        words: what is always looked for.
+        limits: what of its output is used.
+        device: see :func:`embodied_perceptron.mapping.devices.resolve_device`.
+
+    Raises ``ImportError`` without ``transformers``, ``OSError`` for a name that cannot be read, ``ValueError`` for a
+    model of another kind or no words.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], limits: Limits2d | None = None, device: str = "cpu") -> None:
+        import transformers
+
+        self._device = resolve_device(device)
+        self.limits = limits if limits is not None else Limits2d()
+        model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(name, use_safetensors=True, **_SAFE)
+        self._model = model.to(self._device).eval()
+        self._processor = _processor(name)
+        self._grounded = model.config.model_type.endswith("grounding-dino")
+        self._lock = threading.Lock()
+        self._words: tuple[str, ...] = ()
+        self.look_for(words)
+        if not self._words:
+            raise ValueError("a detector that is told in words needs some: classes is empty")
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """What it looks for now."""
+        return frozenset(self._words)
+
+    def look_for(self, words: Iterable[str]) -> None:
+        """From the next picture on; names are cleaned, doubles and more than 400 left out."""
+        clean = dict.fromkeys(label for word in words if (label := clean_label(word)))
+        with self._lock:
+            self._words = tuple(clean)[:MAX_WORDS]
+
+    def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
+        """See :class:`embodied_perceptron.detection2d.detectors.Detector`."""
+        with self._lock:
+            words = self._words
+        boxes, scores, labels = [np.zeros((0, 4))], [np.zeros(0)], list[str]()
+        for first in range(0, len(words), _WORDS_AT_ONCE):
+            some = words[first : first + _WORDS_AT_ONCE]
+            found = self._ask(frame.color, some)
+            boxes.append(found["boxes"].detach().cpu().double().numpy().reshape(-1, 4))
+            scores.append(found["scores"].detach().cpu().double().numpy().reshape(-1))
+            labels += [_nearest_word(text, some) for text in found["text_labels"]]
+        size = frame.intrinsics.width, frame.intrinsics.height
+        corners = np.concatenate(boxes) - 0.5  # from the picture's corner to the library's pixels
+        return accept_detections(
+            frame.camera, frame.stamp_ns, corners, np.concatenate(scores), labels, size, self.limits
+        )
+
+    def _ask(self, image: NDArray[np.uint8], words: Sequence[str]) -> dict[str, Any]:
+        inputs = self._processor(text=[list(words)], images=[image], return_tensors="pt").to(self._device)
+        with torch.inference_mode():
+            outputs = self._model(**inputs)
+        options: dict[str, Any] = {"threshold": self.limits.min_score, "target_sizes": [image.shape[:2]]}
+        if self._grounded:
+            options |= {"input_ids": inputs["input_ids"], "text_threshold": self.limits.min_score}
+        result: dict[str, Any] = self._processor.post_process_grounded_object_detection(
+            outputs, text_labels=[list(words)], **options
+        )[0]
+        return result
+
+
+def _processor(name: str) -> Any:
+    """What turns pictures and words into the inputs of a model."""
+    import transformers
+
+    kind: Any = transformers.AutoProcessor
+    return kind.from_pretrained(name, **_SAFE)
+
+
+def _nearest_word(text: str, words: Sequence[str]) -> str:
+    """The word that a detector's phrase means: phrases may be parts of what was asked. '' if it is none of them."""
+    label = clean_label(text)
+    if label in words:
+        return label
+    tokens = set(label.split())
+    shared = [(len(tokens & set(word.split())), -len(word), word) for word in words]
+    best = max(shared, default=(0, 0, ""))
+    return best[2] if best[0] > 0 else ""
+
+
+class RegionEncoder:
+    """An image-text encoder of ``transformers``: embeddings of boxes in pictures, and of words, in one space.
+
+    Args:
+        name: hub name or folder.
+        device: see :func:`embodied_perceptron.mapping.devices.resolve_device`.
+
+    Raises as :class:`ZeroShotDetector`.
+    """
+
+    def __init__(self, name: str, device: str = "cpu") -> None:
+        import transformers
+
+        self._device = resolve_device(device)
+        model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, **_SAFE)
+        if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
+            raise ValueError(f"{name} is a {model.config.model_type}: no encoder of pictures and words")
+        self._model = model.to(self._device).eval()
+        self._processor = _processor(name)
+
+    def regions(self, image: NDArray[np.uint8], boxes_px: NDArray[np.float64]) -> NDArray[np.float32]:
+        """(H, W, 3) RGB and (N, 4) boxes -> (N, D) float32 unit vectors."""
+        crops = [_crop(image, box) for box in boxes_px]
+        if not crops:
+            return np.zeros((0, 0), np.float32)
+        inputs = self._processor(images=crops, return_tensors="pt").to(self._device)
+        with torch.inference_mode():
+            return _unit(self._model.get_image_features(pixel_values=inputs["pixel_values"]))
+
+    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """N texts -> (N, D) float32 unit vectors."""
+        inputs = self._processor(text=list(texts), return_tensors="pt", padding=True, truncation=True).to(self._device)
+        with torch.inference_mode():
+            return _unit(self._model.get_text_features(**inputs))
+
+    def with_embeddings(self, found: Detections2d, frame: RgbdFrame) -> Detections2d:
+        """The best detections of a picture with embeddings; the rest have zero vectors."""
+        some = self.regions(frame.color, found.boxes_px[:_MAX_REGIONS])
+        if not len(some):
+            return found
+        every = np.zeros((len(found), some.shape[1]), np.float32)
+        every[: len(some)] = some
+        return Detections2d(
+            found.camera, found.stamp_ns, found.boxes_px, found.scores, found.labels, found.masks, every
+        )
+
+
+def _crop(image: NDArray[np.uint8], box_px: NDArray[np.float64]) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    margin = _REGION_MARGIN * (box_px[2:] - box_px[:2])
+    left, top = np.maximum(np.floor(box_px[:2] - margin + 0.5), 0).astype(int)
+    right, bottom = np.ceil(box_px[2:] + margin + 0.5).astype(int)
+    return image[top : max(top + 1, min(bottom, height)), left : max(left + 1, min(right, width))]
+
+
+def _unit(features: Any) -> NDArray[np.float32]:
+    """(N, D) unit vectors; newer versions wrap the features."""
+    values = features if isinstance(features, torch.Tensor) else features.pooler_output
+    unit: NDArray[np.float32] = torch.nn.functional.normalize(values.float(), dim=-1).cpu().numpy()
+    return unit
+
+
+def mean_embedding(vectors: NDArray[np.float32], weight: NDArray[np.float64]) -> NDArray[np.float32] | None:
+    """(N, D) unit vectors (zero = unknown) -> their (D,) weighted mean as a unit vector; None where all are unknown."""
+    total = (vectors * weight[:, None]).sum(axis=0)
+    norm = float(np.linalg.norm(total))
+    return (total / norm).astype(np.float32) if norm > 1e-6 else None
+
+
+class ObjectEmbeddings:
+    """A running mean embedding for each object of the map, by id.
+
+    Args:
+        memory: pictures over which the mean reaches, about.
+    """
+
+    def __init__(self, memory: int = 20) -> None:
+        self._memory = memory
+        self._mean: dict[int, NDArray[np.float32]] = {}
+        self._looks: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._mean)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._mean.clear()
+        self._looks.clear()
+
+    def update(
+        self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
+    ) -> None:
+        """Give each object the embedding of the nearest box within half of its size; objects that are gone are
+        forgotten.
+
+        Args:
+            objects: of the map.
+            boxes: (M, 9) of what was seen.
+            vectors: M unit vectors of (D,), None where nothing is known.
+        """
+        alive = {o.id for o in objects}
+        for known in set(self._mean) - alive:
+            del self._mean[known], self._looks[known]
+        for thing in objects:
+            if len(boxes) == 0:
+                break
+            apart = np.linalg.norm(boxes[:, :3] - thing.box[:3], axis=1)
+            nearest = int(np.argmin(apart))
+            vector = vectors[nearest]
+            if vector is None or apart[nearest] > max(0.1, 0.5 * float(thing.box[3:6].max())):
+                continue
+            looks = min(self._looks.get(thing.id, 0) + 1, self._memory)
+            old = self._mean.get(thing.id, np.zeros_like(vector))
+            mean = old + (vector - old) / looks
+            self._mean[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32)
+            self._looks[thing.id] = looks
+
+    def similarities(self, text: NDArray[np.float32]) -> dict[int, float]:
+        """Cosine of a (D,) unit vector of words with each object's embedding, by id."""
+        return {known: float(mean @ text) for known, mean in self._mean.items() if mean.shape == text.shape}
+
 
 _ANSWERS = 0.35  # likeness of label and word from which on the label answers
 _NEUTRAL = ("object", "wall", "floor")  # words that everything resembles a little
@@ -50,7 +270,7 @@ class OpenVocabularyLabels:
     def update(
         self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
     ) -> None:
-        """As :meth:`~embodied_perceptron.detection2d.zero_shot.ObjectEmbeddings.update`."""
+        """As :meth:`~embodied_perceptron.detection2d.open_vocabulary.ObjectEmbeddings.update`."""
         with self._lock:
             self._objects.update(objects, boxes, vectors)
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates
-from embodied_perceptron.detection2d.completion import complete_box
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
 from embodied_perceptron.detection2d.fusion import (
@@ -35,10 +34,9 @@ from embodied_perceptron.detection2d.fusion import (
     plausibilities,
 )
 from embodied_perceptron.detection2d.layouts import LayoutError
-from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
-from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
+from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, VoxelIndex, complete_box, lift_view
+from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels, RegionEncoder, mean_embedding
 from embodied_perceptron.detection2d.persons import PersonMask, PersonStatistics
-from embodied_perceptron.detection2d.rays import VoxelIndex
 from embodied_perceptron.detection2d.scheduler import (
     LiftScheduler,
     LiftWorker,
@@ -46,7 +44,6 @@ from embodied_perceptron.detection2d.scheduler import (
     SchedulerRules,
     TooLateError,
 )
-from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.inference.posterior import ANY_DETECTOR, DetectorModel, shipped_detector_model

@@ -77,8 +77,7 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.results import UNNAMED, Detections, SemanticVoxels
-from embodied_perceptron.sensors.camera_rig import ViewDirection
-from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.frame import PosedFrame, ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
 from embodied_perceptron.sparse.sites import Sites
@@ -610,7 +609,7 @@ class Predictor:
                 continue
             self._good_predictions += 1
             if self._limit_m < wanted:
-                reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
+                reasons.append(f"the window is {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
             semantic = prediction.semantic
             if semantic is not None and prediction.detections is not None:
                 least = max(MIN_SCORE, window.scores.keep)  # boxes that may count for an object name cells

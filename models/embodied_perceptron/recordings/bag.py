@@ -35,18 +35,22 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraInfoFields, CameraModel, camera_model_from_info
+from embodied_perceptron.sensors.camera_model import (
+    CameraInfoFields,
+    CameraModel,
+    UnregisteredDepth,
+    camera_model_from_info,
+)
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import (
     NS_PER_S,
     Found,
+    StampJudge,
     TransformTree,
     format_stamp,
     frame_name,
     seconds_to_ns,
 )
-from embodied_perceptron.sensors.registration import UnregisteredDepth
-from embodied_perceptron.sensors.stamps import StampJudge
 from embodied_perceptron.sensors.synchronizer import RESTART_NS, BadImage
 
 IMAGE = "sensor_msgs/msg/Image"

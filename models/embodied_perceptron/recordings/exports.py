@@ -49,9 +49,8 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, register_depth
 from embodied_perceptron.sensors.poses import NS_PER_S
-from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 MAX_COLOR_PIXELS = 640  # longer side of what is fused

@@ -55,9 +55,8 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel, standard_distortion
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, standard_distortion
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
-from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 _REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")

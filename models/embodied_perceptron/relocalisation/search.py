@@ -19,6 +19,7 @@ from embodied_perceptron.geometry.transforms import invert_transform, transform_
 from embodied_perceptron.relocalisation.alignment import (
     Motions,
     Surface,
+    SurfaceLayers,
     are_apart,
     best_motion,
     difference,
@@ -34,7 +35,6 @@ from embodied_perceptron.relocalisation.features import (
     features_of,
 )
 from embodied_perceptron.relocalisation.places import Place
-from embodied_perceptron.relocalisation.surfaces import SurfaceLayers
 from embodied_perceptron.sensors.frame import PosedFrame
 
 F64 = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Labelled cells of the whole map: each prediction replaces the cells of its region, the rest stays."""
+"""Labelled cells of the whole map: each prediction replaces the cells of its region."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SemanticMap:
         self._coords = np.zeros((0, 3), np.int64)
 
     def clear(self) -> None:
-        """Forget all cells."""
+        """Remove all cells."""
         self._cells, self._coords = None, np.zeros((0, 3), np.int64)
 
     def update(
@@ -38,9 +38,9 @@ class SemanticMap:
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
     ) -> SemanticVoxels:
-        """Replace the cells in ``answered`` by ``seen``; drop those further than ``reach_m`` from the camera.
+        """Replace the cells in ``answered`` by ``seen``; drop cells further than ``reach_m`` from the camera.
 
-        Cells of another size or class list are not mixed: the map then starts anew. Returns all cells by coordinate.
+        Cells of another size or class list replace the whole map. Returns all cells, sorted by coordinate.
         """
         coords = np.floor(seen.centers_m.astype(np.float64) / seen.cell_size_m).astype(np.int64)
         old = self._cells
@@ -53,7 +53,7 @@ class SemanticMap:
             keep = np.flatnonzero(~gone)
             merged = old.take(keep).joined_with(seen)
             where = np.concatenate([self._coords[keep], coords])
-        # cells of the new prediction may lie outside of the region it claims: the new label counts
+        # new cells may lie outside of their region; there, too, the new label counts
         keys, first = np.unique(pack_keys(torch.from_numpy(where)).numpy()[::-1], return_index=True)
         rows = len(where) - 1 - first
         self._coords = unpack_keys(torch.from_numpy(keys)).numpy().astype(np.int64)
@@ -61,7 +61,7 @@ class SemanticMap:
         return self._cells
 
     def move(self, T: NDArray[np.float64]) -> None:
-        """The world was corrected by the (4, 4) rigid motion ``T``: cells go with it, to the nearest place."""
+        """Move all cells by the (4, 4) rigid motion ``T`` of a corrected world, to the nearest cells."""
         if self._cells is None or np.allclose(T, np.eye(4), atol=1e-12):
             return
         old, self._cells = self._cells, None
@@ -73,10 +73,8 @@ class SemanticMap:
     # ---------------------------------------------------------------------------------------------------- persistence
 
     def pack(self) -> tuple[dict[str, torch.Tensor], str]:
-        """All cells as tensors ``semantic.*`` and JSON of what they mean, for a map file; nothing when there are none.
-
-        Copies: the map may go on.
-        """
+        """Copies of all cells as tensors ``semantic.*`` with a JSON description, for a map file; empty without
+        cells."""
         if self._cells is None:
             return {}, ""
         c = self._cells
@@ -86,7 +84,7 @@ class SemanticMap:
 
     @classmethod
     def unpack(cls, path: str | Path, tensors: dict[str, torch.Tensor], text: str) -> SemanticMap:
-        """Inverse of :meth:`pack`. Raises ``MapFileError`` naming what does not fit."""
+        """Inverse of :meth:`pack`. Raises ``MapFileError`` for invalid cells."""
         restored = cls()
         if not text:
             return restored
@@ -101,7 +99,7 @@ class SemanticMap:
         n = len(centers)
         labels = take_array(path, tensors, PREFIX + "labels", torch.int32, (n,))
         confidence = take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,))
-        if n and not (np.abs(centers) <= size_m * MAX_COORDINATE).all():  # NaN is not, either
+        if n and not (np.abs(centers) <= size_m * MAX_COORDINATE).all():  # refuses NaN too
             raise MapFileError(f"{path}: labelled cells must lie within {MAX_COORDINATE} cells of the origin")
         if n and not 0 <= labels.min() <= labels.max() < len(classes):
             raise MapFileError(f"{path}: labelled cells must have labels in [0, {len(classes)})")

@@ -16,15 +16,106 @@ answer                    meaning                                does waiting he
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
-from embodied_perceptron.sensors.stamps import StampJudge
+
+JUMP_NS = 1_000_000_000  # off by more: not the lateness of one message
+EVIDENCE = 3  # stamps in a row before a stream is believed to have moved
+
+Verdict = Literal["fits", "odd", "moved"]
+
+
+class StampJudge:
+    """The time of one stream of stamped messages.
+
+    A stamp is *odd* when it lies before the newest one by more than ``jump_ns``, or after it by more than ``jump_ns``
+    beyond the time that has passed since on the receiver's clock (a recording played fast is recognised by the steps
+    between its stamps). One before the newest fits all the same where it goes on from one of the last two that fitted:
+    after stamps that were each a little ahead, the newest may be so by more. When :data:`EVIDENCE` odd stamps in a row
+    ascend, the stream has *moved* there. A stamp that fits in between proves the earlier odd ones wrong.
+
+    Attributes:
+        newest_ns: the newest stamp that fits; None before the first.
+        suspects: odd stamps in a row that wait for more evidence, the last one included.
+        shift_ns: how far the stream moved when it moved last, as far as arrival tells.
+        heard_ns: receiver's clock at the last stamp of any kind.
+    """
+
+    def __init__(self, jump_ns: int = JUMP_NS) -> None:
+        self._jump_ns = jump_ns
+        self.restart()
+
+    def restart(self) -> None:
+        """The next stamp counts, whatever it is."""
+        self.newest_ns: int | None = None
+        self.heard_ns: int | None = None
+        self.shift_ns = 0
+        self.suspects: list[int] = []
+        self._newest_at_ns: int | None = None
+        self._steps: deque[int] = deque(maxlen=3)
+        self._fitted: deque[tuple[int, int]] = deque(maxlen=2)  # the last two: stamp, receiver's clock
+        self._suspected_shift_ns = 0
+
+    def judge(self, stamp_ns: int, now_ns: int | None = None) -> Verdict:
+        """Judge the next stamp; ``now_ns``: receiver's clock, None = not known: no stamp is too far ahead then."""
+        self.heard_ns = now_ns
+        shift_ns = self._odd_by(stamp_ns, now_ns)
+        if shift_ns == 0:
+            self._accept(stamp_ns, now_ns)
+            return "fits"
+        if not self.suspects or stamp_ns <= self.suspects[-1]:
+            self.suspects, self._suspected_shift_ns = [], shift_ns
+        self.suspects.append(stamp_ns)
+        if len(self.suspects) < EVIDENCE:
+            return "odd"
+        self.shift_ns = self._suspected_shift_ns
+        self._steps.clear()
+        self._steps.extend(after - before for before, after in pairwise(self.suspects))
+        self._fitted.clear()
+        self.newest_ns = None
+        self._accept(stamp_ns, now_ns)
+        return "moved"
+
+    def near(self, first_ns: int, last_ns: int) -> bool:
+        """Whether the newest stamp lies within the jump of the stretch from ``first_ns`` to ``last_ns``."""
+        return self.newest_ns is not None and first_ns - self._jump_ns <= self.newest_ns <= last_ns + self._jump_ns
+
+    def _odd_by(self, stamp_ns: int, now_ns: int | None) -> int:
+        """How far the stamp lies from where the stream should be; 0 = it fits."""
+        if self.newest_ns is None:
+            return 0
+        step_ns = stamp_ns - self.newest_ns
+        passed_ns = 0 if now_ns is None or self._newest_at_ns is None else max(now_ns - self._newest_at_ns, 0)
+        if step_ns < -self._jump_ns:
+            return 0 if self._goes_on(stamp_ns, now_ns) else step_ns - passed_ns
+        usual_ns = min(self._steps) if len(self._steps) >= EVIDENCE - 1 else 0
+        if now_ns is not None and step_ns - passed_ns > max(self._jump_ns, 2 * usual_ns):
+            return step_ns - passed_ns
+        return 0
+
+    def _goes_on(self, stamp_ns: int, now_ns: int | None) -> bool:
+        """Whether as much time passed on both clocks since one of the last two stamps that fitted."""
+        return now_ns is not None and any(
+            abs((stamp_ns - before_ns) - (now_ns - at_ns)) <= self._jump_ns for before_ns, at_ns in self._fitted
+        )
+
+    def _accept(self, stamp_ns: int, now_ns: int | None) -> None:
+        self.suspects = []
+        if now_ns is not None:
+            self._fitted.append((stamp_ns, now_ns))
+        if self.newest_ns is None or stamp_ns > self.newest_ns:
+            if self.newest_ns is not None:
+                self._steps.append(stamp_ns - self.newest_ns)
+            self.newest_ns, self._newest_at_ns = stamp_ns, now_ns
+
 
 NS_PER_S = 1_000_000_000
 MAX_LINKS = 10_000  # of a transform tree; robots have hundreds
@@ -275,7 +366,7 @@ class TransformTree:
         * a child that arrives with another parent starts anew under that parent (counted in :attr:`reparented`: two
           publishers that fight over one frame are a fault that ``doctor`` reports);
         * a static transform replaces a moving one of the same child, and the other way round;
-        * a stamp that is off its link by more than ``jump_s`` (:class:`~embodied_perceptron.sensors.stamps.StampJudge`)
+        * a stamp that is off its link by more than ``jump_s`` (:class:`~embodied_perceptron.sensors.poses.StampJudge`)
           is one late or wrong message: late ones are sorted in, nothing is cleared. Where the next ones follow it, the
           link has moved: it starts anew there, and with it every moving link if none has gone on as before;
         * a transform that would close a loop, values that are not finite or not rigid, and names longer than

@@ -20,11 +20,18 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, PoseSource, TooOld, format_stamp, seconds_to_ns
-from embodied_perceptron.sensors.registration import UnregisteredDepth
-from embodied_perceptron.sensors.stamps import StampJudge
+from embodied_perceptron.sensors.poses import (
+    Disconnected,
+    Found,
+    Gap,
+    PoseSource,
+    StampJudge,
+    TooOld,
+    format_stamp,
+    seconds_to_ns,
+)
 
 RESTART_NS = 3_000_000_000  # back by more, of all streams, is a new beginning; less is a clock that was set
 _ALIVE_NS = 5_000_000_000  # a stream that was silent for longer is not waited for

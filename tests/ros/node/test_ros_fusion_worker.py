@@ -26,9 +26,9 @@ from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.relocalisation.search import Hypothesis, PlaceEstimate
+from embodied_perceptron.sensors.camera_model import register_depth
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import PoseLookup, TooEarly
-from embodied_perceptron.sensors.registration import register_depth
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
 from embodied_perceptron_ros.node.inputs import INTERNAL_ERROR, OVERLOAD, ReadyFrames
 

@@ -26,10 +26,9 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import CameraPoses, Found
-from embodied_perceptron.sensors.registration import UnregisteredDepth
 from embodied_perceptron.sensors.synchronizer import (
     BadCalibration,
     BadImage,

@@ -31,13 +31,13 @@ from embodied_perceptron.sensors.poses import (
     Disconnected,
     Found,
     PoseLookup,
+    StampJudge,
     TooEarly,
     TooOld,
     TransformLookup,
     TransformTree,
     frame_name,
 )
-from embodied_perceptron.sensors.stamps import StampJudge
 from embodied_perceptron_ros.conversion.values import make_transform_stamped, stamp_to_ns, transform_to_matrix
 from embodied_perceptron_ros.node.health import ThrottledLog
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides, reliable_qos
