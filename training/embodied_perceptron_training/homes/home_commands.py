@@ -52,7 +52,7 @@ _ASSETS_HELP = (
 )
 
 
-# options of generate that only a data set or only --drive has
+# options of generate for data sets only, and for --drive only
 _DATA_SET_OPTIONS = [
     "homes",
     "views",
@@ -290,7 +290,7 @@ def map_error_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
     map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
 ) -> None:
-    """Print the distance of map points from the true surfaces of a simulated home, as JSON."""
+    """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.recording import map_error, map_points
@@ -305,7 +305,7 @@ def map_error_command(
 def mission_questions_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
 ) -> None:
-    """Print questions about the home of a simulated recording with the correct answers, as JSON."""
+    """Print questions about the home of a simulated recording with their answers, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.mission import make_questions
