@@ -38,7 +38,8 @@ from embodied_perceptron.language.query import Query, check_label, check_no_kind
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.mapping.voxels import StageClock
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject

@@ -46,9 +46,9 @@ from embodied_perceptron.mapping.storage import (
     unpack_volume,
     write_map,
 )
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.mapping.voxel_counts import WallFrame
-from embodied_perceptron.mapping.voxels import HITS
+from embodied_perceptron.mapping.voxels import HITS, StageClock
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
