@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -337,7 +336,7 @@ class StreamingLookup:
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """See :class:`~embodied_perceptron.nn.view_fusion.LevelsLookup`."""
-        stacks = [] if takes_loops(sites[0].keys) else self._stacks(len(sites))
+        stacks = self._stacks(len(sites))
         if not stacks:
             return [self(i, s) for i, s in enumerate(sites)]
         return mean_at_levels(sites, [(0, len(s)) for s in sites], stacks, self._voxel_size_m, self._config)

@@ -625,7 +625,8 @@ def test_with_a_network(tmp_path):
     """Random weights: what it finds means nothing, but everything has to run, be published and be answered."""
     weights = random_weights(tmp_path)
     parameters = {"weights": str(weights), "window_m": 3.2, "perception_hz": 5.0, "voxel_size_m": 0.04}
-    with running_node(tmp_path, **parameters) as (_, peer):
+    # SIGTERM ends it here, SIGINT the nodes of other tests
+    with running_node(tmp_path, ending=signal.SIGTERM, **parameters) as (process, peer):
         cells = peer.listen("/perception/semantic_voxels", PointCloud2)
         labels = peer.listen("/perception/label_info", LabelInfo, LATCHED)
         boxes = peer.listen("/perception/boxes", Detection3DArray)
@@ -654,6 +655,7 @@ def test_with_a_network(tmp_path):
         stream.send_and_wait(2, T=turned(-0.6, 0.5))
         wait_until(lambda: len(cells) > before, 60, "cells after a rest")
         assert peer.areas()["node"].get("internal_errors", "0") == "0"
+    assert "Traceback" not in process.output
 
 
 def random_weights(folder: Path) -> Path:
@@ -709,15 +711,6 @@ def test_a_configuration_gives_up_when_the_process_shall_end():
     asked = iter([False, False, True])
     with pytest.raises(WarmUpStoppedError):
         warm_up(PerceptronConfig(), stopped=lambda: next(asked))
-
-
-def test_sigterm_ends_it_cleanly_too(tmp_path):
-    """SIGINT is what ends every other node here, with exit code 0."""
-    with own_domain() as domain:
-        process = NodeProcess(domain, Path(tmp_path / "log"))
-        wait_until(lambda: "active" in process.output, 100, process.output)
-        assert process.stop(signal.SIGTERM) == 0
-        assert "Traceback" not in process.output
 
 
 @pytest.mark.slow
