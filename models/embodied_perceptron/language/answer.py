@@ -61,7 +61,7 @@ from embodied_perceptron.language.relations import (
     viewer_of,
 )
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
-from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.nn.grounding import joined_objects
 from embodied_perceptron.results import (
     UNNAMED,
     Detections,
