@@ -16,7 +16,7 @@ def fit_language(
     start: Annotated[Path | None, typer.Option(help="Weights to begin with.", dir_okay=False, exists=True)] = None,
     kept: Annotated[list[Path] | None, typer.Option(help="Held-out file to measure on; repeatable.")] = None,
     passes: Annotated[int, typer.Option(help="Length: passes over the sentences.", min=1)] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: of all random draws.")] = 0,
 ) -> None:
     """Fit the sentence reader to marked sentences. Run again after an interruption to continue."""
     from embodied_perceptron_training.language.fit_sentence_reader import Fit, run

@@ -29,12 +29,11 @@ from torch.nn import functional
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import paired_iou
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import constant
+from embodied_perceptron.nn.backbone import SiteMask
 from embodied_perceptron.nn.detection import DetectionLevel, Votes, faces_to_parts
-from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.neck import SiteMask
-from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
+from embodied_perceptron.nn.grounding import GroundingOutput, ObjectGroundingOutput
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
@@ -662,7 +661,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
         raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
-    if takes_loops(labels):
+    if runs_compiled(labels):
         bad = ((labels >= classes) & (labels != OCCUPANCY_IGNORED)) | (labels < 0)
         if bool(bad.any()):
             raise ValueError(f"label {int(labels[bad][0])} is not below {classes}")
@@ -800,7 +799,7 @@ class DetectionCriterion:
         labels = torch.cat([_checked(target, logits.shape[1]) for target in targets])
         truth = PaddedBoxes.of([target.boxes for target in targets])
         found = assign_batch(points, truth, self.min_points, self.top_points, self.min_size_m, self.released)
-        if takes_loops(logits):
+        if runs_compiled(logits):
             found = found.taken_only()
         row = found.row.clamp(max=max(points.total - 1, 0))
         # places that do not count are written to an extra row, objects without a class to an extra column
@@ -885,7 +884,7 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
     """The labels of a scene. Raises ``ValueError`` for a target that does not fit."""
     labels = target.labels
     bx.check_boxes(target.boxes, "ground truth boxes")
-    if takes_loops(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
+    if runs_compiled(labels) and bool((wrong := (labels < 0) | (labels > classes)).any()):
         raise ValueError(f"label {int(labels[wrong][0])} is not in [0, {classes}]")
     return labels
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, state_digest
-from embodied_perceptron.weights.shipping import without_folders
+from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, state_digest, without_folders
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.runner.results import Record, read_json, read_record
 
