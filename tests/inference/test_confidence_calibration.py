@@ -245,7 +245,7 @@ def test_names_are_selected_by_probabilities(monkeypatch):
         ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "things": [1.0]}, "6 finite weights"),
         (
             {"features": list(FEATURES), "weights": list(ONES), "names": {}, "thing_features": ["score"], "things": []},
-            "without a name reads score",
+            "unnamed objects reads score",
         ),
         ({"features": list(FEATURES), "weights": [1.0], "names": {}}, "8 finite weights"),
         ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),

@@ -7,7 +7,7 @@ import torch
 from support.small_networks import small_config, small_network, small_scene
 
 from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, cpu_products, fold_batch_norms
-from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.nn.backbone import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
 NORMS = (SparseBatchNorm, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)

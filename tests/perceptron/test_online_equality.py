@@ -19,7 +19,8 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.engine import TorchEngine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 STEPS = 9
 # networks are the same for all sequences; they hold no state of a map

@@ -66,7 +66,7 @@ def test_what_would_take_others_sentences_is_no_name_and_no_label():
     for name in ("sofas", "the", "next  to"):
         with pytest.raises(ValueError, match=r"the name of a class|another meaning"):
             live.name_object(number, name)
-    with pytest.raises(ValueError, match="is no thing"):
+    with pytest.raises(ValueError, match="cannot name an object"):
         live.correct_object(number, "on")
     assert (live.objects[0].user_name, live.objects[0].label) == ("", label)
     assert live.name_object(number, "my sofa").user_name == "my sofa"

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import constant
 
@@ -587,7 +587,7 @@ def _clip_torch(
     width = (
         3 * (K // 2) + K % 2
     )  # no polygon has more, see _MAX_CORNERS; what is not needed is left out where it is free
-    if takes_loops(polygon):
+    if runs_compiled(polygon):
         width = max(int(new_count.max()) if M else 0, 1)
     order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
     return torch.gather(candidates, 1, order[..., None].expand(M, width, 3)), new_count

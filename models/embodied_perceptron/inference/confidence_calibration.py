@@ -41,7 +41,7 @@ from embodied_perceptron.inference.class_priors import ClassPriors, shipped_prio
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Context rescoring
 #
 # A name is likelier among objects that it occurs with, and for boxes of its usual shape: a table by a couch, a counter
@@ -245,7 +245,7 @@ def _gaps_m(boxes: F64, sources: Rows, weight: F64) -> F64:
     return gaps_m
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
 THING_FEATURES = ("score", "named", "surface", "closed", "thin")

@@ -26,7 +26,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.overrides import TorchFunctionMode
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
@@ -34,7 +34,7 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, text_encoder
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import empty_columns
+from embodied_perceptron.sparse.tensor import empty_columns
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import (
@@ -133,10 +133,10 @@ class _MemoryLimit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32) -> ModuleT:
-    """A copy for inference: batch norms folded into convolutions, weights of image convolutions in channels-last order,
-    grids and ELU by the fastest CPU operators. Outputs agree up to rounding (1e-6 of their range; 1e-2 with bfloat16
-    ``products``, of :class:`GridConv` and of crowded sites).
+def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32, on_cpu: bool = True) -> ModuleT:
+    """A copy for inference: batch norms folded into the convolutions before them, weights of image convolutions in
+    channels-last order and, for the CPU, faster layers for grids and ELU. Outputs agree up to rounding (1e-6 of their
+    range; 1e-2 where ``products``, of :class:`GridConv` and of crowded sites, are bfloat16).
 
     A batch norm is folded into the convolution registered directly before it; others stay.
     """
@@ -151,36 +151,36 @@ def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32) -> 
         for name, part in list(parent.named_children()):
             if isinstance(part, nn.Conv2d):
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            elif isinstance(part, SparseConv):
+                part.freeze(products)
+            elif not on_cpu:
+                continue
             elif type(part) is nn.Conv3d:
                 setattr(parent, name, GridConv(part, products))
             elif type(part) is nn.ConvTranspose3d and GridSplit.serves(part):
                 setattr(parent, name, GridSplit(part))
-            elif isinstance(part, SparseConv):
-                part.freeze(products)
             elif type(part) is nn.ELU and part.alpha == 1.0:
                 setattr(parent, name, QuickElu())
     return module
 
 
 class QuickElu(nn.Module):
-    """ELU for inference; on the CPU by ``exp`` instead of the slower ``expm1``: the same to 1e-7."""
+    """ELU for inference on the CPU, by ``exp`` instead of the slower ``expm1``: equal to 1e-7."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape."""
-        if not takes_loops(x):
-            return functional.elu(x)
         return torch.maximum(x, x.clamp(max=0.0).exp().sub(1.0))
 
 
 class GridConv(nn.Module):
-    """A convolution of dense 3-D grids of one sample, for inference.
+    """A convolution of dense 3-D grids of one sample, for inference on the CPU.
 
-    On the CPU, torch uses a slow path for small inputs without a batch (five times the time at 20x20x8 cells) and for
-    pointwise layers, and is a third faster with channels last; this class uses the fastest operator in each case.
+    torch takes a slow path for small inputs without a batch (five times the time at 20x20x8 cells), is faster with the
+    channels of a cell side by side (by a third from 16 to 16 of them), and slow for pointwise layers.
 
     Args:
-        conv: source of parameters and sizes.
-        products: of the CPU's convolutions: bfloat16 takes half of the time on a processor that multiplies it
+        conv: whose parameters and numbers it takes over.
+        products: dtype of products: bfloat16 takes half of the time on a processor that supports it
             (:func:`cpu_products`). Sums are float32, inputs and outputs keep their type; pointwise layers, which
             classify, are exact.
     """
@@ -206,10 +206,9 @@ class GridConv(nn.Module):
         if self.matrix is not None:
             out = functional.linear(x.movedim(1, -1), self.matrix)[..., : len(self.weight)].movedim(-1, 1)
             return out if self.bias is None else out.add_(self.bias[:, None, None, None])
-        on_cpu = takes_loops(x) and x.dtype == torch.float32
-        if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        if x.dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once
-                with torch.inference_mode(False):  # so that the tensor can be moved and stored
+                with torch.inference_mode(False):  # a tensor like any other, which may be moved and stored
                     ordered = self.weight.detach().contiguous(memory_format=torch.channels_last_3d)
                     self.weight = nn.Parameter(ordered, requires_grad=False)
             if self._rounded is None:
@@ -224,8 +223,8 @@ class GridConv(nn.Module):
 
 
 class GridSplit(nn.Module):
-    """A transposed convolution that splits every cell of a dense 3-D grid, for inference: on the CPU one matrix
-    product, five times faster than torch's operator.
+    """A transposed convolution that splits every cell of a dense 3-D grid, for inference on the CPU: one matrix
+    product, where torch's own takes five times as long.
 
     Args:
         conv: source of parameters; see :meth:`serves`.
@@ -248,8 +247,6 @@ class GridSplit(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, Cin, X, Y, Z) -> (B, Cout, a X, b Y, c Z) for edges a, b, c."""
-        if not takes_loops(x):
-            return functional.conv_transpose3d(x, self.weight, self.bias, self.edges)
         (a, b, c), (batch, _, *size) = self.edges, x.shape
         parts = (x.movedim(1, -1) @ self.matrix).view(batch, *size, a, b, c, self.out_channels)
         cells = parts.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(batch, a * size[0], b * size[1], c * size[2], -1)
@@ -337,7 +334,8 @@ def load_inference(
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
-    network, config = fold_batch_norms(network, cpu_products(precision)), network.config
+    on_cpu = runs_compiled(torch.empty(0, device=target))
+    network, config = fold_batch_norms(network, cpu_products(precision), on_cpu), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels

@@ -7,7 +7,6 @@ or releasing the accelerator they are computed again. A corrected pose does not 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -61,7 +59,6 @@ class ImageFeatures:
     ) -> None:
         self._encode = encode
         self._channels, self._site_size_m, self._sampling = tuple(channels), site_size_m, sampling
-        self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
         self._device = device
         self._lock = threading.Lock()  # of the two fields below; not held during encoding
         # weak keys: features are freed with their keyframe; each with the pose of its view
@@ -181,7 +178,7 @@ class ImageFeatures:
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
-        self._sums = self._make_sums(self._device)
+        self._sums = StreamingLookup(self._channels, self._site_size_m, self._sampling, self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     # --------------------------------------------------------------------------------------------------------- memory
@@ -339,7 +336,7 @@ class StreamingLookup:
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """See :class:`~embodied_perceptron.nn.view_fusion.LevelsLookup`."""
-        stacks = [] if takes_loops(sites[0].keys) else self._stacks(len(sites))
+        stacks = self._stacks(len(sites))
         if not stacks:
             return [self(i, s) for i, s in enumerate(sites)]
         return mean_at_levels(sites, [(0, len(s)) for s in sites], stacks, self._voxel_size_m, self._config)

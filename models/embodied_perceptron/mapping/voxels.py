@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.results import Arriving
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -74,7 +74,7 @@ class VoxelRows:
 
     def cpu(self) -> VoxelRows:
         """The rows in host memory; copied once."""
-        return self if takes_loops(self.coords) else self._copied
+        return self if runs_compiled(self.coords) else self._copied
 
     @cached_property
     def _copied(self) -> VoxelRows:

@@ -66,13 +66,18 @@ from embodied_perceptron.results import (
     VoxelSnapshot,
 )
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import (
+    ApproachOptions,
+    SemanticMap,
+    approach_pose,
+    navigation_grid,
+    semantic_voxels,
+)
 from embodied_perceptron.scene.object_map import Correction as UserCorrection
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
-from embodied_perceptron.scene.semantic_map import SemanticMap
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
 
 
@@ -119,7 +124,7 @@ class PublishedScene:
         return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"

@@ -53,8 +53,8 @@ def perceive_command(
             help="Topics of a camera driver: realsense, oak, orbbec, zed, kinect, tum.",
         ),
     ] = "",
-    color_topic: Annotated[str, typer.Option(help="Colour topic of a single camera.")] = "",
-    depth_topic: Annotated[str, typer.Option(help="Depth topic of a single camera, preferably registered.")] = "",
+    color_topic: Annotated[str, typer.Option(help="Colour topic: of a single camera.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Depth topic: of a single camera, preferably registered.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Calibration topic of a single camera.")] = "",
     detections_topic: Annotated[
         str, typer.Option(help="Another program's 2-D detections; {camera} = each camera's name.")
@@ -193,8 +193,10 @@ def ask_command(
     namespace: Annotated[str, typer.Option(help="Namespace of the node.")] = "",
     frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
     top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the node and its answer.")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to wait for the node: to be found and to answer.")
+    ] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the whole answer.")] = False,
 ) -> None:
     """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
     require_ros()
@@ -213,8 +215,10 @@ def ask_command(
 
 def simulate_command(
     seed: Annotated[int | None, typer.Option(help="Seed: of the home and the drive.")] = None,
-    recording: Annotated[Path | None, typer.Option(help="Folder of the drive; default: in the user's cache.")] = None,
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    recording: Annotated[
+        Path | None, typer.Option(help="Recording: simulated TUM folder of the drive; default: in the user's cache.")
+    ] = None,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
@@ -254,7 +258,7 @@ def demo_command(
     ctx: typer.Context,
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
     version: Annotated[
         int,
