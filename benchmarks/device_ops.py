@@ -210,7 +210,8 @@ def counted(call: Callable[[], Any]) -> OperationCount:
 
 def look_and_keyframe() -> tuple[OperationCount, OperationCount]:
     """One perception at the 13th keyframe of the tour, and the integration of the 14th."""
-    inference = load_inference("tiny", "cpu")
+    with device_path():
+        inference = load_inference("tiny", "cpu")
     config = PerceptronConfig(keyframes=every_frame(40), network=NetworkOptions(weights="tiny"))
     volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels="torch")
     it = Perceptron(config, volume, inference)

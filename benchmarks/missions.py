@@ -26,8 +26,8 @@ from embodied_perceptron.apps.replay import ReplayResult, replay
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.results import SceneObject
-from embodied_perceptron_ros.demo.mission import is_right, read_questions
-from embodied_perceptron_ros.node.monitor import MissionQuestion, TimedAnswer
+from embodied_perceptron_ros.demo.demo import is_right
+from embodied_perceptron_ros.node.monitor import MissionQuestion, TimedAnswer, read_questions
 from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere
 from embodied_perceptron_training.homes.mission import MissionError, make_questions

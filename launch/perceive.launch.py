@@ -1,4 +1,4 @@
-"""The node /perception, and RViz, Rerun or a bridge to Foxglove if wanted.
+"""Start the node /perception and, if wanted, RViz, Rerun or a bridge to Foxglove.
 
     ros2 launch embodied_perceptron perceive.launch.py
     ros2 launch embodied_perceptron perceive.launch.py weights:=tiny viewer:=rerun
@@ -9,11 +9,11 @@
     ros2 launch embodied_perceptron perceive.launch.py detections_topic:=/yolo/detections
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
-What is asked for and not there (packages, files, presets, arguments) is named before anything starts. ``none`` is the
-same as empty in every argument but ``weights``, where it means without a network. A node that fails ends the launch
-with exit code 1, unless it is respawned or another launch file includes this one.
+Missing packages, files, presets and unknown arguments are errors before anything starts. ``none`` is the same as empty
+in every argument except ``weights``, where it means no network. A node that fails ends the launch with exit code 1,
+unless it is respawned or another launch file includes this one.
 
-Without a ROS installation, ``embodied-perceptron perceive`` does the same with the same YAML.
+Without a ROS installation use ``embodied-perceptron perceive`` with the same YAML.
 """
 
 from __future__ import annotations
@@ -59,38 +59,38 @@ ARGUMENTS = (
     # name, default, meaning
     ("config", "", "YAML file with the node's parameters; empty = the one of this package"),
     ("cameras", "", "names of the cameras, comma-separated; empty = as in config"),
-    ("camera", "", "topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum; empty = as in config"),
-    ("color_topic", "", "colour images of the one camera; empty = as in config"),
-    ("depth_topic", "", "its depth images, best registered to colour; empty = as in config"),
+    ("camera", "", "topics of a camera driver: realsense, oak, orbbec, zed, kinect, tum; empty = as in config"),
+    ("color_topic", "", "colour images of a single camera; empty = as in config"),
+    ("depth_topic", "", "its depth images, preferably registered to colour; empty = as in config"),
     ("camera_info_topic", "", "its calibration; empty = as in config"),
     ("detections_topic", "", "2-D detections of another program; {camera} = each camera's name; empty = as in config"),
     ("fusion_frame", "", "frame in which the map is built; empty = as in config (odom)"),
     ("output_frame", "", "frame of what is published; empty = as in config (the fusion frame)"),
-    ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = class-agnostic boxes"),
-    ("device", "", "where the network runs: cpu, cuda, auto; empty = as in config"),
-    ("map_file", "", "a saved map to start with; empty = as in config"),
-    ("classes", "", "names to publish, all else is 'object': a file with one a line, or a,b,c; empty = as in config"),
+    ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = boxes without classes"),
+    ("device", "", "device of the network: cpu, cuda, auto; empty = as in config"),
+    ("map_file", "", "saved map to start with; empty = as in config"),
+    ("classes", "", "published names, all others are 'object': a file (one a line), or a,b,c; empty = as in config"),
     ("parameters", "", "parameters to override: 'name: value, name: value'"),
     ("namespace", "", "namespace of the node and its topics"),
     ("use_sim_time", "false", "take the time from /clock"),
-    ("respawn", "false", "start the node again when it ends by itself"),
-    ("rviz", "false", "start RViz with everything visible"),
+    ("respawn", "false", "restart the node when it ends"),
+    ("rviz", "false", "start RViz"),
     ("rviz_config", "", "layout of RViz; empty = the one of this package"),
-    ("viewer", "", "web = the node serves a page for the browser (port 8085); rerun = a window of Rerun"),
+    ("viewer", "", "web = a page for the browser (port 8085); rerun = a window of Rerun"),
     ("foxglove", "false", "start foxglove_bridge on port 8765; its layout is foxglove/perception.json"),
     ("log_level", "info", "debug, info, warn, error"),
 )
 
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    """The actions, once the arguments have values."""
+    """Make the actions from the values of the arguments."""
     check_typed(context.argv)
     values = without_none({name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS})
     log_level = parse_choice(values["log_level"], "log_level", LOG_LEVELS)
     check_extras(values, get_package_prefix)
     share = Path(get_package_share_directory("embodied_perceptron"))
     config = Path(values["config"]).expanduser() if values["config"] else share / "config" / "perception.yaml"
-    # what a file that includes this one has pushed stands in front
+    # a launch file that includes this one may have pushed a namespace
     outer = context.launch_configurations.get("ros_namespace", "")
     inner = values["namespace"]
     file_values = check_config(config, inner if inner.startswith("/") else f"{outer}/{inner}")
@@ -114,7 +114,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         },
         overrides=parse_overrides(values["parameters"]),
     )
-    name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory than the default; a user's profile wins
+    name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory; a user's profile has priority
     profile = ros_environment(context.environment).get(name)
     actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(name, profile)] if profile else []
     respawn = parse_flag(values["respawn"], "respawn")
@@ -129,7 +129,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         emulate_tty=True,
         respawn=respawn,
         respawn_delay=2.0,
-        sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
+        sigterm_timeout="15",  # time to finish a frame or a map that is being saved
     )
     if not respawn:
         ended = OnProcessExit(target_action=perception, on_exit=partial(check_exit_code, "perception"))

@@ -1,10 +1,10 @@
-"""A recording (folder in TUM RGB-D layout, or a bag) plus the node; time comes from the recording.
+"""Play a recording (folder in TUM RGB-D layout, or a bag) and start the node; time comes from the recording.
 
     ros2 launch embodied_perceptron replay.launch.py source:=/data/kitchen
     ros2 launch embodied_perceptron replay.launch.py source:=/data/run.mcap rate:=0.5 rviz:=true keep:=true
 
-Everything that perceive.launch.py takes can be given too. Topics of a bag that are named otherwise are set by the
-node's parameters: parameters:='camera.color_topic: /head/rgb, camera.depth_topic: /head/depth, ...'.
+All arguments of perceive.launch.py are accepted. For other topics of a bag set the node's parameters:
+parameters:='camera.color_topic: /head/rgb, camera.depth_topic: /head/depth, ...'.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from embodied_perceptron_ros.players.launch_options import (
 )
 
 ARGUMENTS = (
-    # name, default (None = has to be given), meaning
+    # name, default (None = required), meaning
     ("source", None, "folder in TUM RGB-D layout, bag folder, .mcap or .db3"),
     ("rate", "1.0", "recorded seconds per second"),
-    ("namespace", "", "namespace of the node, its topics and the player's"),
-    ("keep", "false", "leave the node running when the recording has ended"),
+    ("namespace", "", "namespace of node, topics and player"),
+    ("keep", "false", "keep the node running after the recording"),
 )
 
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    """The actions, once the arguments have values."""
+    """Make the actions from the values of the arguments."""
     check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     executable, arguments = player_command(Path(values["source"]).expanduser(), float(values["rate"]), clock=True)

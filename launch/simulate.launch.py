@@ -1,10 +1,10 @@
-"""A simulated robot drives through a furnished room, the node maps it.
+"""Play the drive of a simulated robot through a furnished home, and map it with the node.
 
     ros2 launch embodied_perceptron simulate.launch.py
     ros2 launch embodied_perceptron simulate.launch.py seed:=7 rviz:=true keep:=true
 
-The frames are rendered first and kept in ``recording``; the next start with the same seed plays at once. Everything
-that perceive.launch.py takes can be given too.
+The frames are rendered into ``recording`` first; a later start with the same seed plays them at once. All arguments of
+perceive.launch.py are accepted.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from embodied_perceptron_ros.players.launch_options import check_exit_code, chec
 
 ARGUMENTS = (
     # name, default, meaning
-    ("seed", "700036", "which home and which drive"),
-    ("recording", "", "where the frames are kept; empty = a folder in the user's cache"),
+    ("seed", "700036", "seed of the home and the drive"),
+    ("recording", "", "folder of the frames; empty = in the user's cache"),
     ("rate", "1.0", "simulated seconds per second"),
-    ("namespace", "", "namespace of the node, its topics and the player's"),
-    ("keep", "false", "leave the node running when the drive has ended"),
+    ("namespace", "", "namespace of node, topics and player"),
+    ("keep", "false", "keep the node running after the drive"),
 )
 
 
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
-    """Render (nothing to do where the recording is whole), then replay."""
+    """Render unless the recording is complete, then replay."""
     check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     check_extras(context.launch_configurations, get_package_prefix)
     seed = int(values["seed"])
     recording = Path(values["recording"]).expanduser() if values["recording"] else ask_for_recording(seed)
-    # not sys.executable: ros2 runs with the system's Python, the library may live in an active virtual environment
+    # not sys.executable: ros2 runs in the system's Python, the library perhaps in an active virtual environment
     render = ExecuteProcess(cmd=["python3", *render_command(recording, seed)], name="render", output="screen")
     share = Path(get_package_share_directory("embodied_perceptron"))
     replay = IncludeLaunchDescription(

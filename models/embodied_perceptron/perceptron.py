@@ -1,11 +1,11 @@
-"""The whole online algorithm: three verbs around one live map.
+"""The online algorithm: three verbs around one live map.
 
-    integrate(posed)   sensor rate       one frame into the volume; cost of one frame
+    integrate(posed)   sensor rate       fuse one frame into the volume; cost of one frame
     perceive(now)      perception rate   objects, occupancy and grid from a copy of the map
-    ground(text)       on a query        which objects a sentence means
+    ground(text)       on a query        objects that a sentence refers to
 
 Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another, ``encode_keyframes`` in a third and
-``ground`` in any. Perceiving never blocks fusing, and queries wait for neither: they read what was published last
+``ground`` in any. Perceiving never blocks fusing, and queries wait for neither: they read the last published scene
 (:mod:`.scene.live_map`).
 """
 
@@ -38,7 +38,8 @@ from embodied_perceptron.language.query import Query, check_label, check_no_kind
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.spill import BlockSpill
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.mapping.voxels import StageClock
 from embodied_perceptron.nn.text_encoder import minilm_folder
 from embodied_perceptron.relocalisation.search import PlaceEstimate
 from embodied_perceptron.results import Detections, FusionReport, Grounding, Perception, SceneObject
@@ -54,11 +55,11 @@ class Perceptron:
     """Online perception of one robot; :meth:`from_config` builds all parts.
 
     Args:
-        config: everything tunable.
-        volume: the map to work on; None builds an empty one from ``config``.
-        inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
+        config: all settings.
+        volume: the map; None builds an empty one from ``config``.
+        inference: the trained network; None = no network, whatever ``config.network`` says: class-agnostic boxes.
         lift: detections of a 2-D detector, lifted into the map; None = none.
-        classes: the names that are published; None = all that network and detector know.
+        classes: list of published names; None = all names of network and detector.
 
     Attributes:
         map: the live map: files, corrections, clearing, statistics. volume: its voxels and keyframes.
@@ -122,13 +123,14 @@ class Perceptron:
     # ---------------------------------------------------------------------------------------------------- three verbs
 
     def integrate(self, posed: PosedFrame, encode: bool = True) -> FusionReport:
-        """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
+        """Fuse one frame into the volume. Time and memory do not grow with the length of the run.
 
-        The image of a new keyframe is looked at here, once, while nobody has to wait for the volume: for the network,
-        and for the place that it shows. Without ``encode`` that is left to :meth:`encode_keyframes`, so that the next
-        frame need not wait for it.
+        The image of a new keyframe is encoded here, outside of the volume's lock: for the network and for
+        relocalisation. Without ``encode`` that is left to :meth:`encode_keyframes`, so that the next frame does not
+        wait.
+
         Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
-        camera too far from the map's origin; nothing has changed then.
+        camera too far from the map's origin; the map is then unchanged.
         """
         if self.lift is not None:
             posed = self.lift.without_persons(posed)
@@ -140,16 +142,15 @@ class Perceptron:
         return report
 
     def encode_keyframes(self) -> dict[str, float]:
-        """Look at the images of keyframes that :meth:`integrate` has left; from any thread.
+        """Encode images of keyframes that :meth:`integrate` left; from any thread. Returns ``stage_ms``.
 
-        What a perception needs before, it encodes itself; a map that is saved before has no place for them. Returns the
-        milliseconds that it took, as ``stage_ms``.
+        A perception encodes missing ones itself; a map that is saved before lacks their views for relocalisation.
         """
         clock = StageClock()
         while True:
             try:
                 keyframe = self._to_encode.popleft()
-            except IndexError:  # that was all
+            except IndexError:
                 break
             if self._window is not None:
                 if self._window.features is not None:
@@ -159,16 +160,16 @@ class Perceptron:
         return clock.stage_ms
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
-        """Objects with persistent ids, labelled voxels and the navigation grid of the map as it is now.
+        """Update and return objects with persistent ids, labelled voxels and the navigation grid of the present map.
 
-        With a network, objects and labels before the cameras are predicted anew and the rest of the map keeps its own;
-        without, the whole map is cut into class-agnostic boxes.
+        With a network, objects and labels in the window before the cameras are predicted and the rest of the map keeps
+        its own; without one, the whole map is cut into class-agnostic boxes.
 
         Args:
-            now_ns: the time on the clock of the frames, by which objects not found any more grow stale; None means
-                the newest frame's stamp.
-            window_m: edge of the network's window instead of ``config.network.window_m``; infinite = everything, in
-                overlapping windows of that size where the map is larger.
+            now_ns: time on the clock of the frames, by which missed objects become stale; None = the newest frame's
+                stamp.
+            window_m: edge of the network's window instead of ``config.network.window_m``; infinite = the whole map, in
+                overlapping windows where it is larger.
         """
         with self.map.perceiving() as (scene, clock):
             prediction: ScenePrediction | None = None
@@ -193,41 +194,41 @@ class Perceptron:
         return perception
 
     def recall(self) -> Perception:
-        """What the map holds, without looking anew: of a map from a file, for example. Changes nothing.
+        """The present state of the map without a new perception, for example of a map from a file.
 
-        Without labelled cells of a network, cells are those of floor, walls and things.
+        Without labelled cells of a network, cells are labelled floor, structure and object.
         """
         return self.map.recall()
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
-        """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query carries none. Never
-        raises for any text."""
+        """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query has none. Accepts any
+        text."""
         return self.ground_many([query], viewpoint)[0]
 
     def ground_many(
         self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
     ) -> list[Grounding]:
-        """:meth:`ground` for many queries about one moment; the network reads those of one speaker together."""
+        """:meth:`ground` for many queries about the same scene; those of one speaker share a pass of the network."""
         return self.grounder.answer(self.map.published, queries, viewpoint)
 
     # -------------------------------------------------------------------------------------- what was perceived last
 
     @property
     def objects(self) -> tuple[SceneObject, ...]:
-        """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
+        """Confirmed objects of the last perception, file or correction; never waits for a perception in flight."""
         return self.map.published.objects
 
     def conditioned(self) -> tuple[SceneObject, ...]:
-        """:attr:`objects`, each with its condition (open, closed, empty, ...) where the map shows it."""
+        """:attr:`objects` with their condition (open, closed, empty, ...) where the map shows it."""
         return with_conditions(self.map.published.objects, self.map.published.voxels)
 
     @property
     def prediction(self) -> ScenePrediction | None:
-        """Of the network at the last :meth:`perceive`; None before the first, and after the map was changed."""
+        """Prediction of the network at the last :meth:`perceive`; None before it, and after a change of the map."""
         return self.map.published.prediction
 
     def predict(self, window_m: float | None = None) -> ScenePrediction:
-        """Prediction of the network for the map as it is now, with boxes of any score; changes no object or label.
+        """Prediction of the network for the present map, boxes of any score; objects and labels do not change.
 
         ``window_m`` as for :meth:`perceive`. Raises ``ValueError`` without a network.
         """
@@ -257,16 +258,16 @@ class Perceptron:
         return replace(prediction, detections=found)
 
     def features_at(self, points_m: NDArray[np.float64], level: int = 0) -> NDArray[np.float32]:
-        """What the network's image encoder sees at points: means over the keyframes that see them.
+        """Image features of the network at points: means over the keyframes that see them.
 
         Args:
             points_m: (N, 3) in the map, as ``perception.voxels.mean_point_m`` is.
-            level: of the encoder's pyramid, 0 = the finest.
+            level: of the encoder's pyramid, 0 = finest.
 
         Returns:
             (N, C) float32; NaN where no keyframe sees the point.
 
-        Raises ``ValueError`` without a network that sees images, for points of another shape, and a level that is none.
+        Raises ``ValueError`` without a network that sees images, for points of another shape, and an unknown level.
         """
         features = self.volume.features
         if features is None:
@@ -276,8 +277,8 @@ class Perceptron:
     def approach(
         self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
     ) -> NDArray[np.float64] | None:
-        """(4, 4) pose on the floor to be at ``thing``, in the map, by the grid; None = there is none. ``robot_m``: (2,)
-        or (3,) where the robot is now."""
+        """(4, 4) approach pose on the floor before ``thing``, in the map; None = there is none. ``robot_m``: (2,) or
+        (3,) position of the robot."""
         return self.map.published.approach(thing, robot_m, robot_radius_m)
 
     # ------------------------------------------------------------------------------------------------ care for the map
@@ -371,52 +372,52 @@ class Perceptron:
     # ------------------------------------------------------------------------ users, other detectors, accelerators
 
     def name_object(self, number: int, name: str) -> SceneObject:
-        """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.
+        """Set a user's name for object ``number``, which is saved with the map; empty removes the name.
 
-        Raises ``ValueError`` for a name that is none, is a class, is another object's, or is a word that sentences are
-        made of ("the", "red"), and ``LookupError`` where there is no such object; nothing has changed then.
+        Raises ``ValueError`` for an invalid name, a class name, a name in use, or a word of the grammar ("the", "red"),
+        and ``LookupError`` for an unknown id; the map is then unchanged.
         """
         if name.strip():
             check_no_kind(check_words(name, "name"))
         return self.map.name_object(number, name)
 
     def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
-        """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all; returns it.
+        """Set the label of object ``number`` for good, or remove it (``not_there``); returns the object.
 
-        Raises ``ValueError`` for a label that is none or is never a thing, or of what is not there, and ``LookupError``
-        where there is no such object; nothing has changed then.
+        Raises ``ValueError`` for a label that is invalid, names no object, or comes with ``not_there``, and
+        ``LookupError`` for an unknown id; the map is then unchanged.
         """
         if label.strip():
             check_label(check_words(label, "label"))
         return self.map.correct_object(number, label, not_there)
 
     def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:
-        """Those of another program, stamped as the camera's images are, and what it dropped before, by reason. From any
-        thread; see :meth:`.DetectionLift.add`. Raises ``ValueError`` where nothing is lifted."""
+        """Add 2-D detections of another program, with the stamp of the camera's image; ``drops``: number that it
+        dropped, by reason. From any thread; see :meth:`.DetectionLift.add`. Raises ``ValueError`` without lifting."""
         if self.lift is None:
             raise ValueError("detections of other programs need lift.from_topics (or a lift)")
         self.lift.add(found, self.map.time_in_map(found.camera, found.stamp_ns), drops)
 
     def prepare_language(self) -> None:
-        """Load what the first question would wait for."""
+        """Load the language models before the first query."""
         self.grounder.prepare()
 
     def release_accelerator(self) -> None:
-        """Give the memory of the accelerator back, after the perception in flight; the next one takes it again, and
-        computes image features anew from the keyframes."""
+        """Free the accelerator's memory after the perception in flight; the next one takes it again and recomputes
+        image features from the keyframes."""
         if self.inference is not None and self._window is not None:
             with self.map.scene_lock:
                 self.inference.release(self._window)
 
     @property
     def devices(self) -> dict[str, str]:
-        """Where what is computed now: "network" (where there is one) and "volume"."""
+        """Present devices: "network" (if there is one) and "volume"."""
         found = {} if self.inference is None else {"network": str(self.inference.device)}
         return {**found, "volume": str(self.volume.device)}
 
     @property
     def device_faults(self) -> tuple[str, ...]:
-        """What a device failed by, in words, since when the CPU does its work."""
+        """Errors of failed devices, whose work the CPU does since."""
         faults = self.volume.fault, "" if self.inference is None else self.inference.fault
         return tuple(fault for fault in faults if fault)
 

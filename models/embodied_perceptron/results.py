@@ -1,4 +1,4 @@
-"""What perception returns: plain values, numpy at the boundary."""
+"""Results of perception as plain values with numpy arrays."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from embodied_perceptron.sensors.frame import PosedFrame
 
 
 class Arriving(Protocol):
-    """Counts that a device may not have told yet."""
+    """Counts that a device may still compute."""
 
     def ready(self) -> bool:
-        """Whether :meth:`result` would not wait."""
+        """Return True when :meth:`result` does not wait."""
         ...
 
     def result(self) -> Mapping[str, int]:
-        """By the names of :class:`FusionCounts`; waits for them."""
+        """Counts by the names of :class:`FusionCounts`; waits for the device."""
         ...
 
 
 class FusionCounts:
-    """What one frame changed; where the map is on a device, the first that reads one of these waits for it.
+    """Changes of the map by one frame; on a device, the first reading waits for it.
 
     Attributes:
         points: pixels that became points.
         voxels_touched: distinct voxels that received points.
         voxels_cleared: voxels removed because the camera saw through them.
         blocks_evicted: blocks dropped by radius or budget, by reason (``radius``, ``budget``).
-        points_refused: points that found no room (block budget exhausted within the radius).
+        points_refused: points without room (block budget exhausted within the radius).
     """
 
     def __init__(self, parts: Iterable[Arriving] = ()) -> None:
         self._parts = tuple(parts)
 
     def ready(self) -> bool:
-        """Whether reading would not wait."""
+        """Return True when reading does not wait."""
         return all(part.ready() for part in self._parts)
 
     def _total(self, name: str) -> int:
@@ -78,19 +78,19 @@ class FusionCounts:
 
     def __repr__(self) -> str:
         names = "points", "voxels_touched", "voxels_cleared", "points_refused", "blocks_evicted"
-        told = ", ".join(f"{name}={value}" for name, value in zip(names, self._all(), strict=True))
-        return f"FusionCounts({told})" if self.ready() else "FusionCounts(on their way)"
+        counts = ", ".join(f"{name}={value}" for name, value in zip(names, self._all(), strict=True))
+        return f"FusionCounts({counts})" if self.ready() else "FusionCounts(pending)"
 
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What one :meth:`Perceptron.integrate` did.
+    """Report of one :meth:`Perceptron.integrate`.
 
     Attributes:
         stamp_ns: stamp of the frame.
         fused: False when the frame carried no usable depth; ``reason`` says why.
         reason: empty when fused.
-        counts: what it changed; each of them is an attribute of the report too.
+        counts: changes of the map; each count is also an attribute of the report.
         keyframe: the frame was kept as a keyframe.
         stage_ms: wall time by stage.
     """
@@ -137,7 +137,7 @@ class VoxelSnapshot:
         coords: (N, 3) int32 voxel coordinates.
         mean_point_m: (N, 3) float32 mean of the points that fell into the voxel, world frame.
         mean_color: (N, 3) uint8 RGB.
-        hits: (N,) int32 points that the means are over; halved beyond 65,536, so that means slowly forget.
+        hits: (N,) int32 number of averaged points; halved beyond 65,536, so that means slowly forget.
         evidence: (N,) float32 occupancy log-odds.
         last_seen_ns: (N,) int64 stamp of the last hit.
     """
@@ -155,13 +155,13 @@ class VoxelSnapshot:
 
 
 class Certainty(Enum):
-    """What the score of a box says. Scores of different kinds are not compared; see :meth:`Detections.require`.
+    """Kind of the scores of boxes. Scores of different kinds must not be compared; see :meth:`Detections.require`.
 
-    The score of a :class:`SceneObject` is a third one: the probability that it is still there, and that its name and
-    box are right, after all perceptions (:mod:`embodied_perceptron.scene.object_map`).
+    The score of a :class:`SceneObject` is a third kind: the probability that it still exists and that its name and box
+    are right, after all perceptions (:mod:`embodied_perceptron.scene.object_map`).
     """
 
-    RAW = "raw"  # of a network or a shape: an order, and no probability
+    RAW = "raw"  # of a network or a shape: an order, no probability
     CALIBRATED = "calibrated"  # probability that name and box are right, by one source of evidence at one moment
 
 
@@ -170,16 +170,16 @@ class Detections:
     """Boxes of one perception.
 
     Attributes:
-        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: whatever the maker calls
-            the axes of a box, here z points up, x along the longer side (:func:`~.geometry.boxes.upright_boxes`).
+        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: z points up, x along the
+            longer side (:func:`~.geometry.boxes.upright_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
-        posteriors: of each box name -> probability that something is there and is called so; of :data:`UNNAMED`, that
-            something is there and is called none of these. None = what label and score say.
-        certainty: what ``scores`` say.
+        posteriors: for each box name -> probability that an object is there and has that name; of :data:`UNNAMED`, that
+            it has none of these. None = label and score alone.
+        certainty: kind of ``scores``.
 
     Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
-    lies outside of [0, 1], or posteriors are no probabilities that sum to at most one.
+    lies outside of [0, 1], or posteriors are not probabilities that sum to at most one.
     """
 
     boxes: NDArray[np.float64]
@@ -210,15 +210,15 @@ class Detections:
         return int(self.boxes.shape[0])
 
     def posterior(self, row: int) -> Mapping[str, float]:
-        """Of one box: see :attr:`posteriors`."""
+        """Posterior of one box: see :attr:`posteriors`."""
         return {self.labels[row]: float(self.scores[row])} if self.posteriors is None else self.posteriors[row]
 
     def above(self, min_score: float) -> Detections:
-        """Those with at least ``min_score``, in the same order."""
+        """Boxes with at least ``min_score``, in the same order."""
         return self.take(np.flatnonzero(self.scores >= min_score))
 
     def require(self, certainty: Certainty) -> Detections:
-        """Themselves. Raises ``ValueError`` for scores of another certainty."""
+        """These detections. Raises ``ValueError`` for scores of another kind."""
         if self.certainty is not certainty:
             raise ValueError(f"expected {certainty.value} scores of boxes, got {self.certainty.value} ones")
         return self
@@ -229,10 +229,9 @@ class Detections:
         scores: NDArray[np.float64] | None = None,
         certainty: Certainty | None = None,
     ) -> Detections:
-        """Some of them, in the order of ``rows``; with ``scores``, one for each of these, in place of their own, and of
-        another ``certainty`` where one is given.
+        """Boxes of ``rows`` in that order, with new ``scores`` and another ``certainty`` where given.
 
-        Raises ``ValueError`` for scores that are none. Boxes are not looked at anew: they are checked and canonical.
+        Raises ``ValueError`` for invalid scores. Boxes are not checked again.
         """
         if scores is not None:
             _check_scores(scores, len(rows))
@@ -267,23 +266,23 @@ class SceneObject:
     """One object with a persistent id.
 
     Attributes:
-        id: persistent, positive, never reused within a map; 0 = seen, but no object of the map (candidates of a
-            :class:`Grounding` alone).
+        id: persistent, positive, never reused within a map; 0 = a candidate of a :class:`Grounding` that is no object
+            of the map.
         label: class name.
-        score: probability in [0, 1] that it is still there, and that its name and box are right.
+        score: probability in [0, 1] that it still exists and that its name and box are right.
         box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma). What
             perception returns is in canonical form (:func:`~.geometry.boxes.upright_boxes`): z is the axis nearest to
             up and points up, x the longer of the other two, alpha in (-pi/2, pi/2]; messages and files carry the same.
-            A box does not say which side is the front.
+            The front of a box is unknown.
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
-        user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
-        category: its likeliest name among all that are known, where a list of classes publishes another; empty = the
-            label. Not part of messages and files.
-        condition: ``open``, ``closed``, ``filled``, ``empty``, ``folded`` or ``unfolded``, where that was looked for
-            and the map shows it (:func:`~.language.object_states.with_conditions`); empty = not known.
-        names: at most three names, best first, each with the probability that it is there and is called so; of what has
-            a name, that one is the first. Empty where nothing is known.
+        user_name: a user's name ("Anna's desk"); empty = none.
+        category: likeliest class name, where a list of classes publishes another; empty = the label. Not part of
+            messages and files.
+        condition: ``open``, ``closed``, ``filled``, ``empty``, ``folded`` or ``unfolded``, where it was requested and
+            the map shows it (:func:`~.language.object_states.with_conditions`); empty = unknown.
+        names: at most three names, best first, the label before others, each with the probability that the object is
+            there and has that name.
     """
 
     id: int
@@ -332,7 +331,7 @@ class SemanticVoxels:
     classes: tuple[str, ...]
 
     def take(self, rows: NDArray[Any]) -> SemanticVoxels:
-        """Some of the cells, by index or mask."""
+        """Cells of some rows, by index or mask."""
         return replace(
             self,
             centers_m=self.centers_m[rows],
@@ -342,7 +341,7 @@ class SemanticVoxels:
         )
 
     def joined_with(self, *others: SemanticVoxels) -> SemanticVoxels:
-        """All cells, of this and then of the others, which have the same size and classes."""
+        """Cells of this and then of the others, which have the same size and classes."""
         parts = (self, *others)
         return replace(
             self,
@@ -372,22 +371,21 @@ class OccupancyGrid2d:
 
 @dataclass(frozen=True, eq=False)
 class Perception:
-    """What one :meth:`Perceptron.perceive` saw.
+    """Result of one :meth:`Perceptron.perceive`.
 
     Attributes:
-        stamp_ns: stamp of the newest frame in the map it is made from.
+        stamp_ns: stamp of the newest frame in the map.
         objects: confirmed objects.
         tentative: objects not confirmed yet.
         semantic: labelled voxels.
         grid: navigation grid.
-        voxels: the snapshot that everything above was computed from.
+        voxels: the map that it was computed from.
         stage_ms: wall time by stage.
-        stale: objects that are not found any more although their place still looks occupied.
-        diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
-        source: the newest frame in the map that everything above was computed from; None where there is none (a map
-            from a file). Overlay and latency speak of this frame.
-        T_world_map: (4, 4) where all this lies in the world that the poses of the frames are in. The identity unless
-            the map began far from the world's origin, or was loaded and put elsewhere.
+        stale: objects that are no longer found although their place still looks occupied.
+        diagnostics: messages for the user, such as a window that is smaller for lack of memory.
+        source: the newest frame in the map, for overlay and latency; None for a map from a file.
+        T_world_map: (4, 4) pose of the map in the world of the frames' poses. The identity unless the map began far
+            from the world's origin, or was loaded and placed elsewhere.
     """
 
     stamp_ns: int
@@ -404,7 +402,7 @@ class Perception:
 
     @classmethod
     def of(cls, objects: Sequence[SceneObject], **others: Any) -> Perception:
-        """With ``objects`` of every state told apart by it; ``others``: the other attributes by name."""
+        """A perception with ``objects`` sorted by state; ``others``: the other attributes by name."""
         confirmed, tentative, stale = (
             tuple(o for o in objects if o.state == state)
             for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE, ObjectState.STALE)
@@ -413,7 +411,7 @@ class Perception:
 
 
 class GroundingStatus(IntEnum):
-    """Terminal answers to a query; values as in ``embodied_perceptron_msgs/GroundingResult``."""
+    """Status of an answer; values as in ``embodied_perceptron_msgs/GroundingResult``."""
 
     FOUND = 1
     NOT_FOUND = 2
@@ -423,11 +421,11 @@ class GroundingStatus(IntEnum):
 
 @dataclass(frozen=True)
 class GroundedPhrase:
-    """A noun phrase of a sentence and the objects that it stands for.
+    """A noun phrase of a sentence and the objects that it refers to.
 
     Attributes:
-        text: the words, as they stand in the sentence.
-        start, end: characters [start, end) of the sentence as it was asked.
+        text: words of the sentence.
+        start, end: characters [start, end) of the sentence.
         ids: of the objects, best first; empty where none was found.
     """
 
@@ -437,7 +435,7 @@ class GroundedPhrase:
     ids: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """JSON form."""
         return {"text": self.text, "start": self.start, "end": self.end, "ids": list(self.ids)}
 
 
@@ -449,17 +447,16 @@ class Grounding:
         text: the query.
         status: terminal status.
         candidates: objects, best first; empty for NOT_FOUND and INVALID. Their scores are probabilities that this is
-            the object meant. Those whose state is tentative are not published as objects (yet): they have their own
-            id where the map has them, otherwise 0, and the box says where they were seen.
-        reason: in words; never empty for a status other than FOUND.
+            the requested object. Tentative candidates are not published as objects; their id is 0 where the map does
+            not have them.
+        reason: text; never empty for a status other than FOUND.
         tagged_text: the sentence with grounded phrases marked, ``<p>chair</p>[<obj_3>]``.
         latency_ms: from the arrival of the query to its answer.
-        count: of the objects that were asked for together ("the chairs", "how many cups", "what is on the table"),
-            also where it is 0; None where one object was.
-        phrases: the noun phrases of the sentence, the one that was asked for first, with the objects they stand for.
-        nearest: of a sentence that is NOT_FOUND because what it says holds for no object of the kind: those objects,
-            what comes nearest to it first, with scores as of candidates; empty otherwise. No answer, but what to ask
-            about next, and the choice of one who has to choose.
+        count: number of objects for a plural or count query ("the chairs", "how many cups", "what is on the table"),
+            also 0; None for a query about one object.
+        phrases: noun phrases of the sentence with their objects, the target first.
+        nearest: objects of the requested kind when none fulfils the sentence (NOT_FOUND), best match first, with scores
+            as of candidates; empty otherwise.
     """
 
     text: str
@@ -474,5 +471,5 @@ class Grounding:
 
     @property
     def choice(self) -> tuple[SceneObject, ...]:
-        """The candidates, or what comes nearest where there are none: of one who has to choose."""
+        """The candidates, or the nearest matches without candidates."""
         return self.candidates or self.nearest

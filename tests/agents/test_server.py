@@ -24,8 +24,8 @@ from embodied_perceptron.agents.source import MapSource, SceneUnavailableError
 from embodied_perceptron.agents.tools import TOOLS
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import CommandError
-from embodied_perceptron.apps.mcp_command import TOKEN_VARIABLE
-from embodied_perceptron.apps.view_command import open_map
+from embodied_perceptron.apps.map_commands import TOKEN_VARIABLE
+from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.perceptron import Perceptron
 
 pytest.importorskip("mcp", reason="mcp is absent (extra agent)")
@@ -250,7 +250,7 @@ def test_http_refuses_who_does_not(served, shown):
 
 
 def test_http_without_a_token_is_refused():
-    with pytest.raises(ValueError, match="with a token only"):
+    with pytest.raises(ValueError, match="needs a token"):
         http_app(StillScene(), "", "127.0.0.1")
 
 
@@ -258,7 +258,7 @@ def test_the_command_says_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     for arguments, words in (
         (["mcp", "--map", str(tmp_path)], "no map at"),
-        (["mcp", "--map", str(tmp_path), "--namespace", "r2"], "belongs to a running node"),
+        (["mcp", "--map", str(tmp_path), "--namespace", "r2"], "selects a running node"),
     ):
         result = CliRunner().invoke(build_app([]), arguments)
         assert isinstance(result.exception, CommandError)

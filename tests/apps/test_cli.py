@@ -349,7 +349,7 @@ def test_replay_that_fuses_nothing_fails_with_the_reasons(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "dropped, pose_too_old" in result.output
     assert "lies before the oldest pose" in result.output
-    assert "more frames are dropped" in result.output
+    assert "further dropped frames are only counted" in result.output
     assert "the map is empty: 12 of 12 frames were dropped, pose_too_old" in result.output
 
 

@@ -59,7 +59,7 @@ def test_without_a_sure_place_nothing_is_written(yesterday: Path, tmp_path: Path
     result = replay(other, "--map", yesterday / "map.safetensors", "--out", tmp_path / "map")
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == EXIT_BAD_RESULT
-    assert "has no sure place in the map" in str(result.exception)
+    assert "cannot be localised in the map" in str(result.exception)
     assert not (tmp_path / "map").exists()
 
 

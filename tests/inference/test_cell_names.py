@@ -1,4 +1,4 @@
-"""Names of cells from boxes: against a plain twin, and rule by rule."""
+"""Names of cells from boxes: against a plain version, and rule by rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def names(voxels: SemanticVoxels) -> list[str]:
 UNIT = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]
 
 
-def twin(voxels: SemanticVoxels, found: Detections, min_score: float) -> tuple[list[str], list[float]]:
+def plain_version(voxels: SemanticVoxels, found: Detections, min_score: float) -> tuple[list[str], list[float]]:
     """The rules once more, cell by cell."""
     out, sure = [], []
     turns = rotations(torch.from_numpy(found.boxes)).numpy()
@@ -62,7 +62,7 @@ def twin(voxels: SemanticVoxels, found: Detections, min_score: float) -> tuple[l
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_as_the_plain_twin(seed: int) -> None:
+def test_names_equal_a_plain_version(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n, b = 400, 25
     grid = (np.floor(rng.uniform(-1.5, 1.5, (n, 3)) / SIZE_M) + 0.5) * SIZE_M
@@ -72,7 +72,7 @@ def test_as_the_plain_twin(seed: int) -> None:
     )
     found = Detections(placed, np.sort(rng.random(b))[::-1].copy(), tuple(rng.choice([*CLASSES, "object", "cat"], b)))
     named = names_from_boxes(voxels, found, 0.3)
-    expected, sure = twin(voxels, found, 0.3)
+    expected, sure = plain_version(voxels, found, 0.3)
     assert names(named) == expected
     np.testing.assert_allclose(named.confidence, sure, rtol=1e-6)
     assert names(named) != names(voxels)

@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit
 from support.online_world import CLASSES, config, inference, walk
 
-from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
+from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
     FEATURES,
@@ -35,7 +35,6 @@ from embodied_perceptron.inference.confidence_calibration import (
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, VoxelSnapshot
-from embodied_perceptron.scene.object_map import count_voxels
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 CARPET = [0.0, 0.0, 0.01, 2.0, 1.5, 0.02, 0, 0, 0]
@@ -67,20 +66,6 @@ def random_boxes(rng, count):
     boxes[:, 6] = rng.uniform(-1.5, 1.5, count)
     boxes[: count // 3, 7:9] = rng.uniform(-0.4, 0.4, (count // 3, 2))  # tilted ones
     return boxes
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
-    rng = np.random.default_rng(seed)
-    snapshot, boxes = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), random_boxes(rng, 24)
-    inside, beside, _ = count_voxels(snapshot, boxes, 0.05, widened_m=0.0)
-    around = inside + beside
-    larger = boxes.copy()
-    larger[:, 3:6] += 0.1
-    points = torch.from_numpy(snapshot.mean_point_m.astype(np.float64))
-    np.testing.assert_array_equal(inside, points_in_boxes(points, torch.from_numpy(boxes)).sum(0).numpy())
-    np.testing.assert_array_equal(around, points_in_boxes(points, torch.from_numpy(larger)).sum(0).numpy())
-    assert inside.sum() > 100
 
 
 def features_of(boxes, snapshot):
@@ -162,18 +147,18 @@ def test_probabilities_come_best_first_and_boxes_stay():
     assert len(ConfidenceCalibration(ONES, {})(nothing, snapshot_of(np.zeros((1, 3))), 0.0)) == 0
 
 
-def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_name():
+def test_context_changes_probabilities_of_names_and_of_unnamed_boxes():
     """Beside a bed, a chair is likelier here than by itself; and so is the thing that is called a chair."""
     tells = np.zeros((len(RELATIONS), 2, 1))
     tells[1:3, 0] = 1.0  # a bed beside it counts twice, one in the room once
     forms = np.zeros((OWN_NUMBERS, 1))
     forms[FORM.index("top")] = 0.5
     mean, scale = np.zeros(len(FORM)), np.ones(len(FORM))
-    company = ContextRescoring(
+    context = ContextRescoring(
         ("bed", "chair"), np.array([[0.0], [0.8]]), tells, forms, mean, scale, np.array([0.0, -0.1]), 1.25
     )
     alone = ConfidenceCalibration((4.0, *ONES[1:]), {}, things=(0.0, *[0.5] * len(THING_FEATURES)))
-    together = dataclasses.replace(alone, context=company)
+    together = dataclasses.replace(alone, context=context)
     bed = np.array([1.0, 0.0, 0.3, 0.9, 2.0, 0.6, 0, 0, 0])
     before = Detections(np.array([bed, CHAIR, CHAIR]), np.array([0.8, 0.5, 0.4]), ("bed", "chair", "object"))
     rng = np.random.default_rng(3)
@@ -232,7 +217,7 @@ def test_the_best_name_is_that_of_the_same_thing():
     assert best.tolist() == [0.6, NO_NAME]
 
 
-def test_names_are_told_by_probabilities(monkeypatch):
+def test_names_are_selected_by_probabilities(monkeypatch):
     """Of a network that says all names low the model knows better: its things have names, and those that the model
     doubts have none."""
     network = inference("float32", min_score=0.3)
@@ -260,7 +245,7 @@ def test_names_are_told_by_probabilities(monkeypatch):
         ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "things": [1.0]}, "6 finite weights"),
         (
             {"features": list(FEATURES), "weights": list(ONES), "names": {}, "thing_features": ["score"], "things": []},
-            "without a name reads score",
+            "unnamed objects reads score",
         ),
         ({"features": list(FEATURES), "weights": [1.0], "names": {}}, "8 finite weights"),
         ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),
@@ -276,7 +261,7 @@ def test_what_is_no_model_is_refused(values, message):
         ConfidenceCalibration.of_calibration({"reliability": values})
 
 
-def company_of_chairs():
+def context_of_chairs():
     form = np.zeros(len(FORM)), np.ones(len(FORM))
     return ContextRescoring(
         ("chair",), np.ones((1, 2)), np.ones((len(RELATIONS), 1, 2)), np.ones((OWN_NUMBERS, 2)), *form, np.ones(1)
@@ -285,18 +270,18 @@ def company_of_chairs():
 
 def test_a_model_survives_a_file():
     for things in ((), tuple(0.2 * k for k in range(6))):
-        company = company_of_chairs() if things else None
-        model = ConfidenceCalibration(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things, company)
+        context = context_of_chairs() if things else None
+        model = ConfidenceCalibration(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things, context)
         again = ConfidenceCalibration.of_dict(json.loads(json.dumps(model.as_dict())))
         assert again.weights == pytest.approx(model.weights)
         assert again.things == pytest.approx(model.things)
         assert again.names == model.names
-        assert (again.context is None) == (company is None)
+        assert (again.context is None) == (context is None)
     assert ConfidenceCalibration.of_calibration({}) is None
 
 
 def test_a_form_is_read_from_the_floor_up():
-    """Edges and height of a box as company reads them; the floor lies 1 m below the world's origin."""
+    """Edges and height of a box as context reads them; the floor lies 1 m below the world's origin."""
     table = np.zeros((2, len(FEATURES)))
     table[:, FEATURES.index("surface")], table[:, FEATURES.index("closed")] = 0.3, -0.2
     lying = [0.0, 0.0, 0.5, 1.0, 0.2, 2.0, 0.0, 0.0, 0.0]
@@ -342,14 +327,14 @@ def test_shipped_weights_bring_a_model():
     assert weight["rival"] <= 0
 
 
-def test_shipped_names_know_their_company():
-    company = ConfidenceCalibration.of_calibration(load_inference("tiny").calibration).context
-    at = {name: k for k, name in enumerate(company.names)}
-    told = np.einsum("kd,rjd->kj", company.query, company.value[: len(GAPS_M)])  # a box of the name beside it
+def test_shipped_context_relates_names():
+    context = ConfidenceCalibration.of_calibration(load_inference("tiny").calibration).context
+    at = {name: k for k, name in enumerate(context.names)}
+    affinity = np.einsum("kd,rjd->kj", context.query, context.value[: len(GAPS_M)])  # a box of the name beside it
 
     for name, friend, stranger in (
         ("counter", "stove", "bed"),
         ("wardrobe", "bed", "couch"),
         ("table", "couch", "bed"),
     ):
-        assert told[at[name], at[friend]] > told[at[name], at[stranger]] + 1.0
+        assert affinity[at[name], at[friend]] > affinity[at[name], at[stranger]] + 1.0

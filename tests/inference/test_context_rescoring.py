@@ -76,7 +76,7 @@ def slowly(known, boxes, labels, odds, seen, form):
         if name in known.names:
             me = known.names.index(name)
             z += known.offset[me]
-            told = np.zeros(known.query.shape[1])
+            around = np.zeros(known.query.shape[1])
             for k, other in enumerate(known.names):
                 best = dict.fromkeys(RELATIONS, 0.0)
                 for j in speaks:
@@ -88,19 +88,19 @@ def slowly(known, boxes, labels, odds, seen, form):
                     holds += [not same and np.linalg.norm(boxes[i, :3] - boxes[j, :3]) < NEAR_M, same]
                     for relation, true in zip(RELATIONS, holds, strict=True):
                         best[relation] = max(best[relation], p[j] if true else 0.0)
-                told += sum(best[relation] * known.value[r, k] for r, relation in enumerate(RELATIONS))
+                around += sum(best[relation] * known.value[r, k] for r, relation in enumerate(RELATIONS))
             own = [
                 float(np.clip((v - m) / s, -3, 3))
                 for v, m, s in zip(form[i], known.form_mean, known.form_scale, strict=True)
             ]
             own += [own[a] * own[b] - (a == b) for a in range(5) for b in range(a, 5)]
-            z += float(known.query[me] @ (told + np.array(own) @ known.own_value))
+            z += float(known.query[me] @ (around + np.array(own) @ known.own_value))
         out.append(z)
     return np.array(out)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_company_is_that_of_all_pairs(seed):
+def test_context_equals_a_loop_over_all_pairs(seed):
     rng = np.random.default_rng(seed)
     boxes, labels, odds, seen = scene(rng)
     known = model(rng)

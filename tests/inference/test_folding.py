@@ -7,7 +7,7 @@ import torch
 from support.small_networks import small_config, small_network, small_scene
 
 from embodied_perceptron.inference.loading import GridConv, GridSplit, QuickElu, cpu_products, fold_batch_norms
-from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.nn.backbone import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
 NORMS = (SparseBatchNorm, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
@@ -61,7 +61,7 @@ def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: 
     assert not quick.weight.is_inference()
     groups = torch.nn.Conv3d(6, 4, 1, groups=2)
     close(GridConv(groups)(x), groups(x))
-    with pytest.raises(ValueError, match="only padding by numbers of zeros is known, got same zeros"):
+    with pytest.raises(ValueError, match="only padding with zeros is supported, got same zeros"):
         GridConv(torch.nn.Conv3d(2, 2, 3, padding="same"))
 
 

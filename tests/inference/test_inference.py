@@ -142,7 +142,7 @@ def test_all_heads(volume: FeatureVolume) -> None:
     assert cells.labels.max() < len(CELLS)
     assert ((cells.confidence > 1 / 3) & (cells.confidence <= 1)).all()  # the best of three
     np.testing.assert_allclose(cells.centers_m / 0.16 % 1.0, 0.5, atol=1e-3)
-    # where something was seen its colour is told, elsewhere none
+    # where something was seen it has its colour, elsewhere none
     seen = {tuple(c) for c in np.floor(volume.snapshot().mean_point_m / 0.16).astype(int).tolist()}
     of_cell = [tuple(c) in seen for c in np.floor(cells.centers_m / 0.16).astype(int).tolist()]
     assert any(of_cell)
@@ -222,7 +222,7 @@ def test_images_alone() -> None:
     assert len(i.detections(scene).boxes) > 0
     cells = i.occupancy(scene, (0.0, 0.0, 0.0))
     assert (cells.color == UNSEEN_COLOR).all()
-    with pytest.raises(ValueError, match="depth network takes sites from geometry"):
+    with pytest.raises(ValueError, match="modality must be rgb for a dense grid, got depth"):
         rgb_grid(network("depth").config)
 
 
@@ -258,7 +258,7 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     i = inference()
     scene = i.encode(sites_of(i, volume, 0.0))
     viewpoint = viewpoint_of(make_transform(R_WORLD_CAMERA, np.zeros(3)), 0.0)
-    with pytest.raises(ValueError, match="from a viewpoint: none was given"):
+    with pytest.raises(ValueError, match="needs a viewpoint"):
         ground(i, scene, "a chair")
     with pytest.raises(ValueError, match="outside of the text of 7"):
         ground(i, scene, "a chair", [(2, 9)], viewpoint)
@@ -268,7 +268,7 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
         ground(i, scene, "   ", [None], viewpoint)
     with pytest.raises(ValueError, match=r"\(9000, 9005\) .* has no token; the encoder read up to 200"):
         ground(i, scene, "chair " * 2000, [(9000, 9005)], viewpoint)
-    with pytest.raises(ValueError, match="sees no images"):
+    with pytest.raises(ValueError, match="has no image encoder"):
         i.view(wall(1.0, 1))
     with pytest.raises(ValueError, match="grounding head and a text encoder"):
         ground(Predictor(network(), CLASSES, CELLS), scene, "a chair")

@@ -24,7 +24,7 @@ def box(x: float, size: float = 1.0) -> list[float]:
     return [x, 0.0, 0.5, size, size, 1.0, 0.0, 0.0, 0.0]
 
 
-def told(
+def selected(
     things: list[tuple[float, float]], names: list[tuple[float, float]], naming: Naming | None = None
 ) -> list[tuple[float, float, bool]]:
     """(x, score) of boxes without and with a name -> (x, new score, nameless) of those that stay, best first."""
@@ -36,51 +36,51 @@ def told(
 
 
 def test_a_sure_name_takes_the_place_of_its_thing() -> None:
-    assert told([(0.0, 0.8)], [(0.1, 0.4)]) == [(0.1, 0.4, False)]
+    assert selected([(0.0, 0.8)], [(0.1, 0.4)]) == [(0.1, 0.4, False)]
 
 
 def test_an_unsure_name_does_not() -> None:
-    kept = told([(0.0, 0.8)], [(0.1, 0.19)])
+    kept = selected([(0.0, 0.8)], [(0.1, 0.19)])
     assert kept[0] == (0.0, 0.8, True)
     assert kept[1] == (0.1, 0.19, False)  # still a candidate of an answer
 
 
 def test_a_thing_beside_a_named_one_stays() -> None:
-    assert told([(2.0, 0.3)], [(0.0, 0.9)]) == [(0.0, 0.9, False), (2.0, 0.3, True)]
+    assert selected([(2.0, 0.3)], [(0.0, 0.9)]) == [(0.0, 0.9, False), (2.0, 0.3, True)]
 
 
 def test_what_is_hardly_there_goes() -> None:
-    assert told([(0.0, 0.04)], []) == []
-    assert told([], []) == []
+    assert selected([(0.0, 0.04)], []) == []
+    assert selected([], []) == []
 
 
 def test_shifted_things_score_as_names_that_promise_as_much() -> None:
     naming = Naming(shift=shift_between(0.5, 0.1))
-    ((_, score, _),) = told([(0.0, 0.5)], [], naming)
+    ((_, score, _),) = selected([(0.0, 0.5)], [], naming)
     assert score == pytest.approx(0.1)
-    kept = told([(0.0, 0.5)], [(0.0, 0.12)], naming)
+    kept = selected([(0.0, 0.5)], [(0.0, 0.12)], naming)
     assert kept[0][2]  # and never less than an unsure name of the same thing, which would be published in its place
     assert kept[0][1] > kept[1][1] == 0.12
 
 
-def told_of(*rows: tuple[str, float]) -> Detections:
+def named(*rows: tuple[str, float]) -> Detections:
     boxes = np.array([box(0.0)] * len(rows))
     return Naming().select(Detections(boxes, np.array([s for _, s in rows]), tuple(label for label, _ in rows)))
 
 
 def test_all_that_is_said_of_a_thing_goes_along_with_each_of_its_boxes() -> None:
-    found = told_of((UNNAMED, 0.8), ("chair", 0.5), ("stool", 0.2))
+    found = named((UNNAMED, 0.8), ("chair", 0.5), ("stool", 0.2))
     assert found.labels == ("chair", "stool")
     assert found.posterior(0) == pytest.approx({"chair": 0.5, "stool": 0.2, UNNAMED: 0.1})
     assert found.posterior(1) == pytest.approx({"stool": 0.2, "chair": 0.5, UNNAMED: 0.1})
-    unsure = told_of((UNNAMED, 0.8), ("chair", 0.3), ("stool", 0.2))
+    unsure = named((UNNAMED, 0.8), ("chair", 0.3), ("stool", 0.2))
     assert unsure.labels[0] == UNNAMED
     assert unsure.posterior(0) == pytest.approx({"chair": 0.3, "stool": 0.2, UNNAMED: 0.3})
 
 
 def test_a_name_that_is_sure_has_half_of_its_things_posterior() -> None:
-    """However much its other names say together: what is told of a box is what was decided about it."""
-    found = told_of((UNNAMED, 0.9), ("cabinet", 0.5), ("counter", 0.4), ("stove", 0.3))
+    """However much its other names say together: the decided name counts."""
+    found = named((UNNAMED, 0.9), ("cabinet", 0.5), ("counter", 0.4), ("stove", 0.3))
     assert found.labels[0] == "cabinet"
     assert found.posterior(0)["cabinet"] >= 0.5 * sum(found.posterior(0).values())
     assert sum(found.posterior(0).values()) == pytest.approx(0.9)

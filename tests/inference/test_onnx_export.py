@@ -1,4 +1,4 @@
-"""ONNX files give what torch gives, and run where they are told to."""
+"""ONNX files give what torch gives, and run on the requested provider."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     "make",
     [
         lambda: ResNetEncoder(16),
-        lambda: PyramidEncoder(ResNetEncoder(8, (1, 1, 1, 1)), 16, levels=2),
+        lambda: PyramidEncoder(ResNetEncoder(8, (1, 1, 1, 1)), 16),
         lambda: mobile_encoder("mobilenet_v2", pretrained=False),
         lambda: mobile_encoder("efficientnet_lite0", pretrained=False),
         lambda: mobile_encoder("efficientnet_lite2", pretrained=False),

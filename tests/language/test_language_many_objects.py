@@ -9,6 +9,8 @@ from support.language_scenes import camera
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language import relations, scoring
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.meaning import Constraint, Meaning, ObjectPhrase
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, side_features
 from embodied_perceptron.results import SceneObject
 
@@ -50,7 +52,7 @@ def home(seed: int, count: int, side_m: float) -> tuple[list[SceneObject], np.nd
 
 
 def everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The slow twin: every object of the scene as a target, all anchors however far, all pairs of ends."""
+    """The slow reference: every object of the scene as a target, all anchors, all pairs of ends."""
 
     def all_pairs(g: SceneGeometry, targets: np.ndarray, anchors: np.ndarray, reach_m: float = 0.0) -> Pairs:
         return g.block(targets, anchors)
@@ -146,3 +148,13 @@ def test_fronts_from_what_is_around_are_those_from_everything(monkeypatch):
     monkeypatch.setattr(relations, "_BLOCK", 0)
     np.testing.assert_allclose(side_features(SceneGeometry(boxes), labels), wanted, atol=1e-6)
     assert side_features(SceneGeometry(boxes), labels, np.zeros(0, np.intp)).shape == (0, *wanted.shape[1:])
+
+
+def test_repeated_relations_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    front = PAIR_RELATIONS["front"]
+    monkeypatch.setitem(PAIR_RELATIONS, "front", lambda pairs: computed.append(1) or front(pairs))
+    fronts = tuple(Constraint("front", (ObjectPhrase("table", (k, k + 1)),)) for k in range(16))
+    query = Query("chair", meaning=Meaning("chair", ObjectPhrase("chair", (0, 5)), fronts))
+    ground_objects(query, home(4, 24, 8.0)[0])
+    assert 0 < len(computed) <= 12

@@ -17,7 +17,7 @@ from embodied_perceptron.language.relations import (
     main_direction,
     viewer_of,
 )
-from embodied_perceptron.language.scoring import contrast, leftness, log_share, nth_from
+from embodied_perceptron.language.scoring import contrast, leftness, log_share, nth_best
 
 KNOWN = np.array([[1.0, 0.0, 0.0, 0.0]])  # -y is the front
 
@@ -263,9 +263,9 @@ def test_the_second_from_the_left():
     g = geometry(rows, viewer=Viewer(np.zeros(2), np.array([0.0, 1.0])))
     left = leftness(g, group, None)
     assert list(np.argsort(-left)) == [1, 2, 3, 0]
-    assert int(nth_from(g, group, left, 2, from_left=True).argmax()) == 2
-    assert int(nth_from(g, group, left, 2, from_left=False).argmax()) == 3
-    assert int(nth_from(g, group, left, 1, from_left=False).argmax()) == 0
+    assert int(nth_best(left, group, 2).argmax()) == 2
+    assert int(nth_best(-left, group, 2).argmax()) == 3
+    assert int(nth_best(-left, group, 1).argmax()) == 0
     behind = geometry(rows, viewer=Viewer(np.array([0.5, 6.0]), np.array([0.0, -1.0])))
     assert list(np.argsort(-leftness(behind, group, None))) == [0, 3, 2, 1]
 
@@ -318,10 +318,8 @@ def test_for_anchors_alone_it_is_the_same_as_for_all(relation):
     assert anchors.any()
     matrices = []
     for wanted in (None, anchors, np.zeros(20, bool)):
-        g = SceneGeometry(rows, anchors=wanted)
-        fronts = front_probabilities(g, labels, "estimated")
-        g.tell_fronts(lambda _, fronts=fronts: fronts)
-        matrices.append((fronts, g.matrix(relation)))
+        g = SceneGeometry(rows, lambda g: front_probabilities(g, labels, "estimated"), anchors=wanted)
+        matrices.append((g.fronts, g.matrix(relation)))
     np.testing.assert_allclose(matrices[1][0][anchors], matrices[0][0][anchors], atol=1e-12)
     np.testing.assert_allclose(matrices[1][1][:, anchors], matrices[0][1][:, anchors], atol=1e-12)
     assert np.isfinite(matrices[2][1]).all()

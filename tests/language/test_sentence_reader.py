@@ -81,4 +81,4 @@ def test_the_shipped_reader_reads_in_eight_bits_what_it_reads_in_thirty_two() ->
     text = "could you bring me the small lamp on the desk closest to the window"
     words = split_words(text)
     one, other = exact.read(text, words)[0], quick.read(text, words)[0]
-    assert (one.intent, one.things, one.told) == (other.intent, other.things, other.told)
+    assert (one.intent, one.entities, one.predicates) == (other.intent, other.entities, other.predicates)

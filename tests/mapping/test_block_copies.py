@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.volume_frames import posed, random_walk
+from support.volume_frames import assert_same_voxels, posed, random_walk
 
 from embodied_perceptron.config import GridConfig, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.boxes import box_rotations
@@ -43,11 +43,6 @@ def whole(volume: FeatureVolume) -> VoxelSnapshot:
     """What is stored now, by no copier."""
     rows = volume._map.gather(max(volume.config.min_hits, 1))
     return VolumeCopy(plain(rows), volume.config.voxel_size_m).snapshot()
-
-
-def assert_same(a: VoxelSnapshot, b: VoxelSnapshot) -> None:
-    for entry in fields(VoxelSnapshot):
-        np.testing.assert_array_equal(getattr(a, entry.name), getattr(b, entry.name), entry.name)
 
 
 def frozen(snapshot: VoxelSnapshot) -> VoxelSnapshot:
@@ -132,7 +127,7 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp
         expected = whole(life.volume)
         assert isinstance(copy.rows, BlockRows)
         assert len(copy) == len(expected)
-        assert_same(copy.snapshot(), expected)
+        assert_same_voxels(copy.snapshot(), expected)
         kept.append((copy, expected))
         if life.rng.random() < 0.5:
             kept.pop(life.rng.integers(len(kept)))
@@ -140,7 +135,7 @@ def test_copies_are_those_of_the_whole_map(name: str, seed: int, steps: int, tmp
             kept = kept[3:]
         gc.collect()
         for old, then in kept:
-            assert_same(old.snapshot(), then)
+            assert_same_voxels(old.snapshot(), then)
         frames = (
             wall_columns(blocks_of(copy.snapshot()), -0.5),
             _columns(expected.coords, 0.0 + copy.voxel_size_m, *wall_heights(-0.5)),
@@ -221,7 +216,7 @@ def test_no_more_is_copied_than_has_changed(monkeypatch: pytest.MonkeyPatch) -> 
     assert copied[0] == blocks
     assert copied[1] == 0
     assert 0 < copied[2] <= blocks / 4
-    assert_same(last.snapshot(), whole(volume))
+    assert_same_voxels(last.snapshot(), whole(volume))
 
 
 def test_memory_is_used_again_unless_somebody_reads_it() -> None:
@@ -248,7 +243,7 @@ def test_memory_is_used_again_unless_somebody_reads_it() -> None:
     for _ in range(5):
         look()
     for copy, shown in zip(kept, then, strict=True):
-        assert_same(copy.snapshot(), shown)
+        assert_same_voxels(copy.snapshot(), shown)
     del kept, copy
     for _ in range(5):
         look()
@@ -279,7 +274,7 @@ def test_nobody_waits_until_a_larger_memory_has_been_filled(monkeypatch: pytest.
     assert moves[1:].count("prepare") >= 2
     assert "copy" not in moves[1:]
     for copy, then in kept:
-        assert_same(copy.snapshot(), then)
+        assert_same_voxels(copy.snapshot(), then)
 
 
 def test_blocks_of_a_snapshot_by_hand() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.online_world import config as online_config
 from support.online_world import inference, walk
-from support.volume_frames import random_walk
+from support.volume_frames import assert_same_voxels, random_walk
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from embodied_perceptron.config import (
@@ -33,7 +33,6 @@ from embodied_perceptron.mapping.host_map import HostMap
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 
-COLUMNS = ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns")
 LOST = RuntimeError("CUDA error: unspecified launch failure\nmore lines")
 
 
@@ -170,8 +169,7 @@ def test_a_map_outlives_its_device(method: str, error: RuntimeError, monkeypatch
     for frame in frames:
         a, b = expected.integrate(frame), found.integrate(frame)
         assert (a.points, a.voxels_touched, a.voxels_cleared) == (b.points, b.voxels_touched, b.voxels_cleared)
-        for name in COLUMNS:
-            np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
+        assert_same_voxels(found.snapshot(1), expected.snapshot(1))
     assert isinstance(found._map, HostMap)
     assert str(error).splitlines()[0] in found.fault
     assert "\n" not in found.fault
@@ -209,10 +207,7 @@ def test_no_point_counts_twice_wherever_in_a_frame_the_device_fails(monkeypatch:
         with FailsOnce(at) as device:
             report = found.integrate(frames[-1])
         assert report.counts == reports[-1].counts, at
-        for name in COLUMNS:
-            np.testing.assert_array_equal(
-                getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name), str(at)
-            )
+        assert_same_voxels(found.snapshot(1), expected.snapshot(1), str(at))
         return found, device
 
     found, device = fails(0)
@@ -236,8 +231,7 @@ def test_a_device_that_gives_nothing_back_leaves_the_keyframes(monkeypatch: pyte
     expected.integrate(frames[-1])
     assert found.integrate(frames[-1]).fused
     assert f"made anew from {len(frames) - 1} keyframes" in found.fault
-    for name in COLUMNS:
-        np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
+    assert_same_voxels(found.snapshot(1), expected.snapshot(1))
 
 
 def test_reports_of_a_device_that_is_lost_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,8 +300,7 @@ def test_a_device_without_room_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     for frame in random_walk(3, 4):
         assert found.integrate(frame).counts == expected.integrate(frame).counts
     assert isinstance(found._map, HostMap)
-    for name in COLUMNS:
-        np.testing.assert_array_equal(getattr(found.snapshot(1), name), getattr(expected.snapshot(1), name))
+    assert_same_voxels(found.snapshot(1), expected.snapshot(1))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), LOST])

@@ -14,8 +14,6 @@ from embodied_perceptron.mapping import blocks, host_map
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.sensors.frame import PosedFrame
 
-SNAPSHOT_FIELDS = ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns")
-
 
 def small_volume(**changes: object) -> FeatureVolume:
     return FeatureVolume(VolumeConfig(**{"max_blocks": 2048, "min_hits": 1, **changes}))  # type: ignore[arg-type]
@@ -80,21 +78,15 @@ def test_what_is_seen_through_vanishes_within_two_seconds_at_5_hz(behind: float)
     assert len(left) < 0.2 * len(before)
 
 
-def test_a_single_sighting_needs_two_frames_to_vanish() -> None:
+@pytest.mark.parametrize(("hits", "frames", "evidence"), [(1, 2, 0.875), (9, 8, 3.5)])
+def test_frames_until_a_voxel_vanishes(hits: int, frames: int, evidence: float) -> None:
     volume = small_volume()
-    volume.integrate(wall(1.01, 0))
-    assert volume.integrate(wall(3.0, 1)).voxels_cleared == 0
-    assert volume.integrate(wall(3.0, 2)).voxels_cleared > 1000
-
-
-def test_a_well_seen_voxel_needs_eight_frames_to_vanish() -> None:
-    volume = small_volume()
-    for i in range(9):
+    for i in range(hits):
         volume.integrate(wall(1.01, i))
-    assert volume.snapshot().evidence.max() == 3.5
-    cleared = [volume.integrate(wall(3.0, i)).voxels_cleared for i in range(9, 17)]
-    assert cleared[:7] == [0] * 7
-    assert cleared[7] > 1000
+    assert volume.snapshot().evidence.max() == evidence
+    cleared = [volume.integrate(wall(3.0, hits + i)).voxels_cleared for i in range(frames)]
+    assert cleared[:-1] == [0] * (frames - 1)
+    assert cleared[-1] > 1000
 
 
 def test_a_near_pixel_protects_what_is_around_it() -> None:
@@ -325,16 +317,6 @@ def test_memory_stays_bounded_on_a_long_drive() -> None:
     assert max(used[60:]) == used[30]
     assert len(volume.keyframes) == 50
     assert volume.statistics().keyframes_dropped == 10
-
-
-def test_the_same_frames_give_the_same_map_bit_for_bit() -> None:
-    volumes = [small_volume(), small_volume()]
-    for volume in volumes:
-        for frame in random_walk(9, 10):
-            volume.integrate(frame)
-    a, b = (v.snapshot() for v in volumes)
-    for name in SNAPSHOT_FIELDS:
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
 def test_snapshots_are_sorted_copies() -> None:

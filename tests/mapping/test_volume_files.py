@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,23 +13,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.volume_frames import random_walk, wall
+from support.volume_frames import assert_same_voxels, random_walk, wall
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.mapping import storage
 from embodied_perceptron.mapping.storage import MapFileError
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings import files
-from embodied_perceptron.results import VoxelSnapshot
 
 CONFIG = VolumeConfig(voxel_size_m=0.04, max_blocks=4096)
 KEYFRAMES = KeyframeConfig(translation_m=0.05, min_interval_s=0.0, max_count=6)
 
 
 def assert_same_map(a: FeatureVolume, b: FeatureVolume) -> None:
-    x, y = a.snapshot(1), b.snapshot(1)
-    for name in VoxelSnapshot.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(x, name), getattr(y, name))
+    assert_same_voxels(a.snapshot(1), b.snapshot(1))
     assert len(a) == len(b)
     assert a.statistics().blocks == b.statistics().blocks
     assert a.keyframes.taken == b.keyframes.taken
@@ -52,10 +47,15 @@ def volume() -> FeatureVolume:
     return volume
 
 
+@pytest.fixture
+def path(volume: FeatureVolume, tmp_path: Path) -> Path:
+    """File of a saved ``volume``."""
+    volume.save(tmp_path / "map.safetensors")
+    return tmp_path / "map.safetensors"
+
+
 @pytest.mark.parametrize("kernels", ["numba", "torch"])
-def test_round_trip_and_going_on(volume: FeatureVolume, tmp_path: Path, kernels: str) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_round_trip_and_going_on(volume: FeatureVolume, path: Path, kernels: str) -> None:
     loaded = FeatureVolume.from_file(path, kernels=kernels)  # type: ignore[arg-type]
     assert loaded.config == CONFIG
     assert loaded.keyframes.config == KEYFRAMES
@@ -84,9 +84,7 @@ def test_an_empty_map_round_trips(tmp_path: Path) -> None:
     assert len(FeatureVolume.from_file(path)) == 0
 
 
-def test_loading_keeps_own_limits(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_loading_keeps_own_limits(volume: FeatureVolume, path: Path) -> None:
     other = FeatureVolume(replace(CONFIG, max_range_m=3.0), replace(KEYFRAMES, max_count=2))
     other.load(path)
     assert other.config.max_range_m == 3.0
@@ -117,17 +115,13 @@ def rewrite_as_version_1(path: Path) -> None:
     save_file(saved.tensors, path, metadata={storage.FORMAT: json.dumps({**header, "version": 1}, sort_keys=True)})
 
 
-def test_another_voxel_size_is_refused(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_another_voxel_size_is_refused(volume: FeatureVolume, path: Path) -> None:
     other = FeatureVolume(replace(CONFIG, voxel_size_m=0.05))
     with pytest.raises(MapFileError, match=r"voxel_size_m=0\.04.*0\.05"):
         other.load(path)
 
 
-def test_a_map_beyond_the_budget_is_refused(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_a_map_beyond_the_budget_is_refused(volume: FeatureVolume, path: Path) -> None:
     with pytest.raises(MapFileError, match=rf"{volume.statistics().blocks} blocks.*max_blocks=64"):
         FeatureVolume(replace(CONFIG, max_blocks=64)).load(path)
 
@@ -161,11 +155,7 @@ def test_damaged_files_are_refused(volume: FeatureVolume, tmp_path: Path) -> Non
         ({"keyframes_taken": 1}, "keyframes_taken"),
     ],
 )
-def test_other_headers_are_refused(
-    volume: FeatureVolume, tmp_path: Path, fields: dict[str, object], match: str
-) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_other_headers_are_refused(volume: FeatureVolume, path: Path, fields: dict[str, object], match: str) -> None:
     rewrite(path, **fields)
     refused(path, volume, match)
 
@@ -195,10 +185,8 @@ def test_other_files_are_refused(volume: FeatureVolume, tmp_path: Path, metadata
     ],
 )
 def test_other_content_is_refused(
-    volume: FeatureVolume, tmp_path: Path, tensors: dict[str, torch.Tensor], match: str
+    volume: FeatureVolume, path: Path, tensors: dict[str, torch.Tensor], match: str
 ) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
     rewrite(path, tensors)
     refused(path, volume, match)
 
@@ -223,19 +211,13 @@ KEYFRAME_FIELDS = [
 
 
 @pytest.mark.parametrize(("field", "value"), KEYFRAME_FIELDS, ids=str)
-def test_keyframes_with_a_wrong_field_are_refused(
-    volume: FeatureVolume, tmp_path: Path, field: str, value: object
-) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_keyframes_with_a_wrong_field_are_refused(volume: FeatureVolume, path: Path, field: str, value: object) -> None:
     entries = storage.read_header(path)["keyframes"]
     rewrite(path, keyframes=[{**entries[0], field: value}, *entries[1:]])
     refused(path, volume, rf"map\.safetensors: keyframe 0 .*{field}")
 
 
-def test_times_and_places_that_no_map_has_are_refused(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_times_and_places_that_no_map_has_are_refused(volume: FeatureVolume, path: Path) -> None:
     seen = load_file(path)["voxels.last_seen_ns"].clone()
     seen[1] = 2**63 - 1
     rewrite(path, {"voxels.last_seen_ns": seen})
@@ -247,18 +229,14 @@ def test_times_and_places_that_no_map_has_are_refused(volume: FeatureVolume, tmp
     refused(path, volume, r"keyframe 1 .*further than")
 
 
-def test_a_budget_beyond_this_machine_is_refused_before_memory_is_taken(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_a_budget_beyond_this_machine_is_refused_before_memory_is_taken(volume: FeatureVolume, path: Path) -> None:
     rewrite(path, volume={**storage.read_header(path)["volume"], "max_blocks": 2**40})
     with pytest.raises(MapFileError, match=rf"map\.safetensors: max_blocks={2**40} takes .* GiB"):
         FeatureVolume.from_file(path)
     volume.load(path)  # which has a budget of its own
 
 
-def test_a_map_of_version_1_loads(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_a_map_of_version_1_loads(volume: FeatureVolume, path: Path) -> None:
     rewrite_as_version_1(path)
     assert "checksum" not in storage.read_header(path)
     assert_same_map(volume, FeatureVolume.from_file(path))
@@ -285,16 +263,12 @@ def test_a_flipped_bit_anywhere_is_refused(tmp_path: Path) -> None:
             storage.read_map(path)
 
 
-def test_json_that_is_nested_too_deep_is_refused(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_json_that_is_nested_too_deep_is_refused(volume: FeatureVolume, path: Path) -> None:
     save_file(load_file(path), path, metadata={storage.FORMAT: "[" * 200_000})
     refused(path, volume, "nested too deep")
 
 
-def test_unsorted_or_empty_voxels_are_refused(volume: FeatureVolume, tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
+def test_unsorted_or_empty_voxels_are_refused(volume: FeatureVolume, path: Path) -> None:
     content = load_file(path)
     rewrite(path, {"voxels.keys": content["voxels.keys"].flip(0)})
     refused(path, volume, "increasing")
@@ -304,10 +278,8 @@ def test_unsorted_or_empty_voxels_are_refused(volume: FeatureVolume, tmp_path: P
 
 
 @pytest.mark.parametrize("column", range(1, 7))
-def test_sums_that_no_points_add_up_to_are_refused(volume: FeatureVolume, tmp_path: Path, column: int) -> None:
+def test_sums_that_no_points_add_up_to_are_refused(volume: FeatureVolume, path: Path, column: int) -> None:
     """A mean point kilometres from its voxel made everything that follows reserve memory up to there."""
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
     records = load_file(path)["voxels.records"]
     records[2, column] = 2**31 - 1
     rewrite(path, {"voxels.records": records})
@@ -322,10 +294,8 @@ def test_missing_files_and_folders_are_os_errors(volume: FeatureVolume, tmp_path
 
 
 def test_a_failed_save_leaves_the_old_map_and_no_rest(
-    volume: FeatureVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    volume: FeatureVolume, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "map.safetensors"
-    volume.save(path)
     before = path.read_bytes()
 
     def full_disk(*_: object, **__: object) -> None:
@@ -347,41 +317,6 @@ def test_what_a_killed_writer_left_is_removed_later(volume: FeatureVolume, tmp_p
     volume.save(path)
     assert not old.exists()
     assert fresh.exists()  # may belong to another process that is saving right now
-
-
-WRITER = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from support.volume_frames import random_walk
-from embodied_perceptron.config import VolumeConfig
-from embodied_perceptron.mapping.volume import FeatureVolume
-volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096))
-for frame in random_walk(21, 12):
-    volume.integrate(frame)
-while True:
-    volume.save(sys.argv[1])
-    print("saved", flush=True)
-"""
-
-
-def test_kill_9_during_save_leaves_a_whole_map(tmp_path: Path) -> None:
-    path = tmp_path / "map.safetensors"
-    old = FeatureVolume(CONFIG)
-    old.integrate(wall(1.0, 0))
-    old.save(path)
-    rng = np.random.default_rng(1)
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(Path(__file__).parents[1])], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "saved\n"
-        expected = len(FeatureVolume.from_file(path))
-        time.sleep(float(rng.uniform(0.0, 0.05)))
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait(30)
-    assert len(FeatureVolume.from_file(path)) == expected
 
 
 @pytest.mark.forks

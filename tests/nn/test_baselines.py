@@ -106,14 +106,14 @@ def test_matchers_differ_in_what_they_know_of_pairs() -> None:
 
 def test_variants_that_do_not_fit_are_named() -> None:
     depth = small_config("detection")
-    with pytest.raises(ValueError, match="imvoxelnet sees images alone: modality rgb, got depth"):
+    with pytest.raises(ValueError, match="imvoxelnet needs modality rgb, got depth"):
         compared(depth, "imvoxelnet")
-    with pytest.raises(ValueError, match="scanrefer chooses among detected objects"):
+    with pytest.raises(ValueError, match="scanrefer needs grounding of detected objects"):
         compared(depth, "scanrefer")
     with pytest.raises(ValueError, match="votenet is a detector"):
         compared(small_config("occupancy"), "votenet")
     voxels = small_config("grounding", "rgbd", "paper")
-    with pytest.raises(ValueError, match="butd-detr chooses among detected objects"):
+    with pytest.raises(ValueError, match="butd-detr needs grounding of detected objects"):
         compared(voxels, "butd-detr")
     assert compared(depth, "ours") == depth
     assert dataclasses.asdict(compared(depth, "no-fpn"))["detection"]["neck"] == "levels"

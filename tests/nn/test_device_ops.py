@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.geometry.compute_path import device_path, takes_loops
+from embodied_perceptron.geometry.compute_path import device_path, runs_compiled
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.mapping.volume import FeatureVolume
@@ -35,15 +35,13 @@ PERCEIVE = {
     "nn/detection.py": (68, 2),
     "nn/refinement.py": (66, 1),
     "geometry/transforms.py": (52, 0),
-    "sparse/ops.py": (44, 0),
-    "nn/neck.py": (36, 0),
     "mapping/export.py": (35, 2),
-    "sparse/tensor.py": (26, 0),
-    "nn/occupancy.py": (28, 0),
-    "inference/loading.py": (26, 0),
+    "sparse/tensor.py": (66, 0),
+    "nn/occupancy.py": (42, 0),
+    "sparse/conv.py": (16, 0),
     "inference/predictor.py": (14, 1),
     "mapping/device_map.py": (17, 1),
-    "nn/backbone.py": (18, 0),
+    "nn/backbone.py": (54, 0),
     "mapping/voxels.py": (4, 1),
 }
 INTEGRATE = {
@@ -54,7 +52,7 @@ TOTAL = (690, 12)  # of a perception
 # of a training step, however many scenes it has; the host reads: the sizes of the coarser sets, of three unions and of
 # what each of three prunings keeps; the boxes that suppression is handed; and last the losses and the gradient's norm
 TRAIN_STEP = (4000, 9)
-TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/ops.py": 3, "nn/object_grounding.py": 1, "training/trainer.py": 1}
+TRAIN_WAITS = {"sparse/sites.py": 4, "sparse/tensor.py": 3, "nn/grounding.py": 1, "training/trainer.py": 1}
 # of a step of paper's grounding; the host matches queries with boxes, those of all layers and sentences at once
 PAPER_GROUNDING_STEP = (8000, 6)
 PAPER_GROUNDING_WAITS = {"sparse/sites.py": 4, "training/criteria.py": 1, "training/trainer.py": 1}
@@ -90,13 +88,14 @@ def test_a_look_on_a_device_is_that_of_the_cpu(bench: ModuleType) -> None:
     c, s = np.cos(0.2), np.sin(0.2)
     turn = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
     looks = []
-    for path in (contextlib.nullcontext(), device_path()):
-        inference = load_inference("tiny", "cpu")
+    for path in (contextlib.nullcontext, device_path):
+        with path():
+            inference = load_inference("tiny", "cpu")
         config = PerceptronConfig(keyframes=every_frame(5), network=NetworkOptions(weights="tiny"))
         kernels = "torch" if looks else "numba"
         volume = FeatureVolume(config.volume, config.keyframes, features=inference.image_features(), kernels=kernels)
         it = Perceptron(config, volume, inference)
-        with path:
+        with path():
             for i, frame in enumerate(frames_of(2, 20)[:7]):
                 moved = PosedFrame(frame.frame, turn @ frame.T_world_camera)
                 report = it.integrate(again(moved, 200_000_000 * (i + 1)))
@@ -185,8 +184,8 @@ def test_what_a_device_does_at_once_counts_once(bench: ModuleType) -> None:
 
 def test_the_path_of_devices_is_this_threads_alone_and_ends() -> None:
     x = torch.from_numpy(np.zeros(3))
-    assert takes_loops(x)
+    assert runs_compiled(x)
     with device_path():
-        assert not takes_loops(x)
-    assert takes_loops(x)
-    assert not takes_loops(x, torch.zeros(1, device="meta"))
+        assert not runs_compiled(x)
+    assert runs_compiled(x)
+    assert not runs_compiled(x, torch.zeros(1, device="meta"))

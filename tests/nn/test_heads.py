@@ -22,32 +22,33 @@ from embodied_perceptron.geometry.boxes import (
 )
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.nn import detection
+from embodied_perceptron.nn.backbone import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.detection import (
+    BoxPredictions,
     DetectionHead,
     DetectionLevel,
-    _side_by_side,
+    _candidates,
+    _joint_outputs,
+    _suppressed,
     boxes_from_faces,
     decode_detections,
     decode_faces,
     decode_offsets,
-    suppress,
 )
 from embodied_perceptron.nn.grounding import GroundingHead
-from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import (
     DensePyramid,
     OccupancyHead,
     color_sums,
     decode_cells,
     decode_filled,
-    decode_occupancy,
 )
 from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
+from embodied_perceptron.nn.presets import DetectionConfig, GroundingConfig
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders
@@ -208,7 +209,7 @@ def test_preferred_sites_come_on_top(prune_first: bool) -> None:
 def test_an_object_score_of_its_own_prunes() -> None:
     """The class scores of a coarse cell say nothing about small objects in it; the object score decides."""
     torch.manual_seed(0)
-    head = DetectionHead((6, 6, 6), 8, 3, 0.1, keep=50, pruning="object").eval()
+    head = DetectionHead((6, 6, 6), DetectionConfig(8, 50, pruning="object"), 3, 0.1).eval()
     assert head.object is not None
     levels = scored()
     first = head(levels)[0]
@@ -218,7 +219,7 @@ def test_an_object_score_of_its_own_prunes() -> None:
     assert torch.equal(first[0].sites.keys, again[0].sites.keys)  # other class scores, the same sites
     head.object.kernel.data.normal_()
     assert not torch.equal(head(levels)[0][0].sites.keys, first[0].sites.keys)
-    published = DetectionHead((6, 6, 6), 8, 3, 0.1, keep=50).eval()
+    published = DetectionHead((6, 6, 6), DetectionConfig(8, 50), 3, 0.1).eval()
     assert all(p.object_logits is None for p in published(levels)[0])
 
 
@@ -232,15 +233,15 @@ def test_necks_name_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="keep must be positive, got 0"):
         TopDownNeck((6,), 8, keep=0)
     with pytest.raises(ValueError, match="num_classes must be positive, got 0"):
-        DetectionHead((6,), 8, 0, 0.1, keep=5)
-    with pytest.raises(ValueError, match="rotation_channels must be 2, 3 or 6, got 4"):
-        DetectionHead((6,), 8, 3, 0.1, keep=5, rotation_channels=4)
+        DetectionHead((6,), DetectionConfig(8, 5), 0, 0.1)
+    with pytest.raises(ValueError, match="got 'yaw'"):
+        DetectionHead((6,), DetectionConfig(8, 5, rotation="yaw"), 3, 0.1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("conventions", [CORRECTED, RELEASED])
 def test_points_stand_at_the_centre_of_their_cell(conventions: Conventions) -> None:
     """Released weights expect them at the lower corner."""
-    head = DetectionHead((6,), 8, 3, 0.1, keep=5, conventions=conventions)
+    head = DetectionHead((6,), DetectionConfig(8, 5), 3, 0.1, conventions)
     x = SparseTensor.from_coords(torch.tensor([[8, -8, 0]]), torch.ones(1, 6), stride=8)
     expected = [0.8, -0.8, 0.0] if conventions is RELEASED else [1.2, -0.4, 0.4]
     torch.testing.assert_close(head([x])[0][0].points_m, torch.tensor([expected]))
@@ -250,8 +251,8 @@ def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
     """A site 8 cm wide, a picture 2 cm thick whose plane lies 3 cm beside the site's centre."""
     x = SparseTensor.from_coords(torch.tensor([[2, 4, 6]]), torch.ones(1, 6), stride=2)
     torch.manual_seed(0)
-    head = DetectionHead((6,), 8, 3, 0.04, keep=5, anchor_shift=True).eval()
-    plain = DetectionHead((6,), 8, 3, 0.04, keep=5).eval()
+    head = DetectionHead((6,), DetectionConfig(8, 5, anchor_shift=True), 3, 0.04).eval()
+    plain = DetectionHead((6,), DetectionConfig(8, 5), 3, 0.04).eval()
     plain.load_state_dict({**head.state_dict(), "regression.kernel": head.regression.kernel[:, :12]})
     (level,), _ = head([x])
     (fixed,), _ = plain([x])
@@ -319,16 +320,23 @@ def test_a_lean_below_half_a_degree_is_none() -> None:
         torch.testing.assert_close(rotations(found.boxes[1:]), rotations(boxes[1:]), atol=1e-5, rtol=1e-5)
 
 
-def test_pointwise_layers_side_by_side_are_those_layers() -> None:
+def test_joint_outputs_of_pointwise_layers_are_theirs() -> None:
     torch.manual_seed(0)
     x = SparseTensor(Sites(torch.arange(40), 1, 1, get_engine()), torch.randn(40, 6))
     layers = {"a": SparseConv(6, 3, 1), "b": SparseConv(6, 5, 1, bias=True), "c": SparseConv(6, 1, 1, bias=True)}
     for name in "bc":
         torch.nn.init.normal_(layers[name].bias)
-    found = _side_by_side(layers, x.feats)
+    found = _joint_outputs(layers, x)
     assert list(found) == list(layers)
     for name, layer in layers.items():
         torch.testing.assert_close(found[name], layer(x).feats)
+
+
+def suppress(
+    boxes: Tensor, scores: Tensor, min_score: float, iou: float, conventions: Conventions = CORRECTED, limit: int = 0
+) -> BoxPredictions:
+    row, label, score = _candidates(scores, min_score, limit)
+    return _suppressed(boxes[row], score, label, iou, conventions)
 
 
 def test_suppression_is_by_volume_not_by_footprint() -> None:
@@ -395,23 +403,23 @@ def test_flat_boxes_get_a_thickness() -> None:
 
 
 def test_occupancy_by_hand() -> None:
-    logits = torch.full((1, 3, 1, 1, 2), -20.0)
-    logits[0, 2, 0, 0, 0], logits[0, :2, 0, 0, 1] = 20.0, torch.tensor([0.0, math.log(3.0)])
-    label, confidence = decode_occupancy(logits)
+    logits = torch.full((3, 1, 1, 2), -20.0)
+    logits[2, 0, 0, 0], logits[:2, 0, 0, 1] = 20.0, torch.tensor([0.0, math.log(3.0)])
+    label, confidence = decode_cells(logits)
     assert label.flatten().tolist() == [2, 1]
     torch.testing.assert_close(confidence.flatten(), torch.tensor([1.0, 0.75]))
 
 
-def test_filled_cells_are_what_the_whole_grid_says_of_them() -> None:
+def test_filled_cells_equal_those_of_the_whole_grid() -> None:
     torch.manual_seed(0)
     logits = torch.randn(7, 5, 4, 3)
     logits[0, :3] += 3.0  # most are empty
-    label, confidence = decode_occupancy(logits[None])
+    confidence, label = torch.softmax(logits, 0).max(0)
     cells, labels, probability = decode_filled(logits)
     assert 0 < len(cells) < 60
-    assert torch.equal(cells, (label[0] != 0).nonzero())
-    assert torch.equal(labels, label[0][label[0] != 0])
-    torch.testing.assert_close(probability, confidence[0][label[0] != 0])
+    assert torch.equal(cells, (label != 0).nonzero())
+    assert torch.equal(labels, label[label != 0])
+    torch.testing.assert_close(probability, confidence[label != 0])
     label, sure = decode_cells(logits)
     filled = tuple(cells.unbind(1))
     assert torch.equal(label.nonzero(), cells)
@@ -456,9 +464,10 @@ def test_the_finest_scale_alone_is_the_same() -> None:
 # grounding
 
 
-def grounder(**options: object) -> GroundingHead:
+def grounder(conventions: Conventions = CORRECTED, **options: object) -> GroundingHead:
     torch.manual_seed(0)
-    return GroundingHead(16, 12, num_queries=6, layers=2, heads=2, hidden_channels=24, **options).eval()  # type: ignore[arg-type]
+    sizes = {"channels": 16, "text_channels": 12, "num_queries": 6, "layers": 2, "heads": 2, "hidden_channels": 24}
+    return GroundingHead(GroundingConfig(**(sizes | options)), conventions).eval()  # type: ignore[arg-type]
 
 
 @torch.no_grad()
@@ -516,7 +525,6 @@ def test_one_more_padded_word_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regression_channels": 7}, "regression_channels must be 9 or 12, got 7"),
         ({"box_coder": "corners"}, "box_coder must be 'offsets' or 'faces', got 'corners'"),
         ({"alignment": "cosine"}, "kind must be 'projected' or 'dot', got 'cosine'"),
     ],
@@ -537,7 +545,7 @@ def test_the_best_candidates_are_those_of_a_stable_sort() -> None:
     whole = torch.tensor([2, -5, 2, 7])
     assert best_rows(whole, 2).tolist() == [0, 3]
     boxes = torch.cat([torch.arange(7.0)[:, None].expand(7, 3), torch.ones(7, 3), torch.zeros(7, 3)], 1)
-    found = suppress(boxes, scores[:, None], 0.0, 0.5, max_candidates=4)
+    found = suppress(boxes, scores[:, None], 0.0, 0.5, limit=4)
     assert found.boxes[:, 0].tolist() == [3.0, 1.0, 6.0, 0.0]
 
 
@@ -556,14 +564,14 @@ def test_scores_that_are_not_numbers_come_last_and_cost_no_row() -> None:
     assert found.boxes[:, 0].tolist() == [2.0, 0.0, 5.0]
 
 
-def test_what_knows_nothing_is_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_scores_are_decoded_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more candidates than anything trained makes the best are suppressed; as published, all of fewer are."""
     torch.manual_seed(0)
     boxes, scores = random_boxes(300, 1).float(), torch.rand(300, 40)
-    every = [suppress(boxes.clone(), scores, 0.5, 0.99, conventions=c, max_candidates=0) for c in (CORRECTED, RELEASED)]
+    every = [suppress(boxes.clone(), scores, 0.5, 0.99, conventions=c) for c in (CORRECTED, RELEASED)]
     assert [len(found.boxes) > 5000 for found in every] == [True, True]
     monkeypatch.setattr(detection, "_MOST_CANDIDATES", 200)
     for conventions, all_of_them in zip((CORRECTED, RELEASED), every, strict=True):
-        found = suppress(boxes.clone(), scores, 0.5, 0.99, conventions=conventions, max_candidates=0)
+        found = suppress(boxes.clone(), scores, 0.5, 0.99, conventions=conventions)
         assert 190 < len(found.boxes) <= 200
         assert torch.equal(found.scores, all_of_them.scores[: len(found.scores)])

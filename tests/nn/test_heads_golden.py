@@ -15,11 +15,12 @@ from support.golden import (
     relative_error,
 )
 
+from embodied_perceptron.nn.backbone import TopDownNeck
 from embodied_perceptron.nn.detection import DetectionHead, decode_detections, decode_faces
 from embodied_perceptron.nn.grounding import GroundingHead
-from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import CORRECTED, RELEASED
+from embodied_perceptron.nn.presets import GroundingConfig
 from embodied_perceptron.sparse.conv import SparseConv
 
 pytestmark = pytest.mark.golden
@@ -62,7 +63,7 @@ def test_detection_predictions(detection: DetectionHead) -> None:
 
 @pytest.fixture(scope="module")
 def grounding() -> GroundingHead:
-    head = GroundingHead(256, 768, num_queries=64, regression_channels=9, alignment="dot", conventions=RELEASED)
+    head = GroundingHead(GroundingConfig(num_queries=64, rotation="euler", alignment="dot"), RELEASED)
     load_recorded(head, "grounding.head.", "grounding", "decoder.", "bbox_head.", "text_feat_map.")
     return head
 

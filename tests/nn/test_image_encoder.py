@@ -30,7 +30,7 @@ def encoders() -> list[ImageEncoder]:
     return [
         ResNetEncoder(**SMALL),  # type: ignore[arg-type]
         PyramidEncoder(ResNetEncoder(**SMALL), 12),  # type: ignore[arg-type]
-        PyramidEncoder(mobile_encoder("mobilenet_v2", pretrained=False), 12, levels=2),
+        PyramidEncoder(mobile_encoder("mobilenet_v2", pretrained=False), 12),
         mobile_encoder("efficientnet_lite0", pretrained=False),
         mobile_encoder("efficientnet_lite2", pretrained=False),
     ]
@@ -87,7 +87,9 @@ def test_views_do_not_see_each_other() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_frozen_norm(frozen: bool) -> None:
-    encoder = PyramidEncoder(ResNetEncoder(4, (1, 1, 1, 1), frozen_norm=frozen), 8).train()
+    encoder = PyramidEncoder(ResNetEncoder(4, (1, 1, 1, 1)), 8)
+    encoder.backbone.frozen_norm = frozen
+    encoder.train()
     before = {k: v.clone() for k, v in encoder.state_dict().items() if "running" in k}
     sum(x.sum() for x in encoder(torch.randn(2, 3, 64, 64))).backward()
     changed = any(not torch.equal(v, encoder.state_dict()[k]) for k, v in before.items())
@@ -119,8 +121,6 @@ def test_bad_input_is_named() -> None:
         encoder.prepare(torch.zeros(1, 64, 64, 3), (64, 64))
     with pytest.raises(ValueError, match="image encoder must be one of"):
         mobile_encoder("vgg")
-    with pytest.raises(ValueError, match=r"levels must be in \[1, 4\], got 5"):
-        PyramidEncoder(ResNetEncoder(4), 8, levels=5)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_what_a_modality_lacks_is_named() -> None:
     with pytest.raises(ValueError, match="a rgbd network needs image features"):
         network.encode(x)
     depth = small_network(small_config("detection"))
-    with pytest.raises(ValueError, match="a depth network sees no images"):
+    with pytest.raises(ValueError, match="a depth network has no image encoder"):
         depth.encode_images(torch.zeros(1, 64, 64, 3, dtype=torch.uint8))
     levels = depth.encode(x)
     with pytest.raises(ValueError, match="no occupancy head"):
@@ -344,7 +344,7 @@ def test_a_sentence_needs_a_viewpoint_and_a_word() -> None:
     levels = network.encode(small_scene())
     shared = network.detect(levels)
     tokens, pad = sentence()
-    with pytest.raises(ValueError, match="from a viewpoint: none was given"):
+    with pytest.raises(ValueError, match="needs a viewpoint"):
         network.ground(network.candidates(levels, shared), tokens, pad)
     with pytest.raises(ValueError, match="at least one token in every sentence"):
         network.ground(network.candidates(levels, shared), tokens, torch.ones_like(pad), viewer())
@@ -388,17 +388,17 @@ def test_window_sites_are_all_cells_of_every_sample() -> None:
         (("tiny", "all", "radar"), "modality must be rgbd, depth, rgb or painting, got 'radar'"),
     ],
 )
-def test_unknown_names_are_told(arguments: tuple[str, ...], message: str) -> None:
+def test_unknown_names_are_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         network_config(*arguments)  # type: ignore[arg-type]
 
 
-def test_numbers_that_do_not_fit_are_told() -> None:
+def test_numbers_that_do_not_fit_are_refused() -> None:
     config = network_config("tiny")
     for change, message in (
         ({"voxel_size_m": 0.0}, "voxel_size_m must be positive, got 0.0"),
         ({"voxel_size_m": 0.03}, "no backbone level has cells of 0.16 m"),
-        ({"detection": None}, "reads the detection neck"),
+        ({"detection": None}, "needs a detection head"),
         ({"inputs": "smell"}, "inputs must be one of .* got 'smell'"),
         ({"image": dataclasses.replace(config.image, encoder="alexnet")}, "alexnet"),
     ):

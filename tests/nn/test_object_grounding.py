@@ -11,8 +11,7 @@ from support.small_networks import small_config, small_network, small_scene, vie
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.nn.network import ObjectGroundingBranch, PerceptionNetwork, Viewpoint
-from embodied_perceptron.nn.object_grounding import (
+from embodied_perceptron.nn.grounding import (
     OWN_FEATURES,
     PAIR_FEATURES,
     DetectedObjects,
@@ -24,6 +23,7 @@ from embodied_perceptron.nn.object_grounding import (
     own_features,
     pair_features,
 )
+from embodied_perceptron.nn.network import ObjectGroundingBranch, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.presets import GroundingConfig, network_config
 from embodied_perceptron_training.training.criteria import PointerCriterion, PointerOutput
 
@@ -53,9 +53,15 @@ def words(sentences: int, tokens: int = 5, seed: int = 0) -> tuple[Tensor, Tenso
     return torch.randn(sentences, tokens, TEXT, generator=g), pad
 
 
+def decoder(channels: int, hidden: int, pair_channels: int = 32) -> GroundingConfig:
+    return GroundingConfig(
+        "objects", channels, text_channels=TEXT, layers=2, heads=2, hidden_channels=hidden, pair_channels=pair_channels
+    )
+
+
 def grounder() -> ObjectGroundingHead:
     torch.manual_seed(0)
-    return ObjectGroundingHead(CHANNELS, CLASSES, TEXT, channels=16, layers=2, heads=2, hidden_channels=24).eval()
+    return ObjectGroundingHead(CHANNELS, CLASSES, decoder(16, 24)).eval()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -97,7 +103,7 @@ def test_only_the_best_candidates_enter(monkeypatch: pytest.MonkeyPatch) -> None
     network = small_network(small_config("grounding"))
     shared = network.detect(network.encode(small_scene(count=900)))
     everything = detected_objects(shared.levels, shared.features, 4)
-    monkeypatch.setattr("embodied_perceptron.nn.object_grounding._CANDIDATES", 30)
+    monkeypatch.setattr("embodied_perceptron.nn.grounding._CANDIDATES", 30)
     few = detected_objects(shared.levels, shared.features, 4)
     assert torch.equal(few.scores[0, 0], everything.scores[0, 0])
     boxes = torch.cat([level.boxes() for level in shared.levels]).double()
@@ -197,7 +203,7 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(one.logits[:, 0], a.logits[:, 1, :6, :4], atol=1e-4, rtol=1e-4)
 
 
-def test_every_token_is_shared_out_and_odds_are_those_of_the_shares() -> None:
+def test_probabilities_of_every_token_sum_to_one() -> None:
     out = grounder()(things(6, padding=2), *words(2))
     shares = out.log_shares.exp()
     torch.testing.assert_close(shares.sum(2), torch.ones_like(shares[:, :, 0]))
@@ -217,14 +223,14 @@ def test_a_scene_without_objects_is_answered_with_nothing() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     head = grounder()
-    with pytest.raises(ValueError, match="as many sentences of each scene, got 1 for 2"):
+    with pytest.raises(ValueError, match="same number of sentences for each scene, got 1 sentences for 2 scenes"):
         head(things(3, scenes=2), *words(1))
     with pytest.raises(ValueError, match="at least one token in every sentence"):
         head(things(3), torch.zeros(1, 2, TEXT), torch.ones(1, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="multiple of heads, got 10 and 4"):
         RelativeAttention(10, 4, 8)
     config = network_config("paper", "grounding")
-    with pytest.raises(ValueError, match="not with inputs in world coordinates"):
+    with pytest.raises(ValueError, match="must not be world coordinates"):
         dataclasses.replace(
             config, detection=network_config("paper", "detection").detection, grounding=GroundingConfig("objects")
         )
@@ -296,7 +302,7 @@ def test_losses_by_hand() -> None:
 def test_comparisons_between_look_alikes_are_learned() -> None:
     """Things of one class, told apart by which of them is nearest to another thing: never seen rooms are answered."""
     torch.manual_seed(0)
-    head = ObjectGroundingHead(CHANNELS, 2, TEXT, channels=32, layers=2, heads=2, hidden_channels=32, pair_channels=16)
+    head = ObjectGroundingHead(CHANNELS, 2, decoder(32, 32, pair_channels=16))
     tokens, pad = words(1)
     criterion = PointerCriterion()
     optimizer = torch.optim.AdamW(head.parameters(), 5e-3)

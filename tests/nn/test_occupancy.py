@@ -138,9 +138,9 @@ def test_a_cell_is_found_by_table_and_by_search(monkeypatch):
         inside = (np.abs(semantic.centers_m - p) < 0.08).all(axis=1)
         if inside.any():
             expected[i] = kind_of_label[int(semantic.labels[np.argmax(inside)])]
-    assert (navigation._kinds(points, GridConfig(), semantic) == expected).all()
+    assert (navigation._CellKinds.of(GridConfig(), semantic).at(points) == expected).all()
     monkeypatch.setattr(navigation, "_MAX_TABLE", 1)  # cells that are too far apart for a table
-    assert (navigation._kinds(points, GridConfig(), semantic) == expected).all()
+    assert (navigation._CellKinds.of(GridConfig(), semantic).at(points) == expected).all()
     assert len(set(expected.tolist())) == 3
 
 

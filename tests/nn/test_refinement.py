@@ -34,7 +34,7 @@ VOXEL_M = 0.04
 NAMES = tuple("abcdef"[:CLASSES])
 
 
-def looking_config(**changes: object) -> NetworkConfig:
+def refinement_config(**changes: object) -> NetworkConfig:
     config = small_config("detection")
     assert config.detection is not None
     head = RefinementConfig(channels=8, near_channels=8, whole_channels=12, hidden_channels=16, **changes)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def random_boxes(count: int, seed: int, tilt: float = 0.0) -> Tensor:
     return torch.from_numpy(np.concatenate(parts, 1))
 
 
-def test_boxes_of_one_thing_are_heard_together() -> None:
+def test_overlapping_boxes_are_merged() -> None:
     """Against all pairs."""
     boxes = random_boxes(60, 0)
     boxes = torch.cat([boxes, boxes[:20]])
@@ -73,12 +73,12 @@ def test_boxes_of_one_thing_are_heard_together() -> None:
     assert torch.equal(heard, expected)
 
 
-def test_nothing_found_is_nothing_looked_at() -> None:
+def test_no_boxes_give_no_proposals() -> None:
     nothing = BoxPredictions(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
     rows, heard = merge_labels(nothing, CLASSES, 30)
     assert len(rows) == 0
     assert heard.shape == (0, CLASSES + 1)
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     empty = SparseTensor.from_coords(torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, 8))
     (found,) = network.boxes(network(empty))
     assert len(found.boxes) == 0
@@ -96,7 +96,7 @@ def test_the_grid_stands_in_the_boxs_frame_and_a_little_around_it() -> None:
             assert torch.allclose(share[:, point], expected[point // stride % 5].expand(20), atol=1e-9)
 
 
-def test_each_point_reads_the_site_that_holds_it() -> None:
+def test_each_point_samples_its_site() -> None:
     scene = small_scene(3, count=3000, extent=20)
     coarse = SparseTensor(scene.sites.coarser(4), torch.rand(len(scene.sites.coarser(4)), 3))
     boxes = random_boxes(15, 4)
@@ -112,7 +112,7 @@ def test_each_point_reads_the_site_that_holds_it() -> None:
         assert max(expected) >= 0
 
 
-def test_place_tells_height_above_the_floor() -> None:
+def test_place_has_the_height_above_the_floor() -> None:
     box = torch.tensor([[0.0, 0.0, 1.4, 0.6, 0.3, 0.8, 0.0, 0.0, 0.0]], dtype=torch.float64)
     seen = propose([small_scene()], 0, box, torch.tensor([[0.1, 0.5, 0.2, 0.0]]), VOXEL_M, 0.4, 5)
     expected = [np.log(0.6), np.log(0.3), np.log(0.8), 0.6, 1.4, np.log(2.0), 0.5, np.log(0.6 * 0.3 * 0.8) / 3, 1.0]
@@ -143,10 +143,10 @@ def test_sources_are_read_together_as_one_after_the_other() -> None:
     torch.testing.assert_close(torch.autograd.grad((read * weights).sum(), parts), wanted)
 
 
-def test_a_new_head_says_what_was_detected() -> None:
-    network = small_network(looking_config())
+def test_a_new_head_keeps_detections() -> None:
+    network = small_network(refinement_config())
     assert network.second_look is not None
-    fresh = PerceptionNetwork(looking_config()).second_look
+    fresh = PerceptionNetwork(refinement_config()).second_look
     assert fresh is not None
     network.second_look.load_state_dict(fresh.state_dict())
     torch.nn.init.zeros_(network.second_look.classify.weight)
@@ -159,14 +159,14 @@ def test_a_new_head_says_what_was_detected() -> None:
     assert set(found.labels.tolist()) <= set(range(CLASSES + 1))
 
 
-def test_boxes_that_are_hardly_there_are_not_looked_at() -> None:
-    network = small_network(looking_config(min_score=0.0)).eval()
+def test_boxes_with_low_scores_are_not_refined() -> None:
+    network = small_network(refinement_config(min_score=0.0)).eval()
     features = seen_by(network)
     (every,) = network.proposals(features)
     first = torch.sigmoid(every.log_odds.detach()).amax(1).sort().values
     middle = float(first[len(first) // 2])
     assert float(first[0]) < middle < float(first[-1])
-    some = small_network(looking_config(min_score=middle)).eval()
+    some = small_network(refinement_config(min_score=middle)).eval()
     some.load_state_dict(network.state_dict())
     (fewer,) = some.proposals(features)
     assert 0 < len(fewer) < len(every)
@@ -175,8 +175,8 @@ def test_boxes_that_are_hardly_there_are_not_looked_at() -> None:
     assert torch.equal(again.boxes, every.boxes)
 
 
-def test_scenes_of_a_batch_are_looked_at_alone() -> None:
-    network = small_network(looking_config())
+def test_scenes_of_a_batch_are_refined_separately() -> None:
+    network = small_network(refinement_config())
     one, two = small_scene(1), small_scene(2)
     together = network.boxes(network(join_samples([one, two])))
     for scene, found in zip((one, two), together, strict=True):
@@ -187,7 +187,7 @@ def test_scenes_of_a_batch_are_looked_at_alone() -> None:
 
 def test_a_missing_source_is_no_site() -> None:
     """What is not there reads zeros, not the features of another site."""
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     assert network.second_look is not None
     (seen,) = network.proposals(seen_by(network))
     nothing = dataclasses.replace(seen, rows=torch.full_like(seen.rows, -1))
@@ -197,7 +197,7 @@ def test_a_missing_source_is_no_site() -> None:
 
 
 def test_only_what_scores_enough_stays() -> None:
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     assert network.second_look is not None
     (seen,) = network.proposals(seen_by(network))
     all_boxes = refine(network.second_look, seen, 0.0, 0.25)
@@ -211,7 +211,7 @@ def test_only_what_scores_enough_stays() -> None:
 
 
 def test_a_share_of_the_change_counts() -> None:
-    network = small_network(looking_config(share=0.25))
+    network = small_network(refinement_config(share=0.25))
     head = network.second_look
     assert head is not None
     (seen,) = network.proposals(seen_by(network))
@@ -221,9 +221,9 @@ def test_a_share_of_the_change_counts() -> None:
     torch.testing.assert_close(found.scores, expected.flatten().sort(descending=True).values)
 
 
-def test_things_without_a_name_are_told(tmp_path: Path) -> None:
+def test_unnamed_objects_are_scored(tmp_path: Path) -> None:
     """Presence is a label of its own: a predictor publishes it under no name where none is sure enough."""
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     assert network.second_look is not None
     bias = network.second_look.classify.bias
     with torch.no_grad():
@@ -243,23 +243,23 @@ def test_things_without_a_name_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [network_config("paper", "detection"), network_config("tiny", "detection", "rgb")])
-def test_networks_that_read_no_map_look_once(config: NetworkConfig) -> None:
+def test_networks_without_a_map_have_no_refinement(config: NetworkConfig) -> None:
     assert config.detection is not None
     looking = dataclasses.replace(config.detection, second_look=RefinementConfig())
-    with pytest.raises(ValueError, match="the refinement head reads heights and colours of a map"):
+    with pytest.raises(ValueError, match="the refinement head needs heights and colours of a map"):
         PerceptionNetwork(dataclasses.replace(config, detection=looking))
     network = small_network(small_config("detection"))
     features = seen_by(network)
     with pytest.raises(ValueError, match="this network has no refinement head"):
         network.proposals(features)
-    with pytest.raises(ValueError, match="two convolutions of 3 cells read a grid of 5, got 4"):
-        PerceptionNetwork(looking_config(cells=4))
+    with pytest.raises(ValueError, match="cells must be 5 for two convolutions of size 3, got 4"):
+        PerceptionNetwork(refinement_config(cells=4))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_both_devices_see_the_same() -> None:
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     (here,) = network.boxes(network(small_scene()))
     there = network.cuda()
     (found,) = there.boxes(there(small_scene(device="cuda")))
@@ -269,7 +269,7 @@ def test_both_devices_see_the_same() -> None:
 
 def test_the_whole_is_read_as_its_convolution_would() -> None:
     """What the first layer that sees everything is given of the grid, against the convolution itself."""
-    network = small_network(looking_config())
+    network = small_network(refinement_config())
     head = network.second_look
     assert head is not None
     seen = {}

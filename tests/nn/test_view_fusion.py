@@ -45,10 +45,8 @@ INTRINSICS = Intrinsics(fx=60.0, fy=55.0, cx=39.5, cy=29.5, width=80, height=60)
 VOXEL_M = 0.05
 CONFIGS = [
     ViewSamplingConfig(),
-    ViewSamplingConfig(mode="bilinear"),
     ViewSamplingConfig(occlusion_margin_m=0.03),
     ViewSamplingConfig(conventions=RELEASED),
-    ViewSamplingConfig(mode="bilinear", conventions=RELEASED),
 ]
 
 
@@ -94,8 +92,6 @@ def test_a_voxel_reads_the_cell_under_its_pixel() -> None:
     # 0.4 m to the left (world y) at 2 m: u = 39.5 - 12 -> (27.5 + 0.5) * 96 / 80 - 0.5 = 33.1 -> cell 33.6 / 4 = 8
     feats, _ = fuse_views(point + torch.tensor([[0.0, 0.4, 0.0]]), [view], 0, 5, ViewSamplingConfig())
     assert torch.equal(feats[0], view.levels[0][8, 8])
-    bilinear, _ = fuse_views(point, [view], 0, 5, ViewSamplingConfig(mode="bilinear"))
-    torch.testing.assert_close(bilinear[0], view.levels[0][7:9, 11:13].mean(dim=(0, 1)))
 
 
 def test_behind_outside_and_hidden_points_are_not_seen() -> None:
@@ -116,7 +112,7 @@ def test_behind_outside_and_hidden_points_are_not_seen() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_slow_twin(config: ViewSamplingConfig) -> None:
+def test_equals_a_slow_reference(config: ViewSamplingConfig) -> None:
     """One point at a time in plain Python."""
     views = [make_view(i) for i in range(4)]
     sites = make_sites(1, 150)
@@ -133,7 +129,7 @@ def test_slow_twin(config: ViewSamplingConfig) -> None:
                 seen = 0 < u < 96 and 0 < v < 64 and depth > 0
                 grid = torch.tensor([[[[u / 96 * 2 - 1, v / 64 * 2 - 1]]]], dtype=torch.float64)
                 read = torch.nn.functional.grid_sample(
-                    value, grid, mode=config.mode, padding_mode="zeros", align_corners=True
+                    value, grid, mode="nearest", padding_mode="zeros", align_corners=True
                 )
                 total += read.flatten()
             else:
@@ -145,7 +141,7 @@ def test_slow_twin(config: ViewSamplingConfig) -> None:
                 if seen:
                     grid = torch.tensor([[[[(u + 0.5) / 96 * 2 - 1, (v + 0.5) / 64 * 2 - 1]]]], dtype=torch.float64)
                     read = torch.nn.functional.grid_sample(
-                        value, grid, mode=config.mode, padding_mode="border", align_corners=False
+                        value, grid, mode="nearest", padding_mode="border", align_corners=False
                     )
                     total += read.flatten()
             n += seen
@@ -192,7 +188,7 @@ def test_streaming_equals_batch_bit_for_bit(seed: int, config: ViewSamplingConfi
 def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | None) -> None:
     views, sites = [make_view(seed + i) for i in range(4)], make_sites(seed, 2000)
     points = CORRECTED.site_points(sites, VOXEL_M)
-    config = ViewSamplingConfig("nearest", margin_m)
+    config = ViewSamplingConfig(margin_m)
     found = 0
     for view in views:
         for level in range(len(view.levels)):
@@ -209,7 +205,7 @@ def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | Non
 @pytest.mark.parametrize("some", [False, True])
 def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: float | None) -> None:
     sites = make_sites(5, 2000)
-    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
+    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig(margin_m)
     subset = torch.arange(1, 2 * len(sites), 2) if some else None  # every other row of twice as many
     rows = 2 * len(sites) if some else len(sites)
     for level in range(2):
@@ -238,7 +234,7 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
     for name, value in limits.items():
         monkeypatch.setattr(view_fusion, name, value)
     sites = make_sites(7, 60 if limits.get("_PAIRS") == 1 else 2000)
-    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
+    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig(margin_m)
     views = [make_view(seed, dtype=dtype) for seed in range(6)]
     views[2] = dataclasses.replace(views[2], projection=-views[2].projection)  # sees nothing
     for view in views:
@@ -246,7 +242,8 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
             feature_map.requires_grad_()
     for level, channels in enumerate((5, 7)):
         maps = [view.levels[level] for view in views]
-        stacks = view_fusion.stacked(views, [level], config)
+        with device_path():
+            stacks = view_fusion.stacked(views, [level], config)
         assert sum(len(stack) for stack in stacks) == 6
         spans = [view_fusion.Span(0, len(points), 0.03)]
         (total,), count = view_fusion.read_stacks(points, spans, stacks, config)
@@ -266,14 +263,14 @@ def test_views_that_are_read_at_once_add_up_as_one_after_the_other(
             torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b, **near)
 
 
+@device_path()
 def test_views_of_different_shapes_are_not_read_at_once() -> None:
     views, nearest = [make_view(0), make_view(1)], ViewSamplingConfig(occlusion_margin_m=0.03)
     assert view_fusion.stacked(views, [0, 1], nearest)
     smaller = dataclasses.replace(views[1], depth_m=views[1].depth_m[:30])
     for other in (smaller, dataclasses.replace(views[1], depth_m=None)):
         assert not view_fusion.stacked([views[0], other], [0], nearest)
-    for config in (ViewSamplingConfig("bilinear"), ViewSamplingConfig(conventions=RELEASED)):
-        assert not view_fusion.stacked(views, [0], config)
+    assert not view_fusion.stacked(views, [0], ViewSamplingConfig(conventions=RELEASED))
     assert not view_fusion.stacked([], [0], nearest)
 
 
@@ -306,7 +303,7 @@ def test_a_device_reads_all_levels_as_the_loops_read_each(config: ViewSamplingCo
 
 
 def test_a_live_map_on_a_device_follows_its_views_and_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, sites = ViewSamplingConfig("nearest", 0.05), [make_sites(3, 800, stride) for stride in (1, 2)]
+    config, sites = ViewSamplingConfig(0.05), [make_sites(3, 800, stride) for stride in (1, 2)]
     lookup = StreamingLookup([5, 7], VOXEL_M, config)
     views = [make_view(seed, dtype=torch.float16) for seed in range(5)]
     monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: pytest.fail("a wait"))
@@ -323,7 +320,7 @@ def test_a_live_map_on_a_device_follows_its_views_and_waits_for_nothing(monkeypa
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_the_gpu_reads_views_as_the_cpu_does() -> None:
     sites = make_sites(7, 2000)
-    config = ViewSamplingConfig("nearest", 0.05)
+    config = ViewSamplingConfig(0.05)
     views = [make_view(seed) for seed in range(6)]
     there = [View(v.projection, v.image_size, tuple(m.cuda() for m in v.levels), v.depth_m.cuda()) for v in views]
     points = CORRECTED.site_points(sites, VOXEL_M)
@@ -402,10 +399,8 @@ def test_moving_the_world_with_its_cameras_changes_nothing(turns: int) -> None:
     centres = sites.coords.double() + sites.stride / 2
     moved = torch.round(centres @ torch.from_numpy(R).T + torch.from_numpy(t / VOXEL_M) - sites.stride / 2).long()
     turned = SparseTensor.from_coords(moved, torch.zeros(len(moved), 1), stride=sites.stride, engine=ENGINE).sites
-    feats, count = batch(sites, [make_view(i, T) for i, T in enumerate(poses)], ViewSamplingConfig(mode="bilinear"))
-    other, other_count = batch(
-        turned, [make_view(i, T_moved @ T) for i, T in enumerate(poses)], ViewSamplingConfig(mode="bilinear")
-    )
+    feats, count = batch(sites, [make_view(i, T) for i, T in enumerate(poses)], ViewSamplingConfig())
+    other, other_count = batch(turned, [make_view(i, T_moved @ T) for i, T in enumerate(poses)], ViewSamplingConfig())
     rows = turned.find(pack_site_keys(torch.zeros(len(moved), dtype=torch.int64), moved))
     assert (count != other_count[rows]).sum() <= 2  # a voxel on an image border may fall to either side by rounding
     same = count == other_count[rows]
@@ -433,16 +428,14 @@ def test_gradient_reaches_the_feature_maps() -> None:
     sites = make_sites(1, 200)
     points = CORRECTED.site_points(sites, VOXEL_M)
 
-    def run(feature_map: torch.Tensor, mode: str) -> torch.Tensor:
+    def run(feature_map: torch.Tensor) -> torch.Tensor:
         other = View(view.projection, view.image_size, (feature_map,))
-        return fuse_views(points, [other, other], 0, 5, ViewSamplingConfig(mode=mode))[0]  # type: ignore[arg-type]
+        return fuse_views(points, [other, other], 0, 5, ViewSamplingConfig())[0]
 
-    for mode in ("nearest", "bilinear"):
-        out = run(level, mode)
-        (grad,) = torch.autograd.grad(out.square().sum() / 2, level)
-        eps = torch.randn(level.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 1e-3
-        change = (run(level + eps, mode).square().sum() - run(level - eps, mode).square().sum()) / 4
-        assert abs(float(change.detach() - (grad * eps).sum())) < 1e-3 * float(change.detach().abs()) + 1e-6
+    (grad,) = torch.autograd.grad(run(level).square().sum() / 2, level)
+    eps = torch.randn(level.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 1e-3
+    change = (run(level + eps).square().sum() - run(level - eps).square().sum()) / 4
+    assert abs(float(change.detach() - (grad * eps).sum())) < 1e-3 * float(change.detach().abs()) + 1e-6
 
 
 def test_lookups_of_a_batch_and_of_a_live_map() -> None:
@@ -478,7 +471,7 @@ def test_bad_input_is_named() -> None:
     no_depth = View(view.projection, view.image_size, view.levels)
     with pytest.raises(ValueError, match="needs the depth image"):
         fuse_views(torch.zeros(1, 3, dtype=torch.float64), [no_depth], 0, 5, ViewSamplingConfig(occlusion_margin_m=0.1))
-    with pytest.raises(ValueError, match="no occlusion test"):
+    with pytest.raises(ValueError, match="must be None with unmasked views"):
         ViewSamplingConfig(occlusion_margin_m=0.1, conventions=RELEASED)
     with pytest.raises(ValueError, match="T_world_camera is not a rigid transform"):
         view_projection(np.diag([2.0, 1, 1, 1]), INTRINSICS, (64, 96))
@@ -553,6 +546,8 @@ def test_golden_variants() -> None:
     scale, (h, w) = given["scale_factor"].tolist(), given["img_pad_shape"].tolist()
     worst, compared = 0.0, 0
     for name, variant in variants.items():
+        if variant["aligned"]:  # bilinear sampling, which no network here uses
+            continue
         crop = np.broadcast_to(np.asarray(variant["crop"], dtype=np.float64), 2)
         A = np.array([[scale[0], 0, -crop[0]], [0, scale[1], -crop[1]], [0, 0, 1]])
         if variant["flip"]:
@@ -565,7 +560,7 @@ def test_golden_variants() -> None:
             )
             for i in range(3)
         ]
-        config = ViewSamplingConfig(mode="bilinear" if variant["aligned"] else "nearest", conventions=RELEASED)
+        config = ViewSamplingConfig(conventions=RELEASED)
         for level in variant["levels"]:
             points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
             points = undo_augmentation(points, variant["meta"])
@@ -573,17 +568,12 @@ def test_golden_variants() -> None:
             expected = given[f"{name}_l{level}_feats" + ("_first_16" if name != "plain" else "")][:, :16]
             feats, count = fuse_views(points, views, level, expected.shape[1], config)
             safe = given[f"{name}_l{level}_safe"]
-            if variant["aligned"]:  # rounding to a cell does not occur: only the image's edge matters
-                uvd = given[f"{name}_l{level}_uvd"]
-                u, v = uvd[..., 0], uvd[..., 1]
-                edge = torch.stack([u, u - w, v, v - h]).abs().amin(dim=0)
-                safe = (edge > 1e-3).all(dim=0)
             assert safe.double().mean() > 0.9
             assert torch.equal(count[safe], given[f"{name}_l{level}_count"][safe])
             error = relative_error(feats[safe], expected[safe])
             print(f"{name} level {level}: largest relative error {error:.1e} on {int(safe.sum())} of {len(safe)}")
             worst, compared = max(worst, error), compared + 1
-    assert compared == 9
+    assert compared == 7
     assert worst < 1e-4
 
 

@@ -19,7 +19,8 @@ from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.engine import TorchEngine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 STEPS = 9
 # networks are the same for all sequences; they hold no state of a map
@@ -215,7 +216,7 @@ def test_overlapping_windows_answer_for_the_whole_map():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_map_on_the_gpu_is_the_map_on_the_cpu():
-    """The whole chain with the volume, the features and the network on the device, beside its twin on the CPU."""
+    """The whole chain with the volume, the features and the network on the device, compared with the CPU."""
     networks = {"cpu": NETWORKS["float32"], "cuda": inference("float32", min_score=0.3, device="cuda")}
     maps = [Perceptron(config(max_count=4, device=device), inference=it) for device, it in networks.items()]
     rng = np.random.default_rng(3)

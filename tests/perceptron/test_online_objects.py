@@ -10,7 +10,7 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids
 from support.object_scenes import world as build_world
 
-from embodied_perceptron.config import ExistenceConfig, ScorePolicy, TrackingConfig
+from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
@@ -245,23 +245,6 @@ def test_objects_of_an_older_file_are_read():
     objects.load_json(json.dumps(data))
     objects.update(found(A), world(A), 1)
     assert ids(objects, ObjectState.CONFIRMED) == [1]
-
-
-def test_a_hundred_random_boxes_give_the_same_ids_twice():
-    def run() -> str:
-        rng = np.random.default_rng(3)
-        objects = ObjectMap(TrackingConfig(existence=ExistenceConfig(confirm_count=2)))
-        full = world(A, B, C)
-        for i in range(6):
-            boxes = np.concatenate(
-                [rng.uniform(-2, 2, (25, 2)), rng.uniform(0, 1, (25, 1)), rng.uniform(0.2, 1.0, (25, 3)),
-                 rng.uniform(-1, 1, (25, 3))], axis=1
-            )  # fmt: skip
-            labels = [("chair", "table", "bed")[k] for k in rng.integers(0, 3, 25)]
-            objects.update(found(*boxes, scores=rng.uniform(0.1, 0.9, 25), labels=labels), full, i * SECOND)
-        return objects.to_json()
-
-    assert run() == run()
 
 
 def test_floor_alone_supports_nothing():

@@ -225,14 +225,10 @@ def folder_imports(package: str) -> dict[str, set[str]]:
     return {name: targets - {name} for name, targets in found.items()}
 
 
-def test_folders_import_in_no_circle() -> None:
-    """Sub-packages included, but for those of ``language``, which read each other's tables of words."""
-    graph: dict[str, set[str]] = {}
-    for name, targets in folder_imports(LIBRARY).items():
-        room = name if unit_of(name) != "language" else f"{LIBRARY}.language"
-        rooms = {t if unit_of(t) != "language" else f"{LIBRARY}.language" for t in targets}
-        graph.setdefault(room, set()).update(rooms - {room})
-    circle = find_circle(graph)
+@pytest.mark.parametrize("package", [LIBRARY, ROS])
+def test_folders_import_in_no_circle(package: str) -> None:
+    """Sub-packages included."""
+    circle = find_circle(folder_imports(package))
     assert not circle, "circle of folders: " + " -> ".join(circle)
 
 

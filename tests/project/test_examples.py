@@ -1,63 +1,96 @@
-"""The examples that users copy: what they decide by themselves, and what they say where something is absent."""
+"""The programs in examples/ run as their first lines say."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
+import shutil
+import threading
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 
+import numpy as np
 import pytest
+from support.small_recording import write_recording
+
+from embodied_perceptron.apps.reading_options import open_map
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.fixture
-def go_to():
-    spec = importlib.util.spec_from_file_location("go_to", EXAMPLES / "go_to.py")
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_only_a_pose_that_can_be_reached_is_a_goal(go_to):
-    pose = object()
-    found = SimpleNamespace(status=1, reachable=True, approach=pose, reason="")
-    assert go_to.goal_of(found) is pose
-    with pytest.raises(LookupError, match="no free place"):
-        go_to.goal_of(SimpleNamespace(status=1, reachable=False, approach=pose, reason=""))
-    with pytest.raises(LookupError, match="NOT_FOUND: there is no chair"):
-        go_to.goal_of(SimpleNamespace(status=2, reachable=True, approach=pose, reason="there is no chair"))
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recording(tmp_path_factory.mktemp("recording") / "room", 24)
 
 
-def test_without_nav2_the_package_is_named(go_to, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "nav2_msgs", None)
-    monkeypatch.setitem(sys.modules, "nav2_msgs.action", None)
-    monkeypatch.setitem(sys.modules, "rclpy", SimpleNamespace())
-    assert go_to.main(["the chair"]) == 3
-    said = capsys.readouterr().err
-    assert "Nav2 is not installed" in said
-    assert "nav2-msgs" in said
+@pytest.fixture(scope="module")
+def saved(recording: Path) -> Path:
+    path = recording.parent / "map.safetensors"
+    assert example("map_folder").main([str(recording), str(path), "--weights", "none"]) == 0
+    return path
 
 
-def test_who_is_not_there_is_named(go_to, monkeypatch, capsys):
-    """Nav2 is installed, but neither it nor the node runs; then the node alone does."""
-    rclpy = pytest.importorskip("rclpy")
-    msgs = pytest.importorskip("embodied_perceptron_msgs")
-    assert msgs
-    from embodied_perceptron_msgs.action import Ground
-    from support.ros_live import own_domain
+def test_each_is_short_and_documented() -> None:
+    names = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert names == ["ask.py", "follow_detector.py", "go_to.py", "map_folder.py", "watch_changes.py"]
+    for name in names:
+        text = (EXAMPLES / name).read_text()
+        assert len(text.splitlines()) <= 60, name
+        assert f"    python3 examples/{name} " in text
 
-    goal = SimpleNamespace(status=1, reachable=True, distance=1.0, approach=None, reason="")
-    goal.approach = SimpleNamespace(
-        pose=SimpleNamespace(position=SimpleNamespace(x=1.0, y=2.0)), header=SimpleNamespace(frame_id="map")
-    )
-    monkeypatch.setattr(go_to, "navigate_to_pose", lambda: Ground)
-    with own_domain() as domain:
-        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
-        assert go_to.main(["the chair", "--timeout", "0.2"]) == 3
-        assert "nobody offers /perception/ask" in capsys.readouterr().err
-        monkeypatch.setattr(go_to, "ask", lambda *_: goal)
-        assert go_to.main(["the chair", "--timeout", "0.2"]) == 3
-        assert "nobody offers /navigate_to_pose: is Nav2 running?" in capsys.readouterr().err
-    assert not rclpy.ok()
+
+def test_a_folder_is_mapped(saved: Path) -> None:
+    assert len(open_map(saved).recall().voxels) > 1000
+
+
+def test_a_map_is_asked(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = saved.with_name("named.safetensors")
+    perceptron = open_map(saved)
+    perceptron.correct_object(perceptron.objects[0].id, "table")
+    perceptron.save(named)
+    assert example("ask").main([str(named), "the table"]) == 0
+    assert "the table: FOUND" in capsys.readouterr().out
+    assert example("ask").main([str(named), "the piano"]) == 1
+
+
+def test_boxes_of_a_detector_become_objects(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("follow_detector").main([str(recording)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "table" in last
+
+
+def test_changes_of_a_saved_map_are_printed(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watched = Path(shutil.copy(saved, tmp_path / "map.safetensors"))
+    perceptron = open_map(watched)
+    perceptron.correct_object(perceptron.objects[0].id, "table")
+    writer = threading.Timer(1.0, perceptron.save, [watched])
+    writer.start()
+    assert example("watch_changes").main([str(watched), "--period", "0.1", "--changes", "1"]) == 0
+    writer.join()
+    assert "is now table" in capsys.readouterr().out
+
+
+def test_a_goal_is_in_front_of_the_object(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = saved.with_name("goal.safetensors")
+    perceptron = open_map(saved)
+    box = max(perceptron.objects, key=lambda o: float(np.prod(o.box[3:6])))
+    perceptron.correct_object(box.id, "table")
+    perceptron.save(named)
+    go_to = example("go_to")
+    assert go_to.main([str(named), "the table"]) == 0
+    words = capsys.readouterr().out.split()
+    x, y = float(words[words.index("x") + 1]), float(words[words.index("y") + 1])
+    assert np.hypot(x - box.box[0], y - box.box[1]) < 2.5
+    assert go_to.main([str(named), "the piano"]) == 1
+    monkeypatch.setenv("PATH", "")
+    assert go_to.main([str(named), "the table", "--publish"]) == 3

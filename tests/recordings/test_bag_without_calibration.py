@@ -73,7 +73,7 @@ def test_sizes_and_cameras_are_checked(tmp_path):
     stream = PosedFrameStream(recording, SynchronizerConfig())
     assert not list(stream)
     assert stream.stats.dropped
-    with pytest.raises(RecordingError, match="intrinsics are of one camera, here are left, right"):
+    with pytest.raises(RecordingError, match="intrinsics describe one camera, the bag has left, right"):
         open_recording(bag(tmp_path / "two", cameras=("left", "right")), **other)
     with pytest.raises(RecordingError, match=r"given intrinsics: fx=1\.0 fits no camera"):
         mapped(open_recording(tmp_path / "one", **reading_options(intrinsics="1,1,79,59")))
@@ -105,7 +105,7 @@ def test_folders_have_their_own(tmp_path):
     from support.small_recording import write_recording
 
     folder = write_recording(tmp_path / "tum", 2)
-    with pytest.raises(RecordingError, match="its calibration stands in its own files"):
+    with pytest.raises(RecordingError, match="its calibration is in its own files"):
         open_recording(folder, **reading_options(intrinsics=GIVEN))
 
 

@@ -338,7 +338,7 @@ def test_a_lost_pose_is_left_out(twin, tmp_path):
         ("Record3D", lambda f: (f / "metadata.json").write_text("[]"), "metadata.json: TypeError"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", K=[1, 2]), "K must have 9 numbers"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", K=[0] * 9), "frame 0: .*fx must be positive"),
-        ("Record3D", lambda f: edit_json(f / "metadata.json", poses=[]), "holds no frames"),
+        ("Record3D", lambda f: edit_json(f / "metadata.json", poses=[]), "has the layout of Record3D, but no frames"),
         ("Record3D", lambda f: edit_json(f / "metadata.json", dw=10**6, dh=10**6), "depth of 1000000x1000000"),
         ("ARKitScenes", lambda f: (f / "lowres_wide.traj").write_text("1 2\n"), "holds no poses"),
         ("ARKitScenes", lambda f: [p.unlink() for p in (f / "lowres_wide").iterdir()], "no images in lowres_wide"),
@@ -390,14 +390,14 @@ def test_lzfse_without_its_package_says_what_to_install(twin, tmp_path, monkeypa
 
 def test_r3d_files_that_are_damaged_are_named(twin, tmp_path):
     (tmp_path / "text.r3d").write_text("nothing")
-    with pytest.raises(RecordingError, match=r"no \.r3d file, or was cut short"):
+    with pytest.raises(RecordingError, match=r"not an \.r3d file, or is truncated"):
         open_recording(tmp_path / "text.r3d")
     whole = r3d(tmp_path / "a.r3d", twin, bytes).read_bytes()
     (tmp_path / "cut.r3d").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RecordingError, match="cut short"):
+    with pytest.raises(RecordingError, match="truncated"):
         open_recording(tmp_path / "cut.r3d")
     for pack, words in (
-        (lambda data: data[:1000], "depth has 250 pixels|pixels, which are no image"),
+        (lambda data: data[:1000], "depth has 250 pixels|pixels, not "),
         (lambda data: b"\x78nonsense", "damaged"),
         (lambda data: data * 3, "more than 76800 can be packed into"),
     ):
@@ -416,7 +416,7 @@ def test_lost_and_uncertain_of_record3d(twin, tmp_path):
 
 def test_other_folders_are_none(tmp_path):
     assert export_format(tmp_path) == ""
-    with pytest.raises(RecordingError, match="no folder of ScanNet's exporter, Stray Scanner"):
+    with pytest.raises(RecordingError, match="not a folder of ScanNet's exporter, Stray Scanner"):
         open_export(tmp_path)
     with pytest.raises(RecordingError, match="nor of ScanNet's exporter"):
         open_recording(tmp_path)

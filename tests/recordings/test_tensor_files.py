@@ -87,7 +87,7 @@ def test_devices_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path / "pipe"):
         for read in (read_tensors, read_metadata):
-            with pytest.raises(TensorFileError, match="no plain file"):
+            with pytest.raises(TensorFileError, match="not a regular file"):
                 read(path)
 
 

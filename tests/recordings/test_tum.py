@@ -432,7 +432,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, what: str, name: str) -> No
         (tmp_path / name).symlink_to("/dev/zero")
     else:
         (tmp_path / name).mkdir()
-    with pytest.raises(RecordingError, match="is no regular file"):
+    with pytest.raises(RecordingError, match="is not a regular file"):
         list(TumRecording(tmp_path))
 
 
@@ -470,8 +470,8 @@ def test_one_list_of_pairs_says_the_same_as_two(tmp_path: Path, depth_first: boo
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1.0 a.png 1.0 b.png\n", "which column lists depth cannot be told"),
-        ("1.0 depth/a.png 1.0 depth/b.png\n", "which column lists depth cannot be told"),
+        ("1.0 a.png 1.0 b.png\n", "the depth column is unknown"),
+        ("1.0 depth/a.png 1.0 depth/b.png\n", "the depth column is unknown"),
         ("1.0 color/a.png 1.0\n", "expected 4 columns, got 3"),
         ("1.0 color/a.png soon depth/b.png\n", "timestamp must be decimal seconds, got 'soon'"),
         ("# nothing\n", "associations.txt lists no images|cannot be told"),

@@ -82,7 +82,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"depth": lambda t: (DEPTH, image(t, OPTICAL, np.full((H // 2, W // 2), 1500, np.uint16)))},
         "depth must be registered to colour",
     ),
-    "no calibration": ({"info": lambda t: None}, "or give it: --intrinsics fx,fy,cx,cy"),
+    "no calibration": ({"info": lambda t: None}, "or use --intrinsics fx,fy,cx,cy"),
     "no static transforms": ({"static": lambda t: None}, f"frame '{OPTICAL}' is unknown"),
 }
 
@@ -97,12 +97,12 @@ def test_a_bag(tmp_path: Path, name: str, command: str) -> None:
 def test_depth_of_lower_resolution_is_named_by_the_doctor(tmp_path: Path) -> None:
     other, _ = CASES["depth of lower resolution"]
     text = said("doctor", write_bag(tmp_path / "bag", messages(**other)), tmp_path)
-    assert "publish its camera_info beside it: then it is made as large here" in text
+    assert "publish its camera_info next to it: depth is then resized here" in text
 
 
 def test_the_doctor_tells_where_static_transforms_are(tmp_path: Path) -> None:
     path = write_bag(tmp_path / "bag", messages(static=lambda t: None))
-    assert "of a recording in parts, /tf_static is in the first one alone" in said("doctor", path, tmp_path)
+    assert "in a split recording only the first part has /tf_static" in said("doctor", path, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["replay", "doctor"])

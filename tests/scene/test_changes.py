@@ -1,4 +1,4 @@
-"""Two maps of one place: what appeared, left, moved, was renamed; what cannot be told; maps of other places refused."""
+"""Two maps of one place: what appeared, left, moved, was renamed; what is uncertain; maps of other places refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scene(*objects, solids=None, walls=WALLS, floor=(-4, -4, 8, 8), shift=(0, 0,
     return Perception.of(objects, stamp_ns=1, semantic=shown.semantic, grid=shown.grid, voxels=voxels)
 
 
-def told(changes):
+def by_kind(changes):
     """Ids by kind, before -> after."""
     kinds = ("appeared", "left", "moved", "renamed", "unsure", "unseen")
     return {
@@ -53,7 +53,7 @@ def told(changes):
 
 def test_nothing_changed():
     changes = compare_maps(scene(TABLE, CHAIR, SHELF), scene(TABLE, CHAIR, SHELF))
-    assert told(changes) == {}
+    assert by_kind(changes) == {}
     assert changes.unchanged == 3
     assert changes.aligned == 1.0
 
@@ -61,64 +61,67 @@ def test_nothing_changed():
 def test_ids_of_another_run_change_nothing():
     others = [dataclasses.replace(o, id=o.id + 40) for o in (CHAIR, SHELF, TABLE)]
     changes = compare_maps(scene(TABLE, CHAIR, SHELF), scene(*others))
-    assert (told(changes), changes.unchanged) == ({}, 3)
+    assert (by_kind(changes), changes.unchanged) == ({}, 3)
 
 
 def test_what_appeared_and_left():
     lamp = thing(9, "lamp", (2, -2, 0.8), (0.3, 0.3, 1.6))
     changes = compare_maps(scene(TABLE, CHAIR), scene(TABLE, lamp))
-    assert told(changes) == {"appeared": [(None, 9)], "left": [(2, None)]}
+    assert by_kind(changes) == {"appeared": [(None, 9)], "left": [(2, None)]}
 
 
 def test_what_moved_far_and_a_little():
     changes = compare_maps(scene(TABLE, CHAIR), scene(at(TABLE, 0.3, 0), at(CHAIR, -2, -1, number=8)))
-    assert told(changes) == {"moved": [(1, 1), (2, 8)]}
+    assert by_kind(changes) == {"moved": [(1, 1), (2, 8)]}
     table, chair = changes.moved
     assert table.moved_m == pytest.approx([0.3, 0, 0])
     assert chair.moved_m == pytest.approx([-3.5, -1, 0])
     assert chair.distance_m == pytest.approx(np.hypot(3.5, 1))
     nearer = compare_maps(scene(TABLE, CHAIR), scene(at(TABLE, 0.1, 0), CHAIR))
-    assert (told(nearer), nearer.unchanged) == ({}, 2)
+    assert (by_kind(nearer), nearer.unchanged) == ({}, 2)
 
 
 def test_of_two_chairs_each_moved_the_shorter_way():
     a, b = at(CHAIR, -1, -3, 5), at(CHAIR, 1, -3, 6)
     changes = compare_maps(scene(TABLE, a, b), scene(TABLE, at(b, 2, -2, 12), at(a, -2, -2, 11)))
-    assert told(changes) == {"moved": [(5, 11), (6, 12)]}
+    assert by_kind(changes) == {"moved": [(5, 11), (6, 12)]}
 
 
 def test_what_has_another_size_or_name_did_not_move_there():
     stool = thing(8, "chair", (-2, -1, 0.2), (0.3, 0.3, 0.4))
-    assert told(compare_maps(scene(TABLE, CHAIR), scene(TABLE, stool))) == {
+    assert by_kind(compare_maps(scene(TABLE, CHAIR), scene(TABLE, stool))) == {
         "appeared": [(None, 8)],
         "left": [(2, None)],
     }
     box = at(CHAIR, -2, -1, 8, "box")
-    assert told(compare_maps(scene(TABLE, CHAIR), scene(TABLE, box))) == {"appeared": [(None, 8)], "left": [(2, None)]}
+    assert by_kind(compare_maps(scene(TABLE, CHAIR), scene(TABLE, box))) == {
+        "appeared": [(None, 8)],
+        "left": [(2, None)],
+    }
 
 
 def test_what_has_another_name_in_its_place():
     named = dataclasses.replace(TABLE, user_name="Anna's desk")
     changes = compare_maps(scene(TABLE, CHAIR), scene(named, at(CHAIR, 1.5, 0, 7, "stool")))
-    assert told(changes) == {"renamed": [(1, 1), (2, 7)]}
+    assert by_kind(changes) == {"renamed": [(1, 1), (2, 7)]}
 
 
 def test_what_was_only_not_recognised_did_not_leave():
     there = scene(TABLE, solids=[TABLE, CHAIR])
-    assert told(compare_maps(scene(TABLE, CHAIR), there)) == {"unsure": [(2, None)]}
-    assert told(compare_maps(there, scene(TABLE, CHAIR))) == {"unsure": [(None, 2)]}
+    assert by_kind(compare_maps(scene(TABLE, CHAIR), there)) == {"unsure": [(2, None)]}
+    assert by_kind(compare_maps(there, scene(TABLE, CHAIR))) == {"unsure": [(None, 2)]}
 
 
 def test_what_nobody_saw_did_not_leave():
     """The second map ends before the chair."""
     walls = [plane((-4, -4, 0), (0, 8, 0), (0, 0, 2.4), 0.04)]
     half = scene(TABLE, floor=(-4, -4, 4.8, 8), walls=walls)
-    assert told(compare_maps(scene(TABLE, CHAIR), half)) == {"unseen": [(2, None)]}
+    assert by_kind(compare_maps(scene(TABLE, CHAIR), half)) == {"unseen": [(2, None)]}
 
 
-def test_what_stands_in_the_place_of_another_is_told_apart():
+def test_what_stands_in_the_place_of_another_is_distinguished():
     sofa = thing(9, "sofa", (1.4, 0.5, 0.4), (0.9, 2.0, 0.8))
-    changes = told(compare_maps(scene(TABLE, CHAIR), scene(TABLE, sofa)))
+    changes = by_kind(compare_maps(scene(TABLE, CHAIR), scene(TABLE, sofa)))
     assert changes == {"appeared": [(None, 9)], "left": [(2, None)]}
 
 
@@ -134,15 +137,15 @@ def test_a_box_that_grew_did_not_move():
 def test_maps_of_other_places_are_refused():
     here = scene(TABLE, CHAIR)
     turned = scene(at(TABLE, 2, 2), walls=[plane((-3, -3.4, 0), (6, 7, 0), (0, 0, 2.4), 0.04)])
-    with pytest.raises(DifferentPlacesError, match=r"only \d+% coincides"):
+    with pytest.raises(DifferentPlacesError, match=r"only \d+% of the walls and furniture"):
         compare_maps(here, turned)
     with pytest.raises(DifferentPlacesError, match=r"0\.0 m2 of ground"):
         compare_maps(here, scene(TABLE, shift=(100, 0, 0)))
-    with pytest.raises(DifferentPlacesError, match=r"only \d+% coincides"):
+    with pytest.raises(DifferentPlacesError, match=r"only \d+% of the walls and furniture"):
         check_same_place(here, scene(TABLE, CHAIR, shift=(0.5, 0.3, 0)))
     assert check_same_place(here, scene(TABLE, CHAIR, shift=(0.05, 0, 0.02))) > 0.9
     empty = scene(TABLE, walls=[], solids=[])
-    with pytest.raises(DifferentPlacesError, match="cannot be told"):
+    with pytest.raises(DifferentPlacesError, match="cannot be compared"):
         compare_maps(here, empty)
 
 

@@ -270,7 +270,7 @@ def test_direction_of_the_walls(yaw):
     assert separate_layers(snapshot, 0.0, CONFIG).yaw_rad == pytest.approx(yaw, abs=np.radians(1))
 
 
-def test_cells_equal_a_slow_twin():
+def test_cells_equal_a_plain_version():
     rng = np.random.default_rng(3)
     snapshot = snapshot_of(rng.uniform(-0.4, 0.4, (3000, 3)))
     cells = build_cells(snapshot, 0.06)

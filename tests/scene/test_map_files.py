@@ -327,4 +327,4 @@ def test_labels_of_a_recording_stay(
     labels_path(path).write_text('{"objects": []}')
     it.save(path)
     assert labels_path(path).read_text() == '{"objects": []}'
-    assert "home.labels.json holds other labels" in caplog.text
+    assert "home.labels.json is no labels file of a map" in caplog.text

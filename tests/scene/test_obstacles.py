@@ -46,7 +46,7 @@ CEILING = box((-1, -1, 2.4), (1, 1, 2.45))
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_blocking_points_are_those_that_the_grid_counts(seed: int) -> None:
-    """The slow twin of the kernel, with classes that bulge, are low, or are passable."""
+    """A plain version of the kernel, with classes that bulge, are low, or are passable."""
     rng = np.random.default_rng(seed)
     points = rng.uniform((-1, -1, -0.3), (1, 1, 2.2), (300, 3)).astype(np.float32)
     centers = rng.uniform((-1, -1, -0.3), (1, 1, 2.2), (60, 3)).astype(np.float32)

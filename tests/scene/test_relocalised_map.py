@@ -73,14 +73,14 @@ def test_without_being_asked_the_map_lies_where_it_was(saved: Path) -> None:
     assert it.integrate(ROOM.frames((0.2, 0.1), LATER[:1], np.eye(4))[0]).fused
 
 
-def test_an_old_map_says_that_its_pose_is_taken_as_it_is(saved: Path, tmp_path: Path) -> None:
+def test_an_old_map_says_that_its_pose_is_used_as_it_is(saved: Path, tmp_path: Path) -> None:
     whole = read_map(saved)
     tensors = {name: t for name, t in whole.tensors.items() if not name.startswith("places")}
     header = {k: v for k, v in whole.header.items() if k not in ("places", "checksums", "checksum")}
     write_map(tmp_path / "old.safetensors", tensors, header)
     it = Perceptron()
     reason = it.load(tmp_path / "old.safetensors", T_WORLD_ROOM, find_place=True)
-    assert "taken as it is" in reason
+    assert "used as it is" in reason
     assert "no features of places" in reason
     assert np.allclose(it.T_world_map, T_WORLD_ROOM)
     assert it.integrate(ROOM.frames((0.2, 0.1), LATER[:1], T_WORLD_ROOM)[0]).fused

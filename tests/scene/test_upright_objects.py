@@ -52,10 +52,10 @@ def test_what_is_taken_is_what_the_constructor_makes_of_it():
     rows, scores = rng.permutation(50)[:20], rng.uniform(size=20)
     for given, own in ((None, seen.scores[rows]), (scores, scores)):
         taken = seen.take(rows, given)
-        twin = Detections(boxes[rows], own, tuple(labels[k] for k in rows), tuple(shares[k] for k in rows))
-        np.testing.assert_array_equal(taken.boxes, twin.boxes)
-        np.testing.assert_array_equal(taken.scores, twin.scores)
-        assert (taken.labels, taken.posteriors) == (twin.labels, twin.posteriors)
+        made = Detections(boxes[rows], own, tuple(labels[k] for k in rows), tuple(shares[k] for k in rows))
+        np.testing.assert_array_equal(taken.boxes, made.boxes)
+        np.testing.assert_array_equal(taken.scores, made.scores)
+        assert (taken.labels, taken.posteriors) == (made.labels, made.posteriors)
     for wrong in (scores + 1.0, scores * np.nan, scores[:3]):
         with pytest.raises(ValueError, match="scores"):
             seen.take(rows, wrong)

@@ -9,8 +9,8 @@ import pytest
 from support.bag_tools import camera_info, image, transform, write_bag
 from support.small_recording import INTRINSICS, S, camera_pose, render, write_recording
 
+from embodied_perceptron.apps.checks import Severity
 from embodied_perceptron.apps.doctor import examine_recording
-from embodied_perceptron.apps.findings import Severity
 from embodied_perceptron.config import SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
 from embodied_perceptron.mapping.volume import FeatureVolume

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -10,13 +11,11 @@ from torch import nn
 
 from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
-from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
-from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv, SparseMaxPool, SparseTransposedConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import best_rows, corner_sums, interpolate
 from embodied_perceptron.sparse.sites import Sites, find_in_all
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows, interpolate
 
 ENGINE = get_engine("torch")
 BACKBONE = BackboneConfig(5, 6, (8, 8, 12, 12), (1, 1, 1, 1), 1, False, "batch")
@@ -31,9 +30,10 @@ def scene(seed: int, count: int = 900, samples: int = 1, channels: int = 5) -> S
     return SparseTensor.from_coords(coords, feats, sample, batch_size=samples, duplicates="first", engine=ENGINE)
 
 
-def fresh(x: SparseTensor) -> SparseTensor:
-    """The same without what its sites remember."""
-    return SparseTensor(Sites(x.keys, x.stride, x.batch_size, ENGINE), x.feats)
+def fresh(x: SparseTensor, device: bool = False) -> SparseTensor:
+    """The same tensor on new sites, which compute by the path of devices or by compiled loops."""
+    with device_path() if device else contextlib.nullcontext():
+        return SparseTensor(Sites(x.keys, x.stride, x.batch_size, ENGINE), x.feats)
 
 
 @pytest.mark.parametrize("samples", [1, 3, 13, 20])
@@ -42,35 +42,26 @@ def test_coarser_sites_and_their_maps_are_found_together_as_one_after_the_other(
     factors: list[int], samples: int
 ) -> None:
     x = scene(samples, samples=samples)
-    here, there = fresh(x).sites, fresh(x).sites
-    with device_path():
-        there.derive_coarser([f for f in factors if f > 1])
-        for factor in (f for f in factors if f > 1):
-            pairs = [(s, s.coarser(factor)) for s in (here, there)]
-            with_loops, with_operations = pairs
-            assert torch.equal(with_loops[1].keys, with_operations[1].keys)
-            assert with_loops[1].bounds == with_operations[1].bounds
-            here, there = with_loops[1], with_operations[1]
-    a, b = fresh(x).sites, fresh(x).sites
-    with device_path():
-        b.derive_coarser([f for f in factors if f > 1])
+    a, b = fresh(x).sites, fresh(x, device=True).sites
+    b.derive_coarser([f for f in factors if f > 1])
     for factor in (f for f in factors if f > 1):
+        assert torch.equal(a.coarser(factor).keys, b.coarser(factor).keys)
+        assert a.coarser(factor).bounds == b.coarser(factor).bounds
+        assert not b.coarser(factor).compiled
         for kernel_size in (3, 2, 1):
             for finer in (True, False):
                 expected = a.kernel_map(a.coarser(factor) if finer else a, kernel_size).table
-                with device_path():
-                    found = b.kernel_map(b.coarser(factor) if finer else b, kernel_size)
+                found = b.kernel_map(b.coarser(factor) if finer else b, kernel_size)
                 assert torch.equal(found.table, expected)
                 assert torch.equal(found.sources, expected.masked_fill(expected < 0, len(a)))
         expected = a.coarser(factor).transposed_map(a, factor).table
-        with device_path():
-            assert torch.equal(b.coarser(factor).transposed_map(b, factor).table, expected)
+        assert torch.equal(b.coarser(factor).transposed_map(b, factor).table, expected)
         a, b = a.coarser(factor), b.coarser(factor)
 
 
-def test_no_site_has_coarser_ones_without_a_wait() -> None:
-    empty = Sites(torch.zeros(0, dtype=torch.int64), 1, 1, ENGINE)
+def test_coarser_sites_of_no_sites() -> None:
     with device_path():
+        empty = Sites(torch.zeros(0, dtype=torch.int64), 1, 1, ENGINE)
         empty.derive_coarser([2, 2])
         assert len(empty.coarser(2).coarser(2)) == 0
         assert empty.find(torch.tensor([5])).tolist() == [-1]
@@ -79,13 +70,15 @@ def test_no_site_has_coarser_ones_without_a_wait() -> None:
 
 @pytest.mark.parametrize("count", [3, 30])
 def test_rows_of_many_sets_are_found_at_once(count: int) -> None:
-    x = scene(1, samples=4).sites
-    sets = [x.derive(x.coarser(s).keys[:: i + 1], s) for i, s in enumerate([1, 2, 4] * (count // 3))]
+    here, there = (
+        [x.derive(x.coarser(s).keys[:: i + 1], s) for i, s in enumerate([1, 2, 4] * (count // 3))]
+        for x in (scene(1, samples=4).sites, fresh(scene(1, samples=4), device=True).sites)
+    )
     g = torch.Generator().manual_seed(0)
     keys = pack_site_keys(torch.full((500,), 2), torch.randint(-25, 25, (500, 3), generator=g))
-    expected = torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in sets], -1).to(torch.int32)
-    with device_path():
-        found = find_in_all(sets, keys)
+    expected = torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in here], -1).to(torch.int32)
+    found = find_in_all(there, keys)
+    assert torch.equal(find_in_all(here, keys), expected)
     assert torch.equal(found, expected)
     assert found.dtype == torch.int32
     assert 0 < int((found >= 0).sum()) < found.numel()
@@ -103,14 +96,8 @@ def test_layers_and_their_gradients(samples: int, bias: bool) -> None:
     for by_operations in (False, True):
         leaf = x.feats.double().requires_grad_()
         layers.zero_grad()
-        start = SparseTensor(fresh(x).sites, leaf)
-        if by_operations:
-            with device_path():
-                y = layers(start)
-                (y.feats**2).sum().backward()
-        else:
-            y = layers(start)
-            (y.feats**2).sum().backward()
+        y = layers(SparseTensor(fresh(x, by_operations).sites, leaf))
+        (y.feats**2).sum().backward()
         results.append([y.keys, y.feats.detach(), leaf.grad, *(p.grad.clone() for p in layers.parameters())])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(b, a)
@@ -124,8 +111,7 @@ def test_pooling_keeps_nan_and_zeroes_what_it_does_not_reach() -> None:
     pool, sparse = SparseMaxPool(1, 2), SparseMaxPool(3, 2)
     for layer in (pool, sparse):
         expected = layer(SparseTensor(fresh(x).sites, feats)).feats
-        with device_path():
-            found = layer(SparseTensor(fresh(x).sites, feats)).feats
+        found = layer(SparseTensor(fresh(x, device=True).sites, feats)).feats
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
 
 
@@ -140,19 +126,9 @@ def test_backbone_and_neck(samples: int, training: bool) -> None:
     results = []
     for by_operations in (False, True):
         networks = copy.deepcopy(backbone), copy.deepcopy(neck)  # norms count along
-
-        def run(networks: tuple[nn.Module, nn.Module] = networks) -> list[SparseTensor]:
-            levels = networks[0](fresh(x))
-            thinned = levels[:2] + [
-                SparseTensor(s.sites.derive(s.keys[::3], s.stride), s.feats[::3]) for s in levels[2:]
-            ]
-            return networks[1](thinned, lambda _, out: out.feats[:, :1])
-
-        if by_operations:
-            with device_path():
-                results.append(run())
-        else:
-            results.append(run())
+        levels = networks[0](fresh(x, by_operations))
+        thinned = levels[:2] + [SparseTensor(s.sites.derive(s.keys[::3], s.stride), s.feats[::3]) for s in levels[2:]]
+        results.append(networks[1](thinned, lambda _, out: out.feats[:, :1]))
     for a, b in zip(*results, strict=True):
         assert torch.equal(a.keys, b.keys)
         torch.testing.assert_close(b.feats, a.feats, rtol=1e-4, atol=1e-5)
@@ -175,18 +151,8 @@ def test_interpolation() -> None:
     coarse, fine = scene(5), scene(6, 2000)
     x = SparseTensor(coarse.sites.coarser(4), torch.randn(len(coarse.sites.coarser(4)), 3))
     expected = interpolate(x, fine.sites)
-    with device_path():
+    with device_path():  # also asked of the features, which may need gradients
         found = interpolate(x, fine.sites)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
-    assert int((corner_sums(x, fine.sites)[1] == 0).sum()) > 0
-
-
-@pytest.mark.parametrize("samples", [1, 3])
-def test_a_dense_grid(samples: int) -> None:
-    x = scene(7, samples=samples)
-    coarse = SparseTensor(x.sites.coarser(2), torch.randn(len(x.sites.coarser(2)), 4))
-    for origin, shape in (((-8, -8, -4), (8, 8, 4)), ((-24, -24, -24), (24, 24, 24))):
-        expected = coarse.dense(origin, shape)
-        with device_path():
-            assert torch.equal(coarse.dense(origin, shape), expected)
+    assert int((found[1] == 0).sum()) > 0

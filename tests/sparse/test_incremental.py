@@ -14,7 +14,8 @@ from embodied_perceptron.geometry.compute_path import device_path
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
 from embodied_perceptron.sparse.engine import TorchEngine
 from embodied_perceptron.sparse.incremental import LayerMemory, largest_change
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 SIZE = 40
 BACKBONE = BackboneConfig(3, 8, (8, 16, 16), (1, 2, 1), stem_stride=1, pool=False, stem_norm="batch")

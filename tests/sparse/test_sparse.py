@@ -12,7 +12,6 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import embodied_perceptron.sparse.blocks as blocks_module
 import embodied_perceptron.sparse.engine as engine_module
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
@@ -21,7 +20,6 @@ from embodied_perceptron.geometry.transforms import (
     unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.blocks import blocks_of
 from embodied_perceptron.sparse.conv import (
     SparseBatchNorm,
     SparseConv,
@@ -29,16 +27,7 @@ from embodied_perceptron.sparse.conv import (
     SparseMaxPool,
     SparseTransposedConv,
 )
-from embodied_perceptron.sparse.engine import _Convolution, _WholeConvolution, get_engine
-from embodied_perceptron.sparse.ops import (
-    _corner_sums_compiled,
-    corner_sums,
-    interpolate,
-    prune,
-    sum_at,
-    union,
-    union_add,
-)
+from embodied_perceptron.sparse.engine import _Convolution, _WholeConvolution, blocks_of, get_engine
 from embodied_perceptron.sparse.sites import (
     KernelMap,
     Sites,
@@ -46,13 +35,22 @@ from embodied_perceptron.sparse.sites import (
     build_kernel_map,
     kernel_offsets,
     search,
-    unique_keys,
 )
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import (
+    SparseTensor,
+    interpolate,
+    sum_at,
+    union,
+    union_add,
+)
 
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used
 HALO = 12  # empty border around the sites: kernels never leave the grid
+
+
+def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
+    return SparseTensor(x.sites.derive(x.keys[keep], x.stride), x.feats[keep])
 
 
 def random_tensor(
@@ -294,8 +292,8 @@ def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, crowded: bool, mon
     for compiled in (True, False):
         monkeypatch.setattr(cpu_kernels, "serves", lambda *_, on=compiled: on)
         monkeypatch.setattr(engine_module, "_BLOCK_ROWS", 64)  # several blocks
-        monkeypatch.setattr(blocks_module, "_CHUNK", 7)  # here too
-        monkeypatch.setattr(blocks_module, "_LEAST_FILL", 0.0 if crowded else 1.1)
+        monkeypatch.setattr(engine_module, "_CHUNK", 7)  # here too
+        monkeypatch.setattr(engine_module, "_MIN_FILL", 0.0 if crowded else 1.1)
         x = random_tensor(4, 900, 3, dtype=dtype)
         y = net(x).feats
         grads = torch.autograd.grad(y.square().sum(), [x.feats, *net.parameters()])
@@ -315,7 +313,7 @@ def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, crowded: bool, mon
 def test_blocks_are_convolved_as_offsets_are(seed: int, count: int, stride: int, channels: tuple[int, int]) -> None:
     x = random_tensor(seed, count, channels[0], stride)
     kernel = torch.randn(27, *channels, dtype=torch.float64, requires_grad=True)
-    with patch.object(blocks_module, "_LEAST_FILL", 0.0):
+    with patch.object(engine_module, "_MIN_FILL", 0.0):
         blocks = blocks_of(x.sites)
     assert blocks is not None
     found = _Convolution.apply(x.feats, kernel, lambda: x.sites.kernel_map(x.sites, 3), blocks)
@@ -463,18 +461,6 @@ def test_rows_are_found_in_any_order_as_by_binary_search(seed: int) -> None:
     assert sites.derive(keys[:0], 1).find(keys[:3]).tolist() == [-1, -1, -1]
 
 
-def test_prune() -> None:
-    x = random_tensor(1, 50, 3)
-    keep = torch.arange(50) % 3 == 0
-    y = prune(x, keep)
-    assert torch.equal(y.keys, x.keys[keep])
-    y.feats.sum().backward()
-    assert x.feats.grad is not None
-    assert torch.equal(x.feats.grad[:, 0] == 1, keep)
-    with pytest.raises(ValueError, match=r"keep must be \(50,\) bool"):
-        prune(x, keep[:3])
-
-
 def renormalised(x: SparseTensor, sites: Sites) -> torch.Tensor:
     total, weight = interpolate(x, sites)
     return total / weight[:, None]
@@ -494,23 +480,6 @@ def test_interpolation_is_exact_for_linear_functions_and_renormalises_at_the_bor
     torch.testing.assert_close(interpolate(x, edge.sites)[0], at_corner / 2)
     far = SparseTensor.from_coords(torch.tensor([[90, 8, 10]]), torch.zeros(1, 1), engine=ENGINE)
     assert [v.item() for v in interpolate(x, far.sites)] == [0, 0]
-
-
-def test_compiled_interpolation_equals_its_slow_twin() -> None:
-    x = random_tensor(5, 120, 3, stride=2)
-    x, fine = x.replace(x.feats.detach()), random_tensor(6, 300, 1).sites
-    for a, b in zip(_corner_sums_compiled(x, fine), corner_sums(x, fine), strict=True):
-        torch.testing.assert_close(a, b)
-    assert bool((corner_sums(x, fine)[1] > 0).any())
-
-
-def test_keys_are_sorted_and_each_once() -> None:
-    g = torch.Generator().manual_seed(0)
-    for count, values in ((0, 1), (1, 5), (400, 30), (400, 1 << 57), (400, 1 << 60)):
-        keys = torch.randint(0, values, (count,), generator=g)
-        before = keys.clone()
-        assert torch.equal(unique_keys(keys), torch.unique(keys))
-        assert torch.equal(keys, before)
 
 
 def test_norms_match_torch() -> None:

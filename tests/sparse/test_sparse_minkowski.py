@@ -9,8 +9,7 @@ import torch
 
 from embodied_perceptron.sparse.conv import SparseConv, SparseInstanceNorm, SparseMaxPool, SparseTransposedConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import prune, union_add
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, union_add
 
 pytestmark = [
     pytest.mark.minkowski,
@@ -36,6 +35,10 @@ def make(rows: torch.Tensor, feats: torch.Tensor, engine: str, stride: int = 1) 
         batch_size=2,
         engine=get_engine(engine),  # type: ignore[arg-type]
     )
+
+
+def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
+    return SparseTensor(x.sites.derive(x.keys[keep], x.stride), x.feats[keep])
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:

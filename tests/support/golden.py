@@ -14,6 +14,7 @@ import torch
 
 from embodied_perceptron.nn.detection import DetectionHead
 from embodied_perceptron.nn.official import RELEASED, OfficialTask, map_state_dict
+from embodied_perceptron.nn.presets import DetectionConfig
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "golden"
@@ -81,7 +82,7 @@ def level_inputs() -> list[SparseTensor]:
 
 def detection_head() -> DetectionHead:
     """The head that was recorded, with official behaviour."""
-    head = DetectionHead(LEVEL_CHANNELS, 128, 284, voxel_size_m=0.01, keep=400, conventions=RELEASED)
+    head = DetectionHead(LEVEL_CHANNELS, DetectionConfig(128, 400), 284, 0.01, RELEASED)
     load_recorded(head, "detection.", "detection", "bbox_head.")
     return head
 

@@ -249,9 +249,14 @@ class NodeProcess:
 
 @contextmanager
 def running_node(
-    folder: Path, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None, **parameters: Any
+    folder: Path,
+    *,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    ending: int = signal.SIGINT,
+    **parameters: Any,
 ) -> Iterator[tuple[NodeProcess, Peer]]:
-    """Node and peer in a domain of their own; the node must end with exit code 0."""
+    """Node and peer in a domain of their own; the node must end with exit code 0 on the signal ``ending``."""
     # on a busy machine frames shall wait, not be dropped
     values = {
         "max_backlog": 100,
@@ -275,7 +280,7 @@ def running_node(
             raise
         finally:
             peer.close()
-            code = process.stop()
+            code = process.stop(ending)
         assert code == 0, process.output
 
 

@@ -23,8 +23,7 @@ from support.scenario_world import (
     table,
 )
 
-from embodied_perceptron.apps.findings import Severity
-from embodied_perceptron.apps.view_consistency import check_views
+from embodied_perceptron.apps.checks import Severity, check_views
 from embodied_perceptron.config import (
     KeyframeConfig,
     ObjectsConfig,

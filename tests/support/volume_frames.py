@@ -1,11 +1,14 @@
-"""Random and simple frames for the tests of the volume."""
+"""Random and simple frames, and the comparison of voxels, for the tests of the volume."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, quaternion_to_rotation
+from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 # looks along world x: optical x = -y, optical y = -z, optical z = x
@@ -62,3 +65,9 @@ def random_walk(seed: int, count: int, step_m: float = 0.15) -> list[PosedFrame]
         at = (float(position[0]), float(position[1]), float(position[2]))
         frames.append(posed(depth, stamp + i * (i % 2), at=at, R=R, color=color, camera=f"{camera}{i}", intrinsics=k))
     return frames
+
+
+def assert_same_voxels(a: VoxelSnapshot, b: VoxelSnapshot, where: str = "") -> None:
+    """Equal bit for bit."""
+    for entry in fields(VoxelSnapshot):
+        np.testing.assert_array_equal(getattr(a, entry.name), getattr(b, entry.name), f"{entry.name} {where}")

@@ -113,7 +113,7 @@ def test_names_stay_inside_of_the_package(folder: Path, trained: Path, name: str
 def test_large_or_missing_files_do_not_get_in(
     folder: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(WeightsError, match="is no file"):
+    with pytest.raises(WeightsError, match="is not a file"):
         add_weights("tiny", tmp_path / "absent", "tiny", folder=folder)
     with pytest.raises(WeightsError, match="model card"):
         add_weights("tiny", trained, "tiny", tmp_path / "absent.md", folder)
@@ -126,14 +126,13 @@ def test_large_or_missing_files_do_not_get_in(
 @pytest.mark.parametrize("content", ["", "[]", '{"tiny": {"file": "x"}}', '{"tiny": 3}'])
 def test_a_malformed_manifest_is_named(folder: Path, content: str) -> None:
     (folder / weights.MANIFEST).write_text(content)
-    with pytest.raises(WeightsError, match=r"manifest\.json is no manifest"):
+    with pytest.raises(WeightsError, match=r"manifest\.json is not a manifest"):
         weights_file("tiny", folder)
 
 
 def test_the_package_is_sound() -> None:
     """Every shipped file is there, unchanged and small, and reads as a network of its preset."""
-    from embodied_perceptron.weights.checkpoint import load_checkpoint
-    from embodied_perceptron.weights.shipping import without_folders
+    from embodied_perceptron.weights.checkpoint import load_checkpoint, without_folders
 
     for name, entry in shipped().items():
         path = weights_file(name)
@@ -150,8 +149,7 @@ def test_a_network_is_added_without_the_folders_it_was_trained_in(folder: Path, 
     from support.small_networks import small_config, small_network
 
     from embodied_perceptron.inference.loading import save_network
-    from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
-    from embodied_perceptron.weights.shipping import add_network
+    from embodied_perceptron.weights.checkpoint import add_network, load_checkpoint, state_digest
 
     path = tmp_path / "best.safetensors"
     network = small_network(small_config("detection"))
@@ -171,12 +169,12 @@ def test_a_network_is_added_without_the_folders_it_was_trained_in(folder: Path, 
     }
     assert state_digest(shipped_file.state) == state_digest(trained_file.state)
     assert shipped_file.classes == trained_file.classes
-    with pytest.raises(WeightsError, match="is no file"):
+    with pytest.raises(WeightsError, match="is not a file"):
         add_network("small", tmp_path / "absent", folder=folder)
 
 
 def test_paths_are_cut_and_the_rest_stays() -> None:
-    from embodied_perceptron.weights.shipping import without_folders
+    from embodied_perceptron.weights.checkpoint import without_folders
 
     assert without_folders("a/b c/d ./e 3/4 /one /two/three/ x=/y/z,/q") == "a/b c/d ./e 3/4 one three x=z,q"
     assert without_folders("https://example.org/a/b") == "https://example.org/a/b"

@@ -1,6 +1,6 @@
-"""The tools over the Model Context Protocol, by its official SDK: on standard input and output, or HTTP with a token.
+"""Serve the tools over the Model Context Protocol: on standard input and output, or over HTTP with a token.
 
-Only imported where the extra ``agent`` is installed; :func:`.tools.call_tool` knows nothing of the protocol.
+Needs the extra ``agent``; :mod:`.tools` does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 def make_server(source: SceneSource) -> Server[Any]:
-    """A server whose tools ask ``source``, each call in a worker thread."""
+    """A server whose tools query ``source``, each call in a worker thread."""
 
     async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -60,7 +60,7 @@ def make_server(source: SceneSource) -> Server[Any]:
             answer = await anyio.to_thread.run_sync(call_tool, source, params.name, params.arguments)
         except (ToolInputError, SceneUnavailableError) as error:
             return _failure(str(error))
-        except Exception:  # an agent goes on with its other tools
+        except Exception:  # the agent can use its other tools
             _LOG.exception("the tool %s failed", params.name)
             return _failure(f"{params.name} failed: the log of the server says why")
         return _result(answer)
@@ -79,7 +79,7 @@ def _failure(message: str) -> types.CallToolResult:
 
 
 def _result(answer: ToolAnswer) -> types.CallToolResult:
-    """Values as structured content, and as text for clients that read nothing else; the picture as JPEG."""
+    """Values as structured content and as text for simpler clients; the picture as JPEG."""
     content: list[Any] = [types.TextContent(type="text", text=json.dumps(answer.values, ensure_ascii=False))]
     if answer.picture is not None:
         encoded = cv2.imencode(".jpg", answer.picture[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1]
@@ -100,17 +100,17 @@ def serve_stdio(source: SceneSource) -> None:
 
 
 def http_app(source: SceneSource, token: str, host: str) -> _App:
-    """The streamable-HTTP application at :data:`PATH`; every request must show ``token``.
+    """The streamable-HTTP application at :data:`PATH`; every request needs ``token``.
 
     Raises ``ValueError`` for an empty token.
     """
     if not token:
-        raise ValueError("the map is served over HTTP with a token only")
+        raise ValueError("serving the map over HTTP needs a token")
     return require_token(make_server(source).streamable_http_app(streamable_http_path=PATH, host=host), token)
 
 
 def require_token(app: _App, token: str) -> _App:
-    """``app`` behind ``Authorization: Bearer TOKEN``; what comes without is answered 401."""
+    """Wrap ``app``: requests without ``Authorization: Bearer TOKEN`` are answered 401."""
     wanted = b"Bearer " + token.encode()
     body = b'{"error": "a token is needed: Authorization: Bearer TOKEN"}'
     headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
@@ -128,5 +128,5 @@ def require_token(app: _App, token: str) -> _App:
 
 
 def serve_http(source: SceneSource, host: str, port: int, token: str) -> None:
-    """Answer at ``http://HOST:PORT/mcp`` until the process is asked to end. Raises as :func:`http_app`."""
+    """Answer at ``http://HOST:PORT/mcp`` until the process is stopped. Raises as :func:`http_app`."""
     uvicorn.run(http_app(source, token, host), host=host, port=port, log_level="warning", ws="none")

@@ -1,4 +1,4 @@
-"""Where an agent's tools take the scene from: a saved map here, a running node through the ROS package."""
+"""Source of the scene of an agent's tools: a saved map; the ROS package adds a running node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from embodied_perceptron.results import Grounding, Perception
 
 
 class SceneUnavailableError(RuntimeError):
-    """There is no scene (yet): the node is not running, or does not answer in time. The message says what to do."""
+    """No scene is available: the node is not running or does not answer in time. The message says what to do."""
 
 
 class SceneSource(Protocol):
-    """A scene that tools ask about. Its methods are called from several threads."""
+    """A scene for tools. Its methods are called from several threads."""
 
     def frame(self) -> str:
-        """Name of the frame in which all that the source gives lies: metres, z up."""
+        """Name of the frame of all results: metres, z up."""
         ...
 
     def perception(self) -> Perception:
@@ -27,25 +27,24 @@ class SceneSource(Protocol):
         ...
 
     def ground(self, sentence: str, viewpoint: NDArray[np.float64] | None) -> Grounding:
-        """The answer to a sentence; ``viewpoint``: (4, 4) pose of the speaker in :meth:`frame`, None = unknown (a map)
-        or the robot's (a node). Raises :class:`SceneUnavailableError`, ``ValueError`` where the viewpoint cannot be
-        chosen."""
+        """Answer a sentence; ``viewpoint``: (4, 4) pose of the speaker in :meth:`frame`, None = unknown (a map) or the
+        robot's (a node). Raises :class:`SceneUnavailableError`, ``ValueError`` where the viewpoint is fixed."""
         ...
 
 
 class MapSource:
-    """A saved map, as it was opened."""
+    """A saved map."""
 
     def __init__(self, perceptron: Perceptron) -> None:
         self._perceptron = perceptron
         self._perception = perceptron.recall()
 
     def frame(self) -> str:
-        """A saved map lies in a frame of its own."""
+        """The frame of the map."""
         return "map"
 
     def perception(self) -> Perception:
-        """What the map holds."""
+        """The objects and voxels of the map."""
         return self._perception
 
     def ground(self, sentence: str, viewpoint: NDArray[np.float64] | None) -> Grounding:

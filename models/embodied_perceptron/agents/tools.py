@@ -1,10 +1,9 @@
-"""The tools that an agent has: what each takes and gives, as JSON schemas, and how it is answered from a scene.
+"""Tools of an agent: their JSON schemas, and how they are answered from a scene.
 
     answer = call_tool(source, "find", {"sentence": "the chair by the window"})
 
-Nothing here knows how an agent is connected (:mod:`.server`). All lengths are metres, angles radians, in the frame that
-every answer names: x, y on the floor, z up. Whatever an agent sends ends in an answer or in a :class:`ToolInputError`
-whose message says what is wrong and what would be right.
+Lengths are metres, angles radians, in the frame that every answer names: x, y on the floor, z up. Every call ends in an
+answer or in a :class:`ToolInputError` that says what is wrong and what to do. The connection is in :mod:`.server`.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ Values = dict[str, Any]
 Schema = dict[str, Any]
 
 MAX_LISTED, MAX_NEARBY = 500, 50
-_FAR_M = 100_000  # no map is so large
+_FAR_M = 100_000  # limit of coordinates
 _NEARBY_M = 1.5
-_SHOWN_CHARACTERS = 60  # of what was sent, in an error
+_SHOWN_CHARACTERS = 60  # of an invalid value in an error
 
 
 class ToolInputError(ValueError):
-    """What was sent cannot be answered; the message is for the agent."""
+    """Invalid input of an agent; the message is for the agent."""
 
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a tool gives: ``values`` as its output schema says, and a picture, (H, W, 3) uint8 RGB, where it draws."""
+    """The result of a tool: ``values`` by its output schema, and for some tools a picture, (H, W, 3) uint8 RGB."""
 
     values: Values
     picture: NDArray[np.uint8] | None = None
@@ -52,7 +51,7 @@ class ToolAnswer:
 
 @dataclass(frozen=True)
 class AgentTool:
-    """One tool: its name, what it does in words, the JSON schemas of what it takes and gives, and its function."""
+    """One tool: name, description, JSON schemas of input and output, and its function."""
 
     name: str
     title: str
@@ -68,10 +67,10 @@ class AgentTool:
 
 def _schema_of(properties: Mapping[str, Schema], optional: tuple[str, ...] = (), description: str = "") -> Schema:
     required = [name for name in properties if name not in optional]
-    said = {"description": description} if description else {}
+    described = {"description": description} if description else {}
     return {
         "type": "object",
-        **said,
+        **described,
         "properties": dict(properties),
         "required": required,
         "additionalProperties": False,
@@ -98,8 +97,8 @@ def _flag(description: str) -> Schema:
 
 def _list(items: Schema, description: str = "", count: int | None = None, most: int | None = None) -> Schema:
     limits = {"minItems": count, "maxItems": most if count is None else count}
-    said = {"description": description} if description else {}
-    return {"type": "array", "items": items, **said, **{k: v for k, v in limits.items() if v is not None}}
+    described = {"description": description} if description else {}
+    return {"type": "array", "items": items, **described, **{k: v for k, v in limits.items() if v is not None}}
 
 
 def _vector(description: str, count: int = 3) -> Schema:
@@ -112,14 +111,14 @@ _OBJECT = _schema_of(
     {
         "id": _integer("Stays with the object; 0 = seen, but not an object of the map yet.", 0),
         "label": _text("Name of its class."),
-        "user_name": _text("What a user calls it, where somebody named it."),
+        "user_name": _text("Name that a user gave it."),
         "score": _number("Probability that it is there and that name and box are right.", 0, 1),
         "condition": _text("open, closed, filled, empty, folded or unfolded, where the map shows it."),
-        "state": _text("confirmed; tentative = seen too seldom; stale = not found any more where it was."),
+        "state": _text("confirmed; tentative = seen too rarely; stale = no longer found at its location."),
         "position_m": _vector("Centre of its box: x, y, z in metres."),
         "size_m": _vector("Edges of its box along its own x, y, z in metres."),
         "rotation_rad": _vector("Turn of its box in radians, R = Rz(a) Rx(b) Ry(c): a is the yaw, b and c the tilt."),
-        "last_seen_s": _number("When it was found last: seconds on the clock of the camera's stamps; 0 = unknown."),
+        "last_seen_s": _number("Time of the last detection: seconds on the clock of the camera's stamps; 0 = unknown."),
     },
     optional=("user_name", "condition"),
 )
@@ -152,22 +151,22 @@ def _list_objects(source: SceneSource, given: Mapping[str, Any]) -> ToolAnswer:
 LIST_OBJECTS = AgentTool(
     "list_objects",
     "List objects",
-    "Objects of the map with ids, names, boxes and scores; all, or those whose name holds a word, or nearest first. "
-    "For a thing that is meant by a sentence use find.",
+    "Objects of the map with ids, names, boxes and scores: all, those whose name contains a text, or nearest first. "
+    "To find an object by a sentence use find.",
     _schema_of(
         {
-            "name": _text("Only objects whose class or user's name holds this text.", 100),
+            "name": _text("Only objects whose class or user's name contains this text.", 100),
             "near_m": _vector("x, y in metres: nearest to this place first.", 2),
             "all_states": _flag("Tentative and stale objects too, not only confirmed ones."),
-            "limit": _integer("At most so many.", 1, MAX_LISTED, 100),
-            "offset": _integer("Leave the first so many away.", 0, 1_000_000, 0),
+            "limit": _integer("Most objects to list.", 1, MAX_LISTED, 100),
+            "offset": _integer("Number of objects to skip.", 0, 1_000_000, 0),
         },
         optional=("name", "near_m", "all_states", "limit", "offset"),
     ),
     _schema_of(
         {
             "frame": _FRAME,
-            "total": _integer("How many there are, listed or not.", 0),
+            "total": _integer("Number of objects, listed or not.", 0),
             "objects": _list(_OBJECT),
         }
     ),
@@ -223,9 +222,9 @@ FIND = AgentTool(
         {
             "frame": _FRAME,
             "status": {"type": "string", "enum": ["FOUND", "NOT_FOUND", "AMBIGUOUS", "INVALID"]},
-            "reason": _text("Why, in words; may be empty for FOUND."),
+            "reason": _text("Reason in words; may be empty for FOUND."),
             "objects": _list(_OBJECT, "What is meant, best first; their score is the probability that it is meant."),
-            "nearest": _list(_OBJECT, "NOT_FOUND although there are such things: those, what comes nearest first."),
+            "nearest": _list(_OBJECT, "For NOT_FOUND: the closest matches, best first."),
             "count": {
                 "type": ["integer", "null"],
                 "description": "Of the objects asked for together ('how many chairs'); null where one was.",
@@ -460,8 +459,7 @@ TOOLS: Mapping[str, AgentTool] = {
 
 
 def call_tool(source: SceneSource, name: str, arguments: object) -> ToolAnswer:
-    """The answer of a tool to whatever an agent sent. Raises :class:`ToolInputError` for what it cannot answer, and
-    :class:`.SceneUnavailableError` without a scene."""
+    """Call a tool. Raises :class:`ToolInputError`, and :class:`.SceneUnavailableError` without a scene."""
     if name not in TOOLS:
         raise ToolInputError(f"there is no tool {_short(name)}; there are {', '.join(TOOLS)}")
     given = {} if arguments is None else arguments
@@ -483,7 +481,7 @@ _KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def input_problem(schema: Schema, value: object, where: str = "") -> str:
-    """What is wrong with a JSON value by one of the input schemas above, in words; empty where nothing is."""
+    """Problem of a JSON value with an input schema, in words; empty when it is valid."""
     kind, words = _KINDS[schema["type"]]
     if isinstance(value, float) and value.is_integer() and schema["type"] == "integer":
         value = int(value)
@@ -519,7 +517,7 @@ def _object_problem(schema: Schema, value: Mapping[Any, object]) -> str:
 
 
 def _short(value: object) -> str:
-    """What was sent, for an error: one line of ASCII, short however large it is."""
+    """A value for an error message: one short line of ASCII."""
     if isinstance(value, (Mapping, list)):
         return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
     if isinstance(value, int) and abs(value) > 2**63:
@@ -547,7 +545,7 @@ def _as_values(thing: SceneObject) -> Values:
         "last_seen_s": round(thing.last_seen_ns * 1e-9, 3),
     }
     named = {"user_name": thing.user_name, "condition": thing.condition}
-    return {**values, **{name: said for name, said in named.items() if said}}
+    return {**values, **{name: value for name, value in named.items() if value}}
 
 
 def _rounded(numbers: NDArray[np.float64]) -> list[float]:

@@ -1,26 +1,31 @@
-"""Pure checks of what usually keeps a map from being right: evidence in, findings with a remedy out.
+"""Pure checks for the usual causes of a wrong map: evidence in, findings with a remedy out.
 
-They know nothing of files, topics or nodes: a recording (:mod:`embodied_perceptron.apps.doctor`) and a live graph (the
-ROS package's doctor) collect the same :class:`CameraEvidence`, and are judged by the same :func:`check_camera`.
+They do not depend on files, topics or nodes: a recording (:mod:`embodied_perceptron.apps.doctor`) and a live graph (the
+ROS package's doctor) collect the same :class:`CameraEvidence` for :func:`check_camera`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from itertools import product
 from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.apps.findings import Finding as Finding
-from embodied_perceptron.apps.findings import Severity as Severity
-from embodied_perceptron.apps.findings import has_errors as has_errors
-from embodied_perceptron.apps.view_consistency import check_views, check_world_axes
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.geometry.transforms import (
+    Intrinsics,
+    back_project,
+    invert_transform,
+    project,
+    transform_points,
+)
+from embodied_perceptron.recordings.conventions import POSE_CONVENTIONS, conventions_text, convert_pose
 from embodied_perceptron.recordings.recording import TransformSample
 from embodied_perceptron.scene.segmentation.floor import estimate_up
 from embodied_perceptron.sensors.camera_model import CameraModel
@@ -39,39 +44,102 @@ from embodied_perceptron.sensors.synchronizer import Drop
 
 _Sample = TypeVar("_Sample")
 
-_POSE_GAP_S = 0.25  # between two poses that one between them is told from
+_POSE_GAP_S = 0.25  # largest gap that is interpolated
 _POINTS_PER_IMAGE = 2000
 _NEAREST_PLAUSIBLE_M = 0.1
 _FURTHEST_PLAUSIBLE_M = 30.0
 _UP = np.array([0.0, 0.0, 1.0])
 _MAX_TILT_DEG, _LEVEL_DEG = 8.0, 5.0
-_PLANE_M = 0.02  # points so far from a plane lie on it
-_MIN_PLANE_SHARE = 0.2  # of all points; of what is smaller, planes through clutter may be the largest
-_LATE_SHARE = 0.5  # of the time that frames wait for a pose; what takes longer is lost when it varies
+_PLANE_M = 0.02  # largest distance of a plane's points
+_MIN_PLANE_SHARE = 0.2  # of all points; below, the largest plane may go through clutter
+_LATE_SHARE = 0.5  # of the time that frames wait for a pose; longer delays lose frames when they vary
 _FROZEN_IMAGES = 5
-_FUSED_SHARE = 0.5  # of the frames; a recording that loses more of them is not mapped
-# a link jumps when it moves by so much (m or rad) faster than robots do (m/s or rad/s), and returns when it comes so
-# near to where it was, as a share of the jump
+_FUSED_SHARE = 0.5  # of the frames; fewer are an error
+# a transform jumps when it changes by _JUMP (m or rad), faster than _FASTEST (m/s or rad/s); it returns when it comes
+# back to within a share of the jump
 _JUMP, _FASTEST, _RETURNED_SHARE, _MIN_RETURNS = 0.05, 8.0, 0.3, 5
 _OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
 
 
+# --------------------------------------------------------------------------------------------------------------------
+# findings
+
+
+class Severity(IntEnum):
+    """Severity of a finding."""
+
+    OK = 0
+    INFO = 1
+    WARNING = 2  # the map will be worse than possible
+    ERROR = 3  # the map will be wrong or missing
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes:
+        check: name of the check.
+        severity: severity.
+        message: what was found, with numbers.
+        remedy: what to do; empty when nothing is needed.
+    """
+
+    check: str
+    severity: Severity
+    message: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Convert to JSON values."""
+        return {
+            "check": self.check,
+            "severity": self.severity.name.lower(),
+            "message": self.message,
+            "remedy": self.remedy,
+        }
+
+
+# from cause to consequence: an earlier fault causes later ones
+_CAUSES_FIRST = (
+    *("reading", "images", "messages", "calibration", "sizes", "clock", "topics", "QoS", "data", "stamps"),
+    *("clock offset", "transforms", "poses", "camera frame", "pose convention", "scale", "depth unit", "world axes"),
+    *("pairing", "registration", "focal length", "depth", "depth frozen"),
+)
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """Return True when a finding is an error."""
+    return any(finding.severity == Severity.ERROR for finding in findings)
+
+
+def first_to_fix(findings: Sequence[Finding]) -> Finding | None:
+    """Return the worst finding with a remedy, the likeliest cause first; None without warnings and errors."""
+    rank = {check: i for i, check in enumerate(_CAUSES_FIRST)}
+    bad = [f for f in findings if f.severity >= Severity.WARNING and f.remedy]
+    return min(bad, key=lambda f: (-f.severity, rank.get(f.check, len(rank))), default=None)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one camera
+
+
 @dataclass
 class CameraEvidence:
-    """What was collected of one camera, in order of arrival.
+    """Evidence about one camera, in order of arrival.
 
     Attributes:
         color_ns, depth_ns: stamps of all images.
-        color_size, depth_size: (width, height) of an image; None where none could be decoded.
-        frames: frame ids by ``color`` and ``depth``, where they are known.
-        registered_here: depth is in a camera of its own, and brought to the pixels of colour while it is read; then
-            ``depth_size``, ``depths`` and ``pairs`` are of what comes of it.
+        color_size, depth_size: (width, height) of an image; None when none could be decoded.
+        frames: frame ids by ``color`` and ``depth``, where known.
+        registered_here: depth has its own camera and is registered to colour on reading; ``depth_size``, ``depths`` and
+            ``pairs`` then describe the registered images.
         calibrations: one for each change.
-        refused: why calibrations could not be used, where some could not.
-        depth_scale: raw units per metre that the depth was read with; None where it came in metres, or nobody knows.
-        depth_repeats: most images in a row, after the first, that held the very same depth while the camera moved.
-        depths: (stamp, (H, W) float32 canonical depth), a few from all over.
-        pairs: (colour, depth) of the same moment, a few from all over, as :func:`measure_alignment` has them.
+        refused: reason why a calibration could not be used; "" without one.
+        depth_scale: raw units per metre that the depth was read with; None for depth in metres or when unknown.
+        depth_repeats: longest run of depth images equal to their predecessor while the camera moved.
+        depths: (stamp, (H, W) float32 canonical depth), an even sample.
+        pairs: simultaneous (colour, depth), an even sample, as for :func:`measure_alignment`.
         poses: (stamp, pose lookup in the world frame) of colour images, in order.
     """
 
@@ -90,7 +158,7 @@ class CameraEvidence:
     poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
 
     def add_calibration(self, model: CameraModel) -> None:
-        """Add a calibration that differs from the last."""
+        """Add a calibration unless it equals the last."""
         if not self.calibrations or self.calibrations[-1] != model:
             self.calibrations.append(model)
 
@@ -98,10 +166,10 @@ class CameraEvidence:
 def check_camera(
     name: str, evidence: CameraEvidence, config: SynchronizerConfig, *, live: bool = False
 ) -> list[Finding]:
-    """Findings of everything that the images, stamps and poses of one camera tell.
+    """Check the images, stamps and poses of one camera.
 
-    ``live``: a few seconds of a running camera instead of a whole drive. The first and last image may lack their
-    partner then, the robot may stand still, and the frame id is still the driver's to choose.
+    ``live``: the evidence covers a few seconds of a running camera. The first and last image may then lack their
+    partner, the robot may stand still, and the driver can still change the frame id.
     """
     model = evidence.calibrations[-1] if evidence.calibrations else None
     size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
@@ -162,7 +230,7 @@ def _frozen(camera: str, repeats: int) -> Finding:
 def _poses_at(
     depths: Sequence[tuple[int, Any]], poses: Mapping[int, NDArray[np.float64]], offset_s: float = 0.0
 ) -> list[NDArray[np.float64] | None]:
-    """Poses of depth images, between those of colour images a moment before and after; None where there is none.
+    """Interpolate the poses of depth images from those of colour images; None where there is none.
 
     ``offset_s`` is added to the stamps of the poses.
     """
@@ -174,11 +242,10 @@ def _poses_at(
 
 
 class SpreadSamples(Generic[_Sample]):
-    """So many of a stream whose length nobody knows, evenly spread: of a full half every second goes, and from then on
-    half as many come.
+    """An even sample of a stream of unknown length: at the limit every second item is dropped and the step doubles.
 
     Args:
-        limit: most that are kept; at least half as many are, once there were so many.
+        limit: largest number of items; at least half as many are kept once it was reached.
     """
 
     def __init__(self, limit: int) -> None:
@@ -188,12 +255,12 @@ class SpreadSamples(Generic[_Sample]):
         self._limit, self._every, self._seen = limit, 1, 0
 
     def is_next_wanted(self) -> bool:
-        """Whether to :meth:`keep` the one that comes now; call it once for each."""
+        """Return True when the current item is to be kept; call it once for each item."""
         self._seen += 1
         return (self._seen - 1) % self._every == 0
 
     def keep(self, item: _Sample) -> None:
-        """Take a wanted one."""
+        """Add an item."""
         self.items.append(item)
         if len(self.items) > self._limit:
             self.items = self.items[::2]
@@ -203,7 +270,7 @@ class SpreadSamples(Generic[_Sample]):
 def _world_points(
     depths: Sequence[tuple[int, NDArray[np.float32]]], intrinsics: Intrinsics, poses: Mapping[int, NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """(N, 3) a few points of each depth image, by the pose nearest in time: enough to see which way is up."""
+    """Return (N, 3) world points, a few of each depth image, by the pose nearest in time."""
     stamps = np.array(sorted(poses))
     clouds = [np.zeros((0, 3))]
     for stamp, depth in depths:
@@ -220,7 +287,7 @@ def _world_points(
 
 
 def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
-    """Is depth there, and in metres? ``depths_m``: (H, W) float32 canonical images, a few from all over."""
+    """Check that depth is present and in metres. ``depths_m``: (H, W) float32 canonical images, an even sample."""
     if not depths_m:
         return [Finding("depth", Severity.ERROR, "no depth image could be read")]
     known_share = float(np.mean([(depth > 0).mean() for depth in depths_m]))
@@ -248,10 +315,10 @@ def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
     infinite = sum(bool(np.isposinf(depth[depth > 0]).all()) for depth in depths_m) - empty
     if infinite:
         message = f"all values of {infinite} of {len(depths_m)} depth images are +Inf: nothing within range (REP-117)"
-        remedy = "they clear what stands there; for a driver that means 'invalid', set its camera's inf_depth: unknown"
+        remedy = "they clear the map; if the driver means 'invalid' by +Inf, set the camera's inf_depth: unknown"
         findings.append(Finding("depth +Inf", Severity.WARNING, message, remedy))
     if empty:
-        message = f"{empty} of {len(depths_m)} depth images that were looked at have no value at all"
+        message = f"{empty} of {len(depths_m)} depth images have no value at all"
         findings.append(Finding("depth", Severity.WARNING, message, "the sensor may be covered or out of range"))
     if known_share < 0.1:
         message = f"only {known_share:.1%} of the depth pixels have a value"
@@ -267,12 +334,12 @@ def check_sizes(
     calibration: tuple[int, int] | None,
     refused: str = "",
 ) -> list[Finding]:
-    """Do the sizes (width, height) agree? None = not seen. ``refused``: why a calibration could not be used."""
+    """Check that the sizes (width, height) agree. None = not received. ``refused``: why a calibration was rejected."""
     sizes = {"colour": color, "depth": depth, "camera_info": calibration}
     missing = [name for name, size in sizes.items() if size is None]
     if missing:
         because = f": {refused}" if refused and calibration is None else ""
-        remedy = "calibrate the camera, or mend its driver" if because else ""
+        remedy = "calibrate the camera, or repair its driver" if because else ""
         return [Finding("sizes", Severity.ERROR, f"no {' and no '.join(missing)} could be read{because}", remedy)]
     text = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in sizes.items() if size)
     if len(set(sizes.values())) == 1:
@@ -280,14 +347,14 @@ def check_sizes(
     if color is not None and depth is not None and color != depth:
         remedy = "depth is not registered to colour: turn on alignment in the driver (align_depth, depth_registration)"
         if color[0] * depth[1] == depth[0] * color[1]:
-            remedy += "; where it is aligned already, publish its camera_info beside it: then it is made as large here"
+            remedy += "; if it is aligned already, publish its camera_info next to it: depth is then resized here"
     else:
         remedy = "camera_info belongs to another resolution: check the topic, or camera.json"
     return [Finding("sizes", Severity.ERROR, text, remedy)]
 
 
 def check_registration(color_frame: str, depth_frame: str, registered_here: bool = False) -> list[Finding]:
-    """Registered depth carries the frame id of the colour camera; other depth is registered by its own calibration."""
+    """Check that depth has the frame id of the colour camera, or is registered by its own calibration."""
     if registered_here:
         message = f"depth in {depth_frame!r} is registered to colour in {color_frame!r} by its own calibration"
         return [Finding("registration", Severity.OK, message)]
@@ -299,16 +366,16 @@ def check_registration(color_frame: str, depth_frame: str, registered_here: bool
             Severity.WARNING,
             f"colour is in {color_frame!r} but depth in {depth_frame!r}: depth is probably not registered to colour",
             "turn on alignment in the driver (align_depth, depth_registration) and use that topic, or publish the "
-            "camera_info of depth beside it, and the transform between the two: then it is registered here",
+            "camera_info of depth and the transform between the two cameras: depth is then registered here",
         )
     ]
 
 
 def check_alignment(pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> list[Finding]:
-    """Do outlines in depth lie on edges in colour? ``pairs`` as :func:`measure_alignment` takes them."""
+    """Check that outlines in depth lie on edges in colour. ``pairs``: as for :func:`measure_alignment`."""
     alignment = measure_alignment(pairs)
     if alignment is None:
-        return []  # too few outlines to tell
+        return []  # too few outlines
     text = f"outlines of depth lie {alignment.offset_px:.0f} px off those of colour"
     if alignment.offset_share < 0.012 or alignment.gain < 1.15:
         return [Finding("registration", Severity.OK, text)]
@@ -316,7 +383,7 @@ def check_alignment(pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]
         Finding(
             "registration",
             Severity.WARNING,
-            f"{text}: depth is probably not registered to colour, so surfaces get their neighbours' colours",
+            f"{text}: depth is probably not registered to colour, so surfaces get the colours of their neighbours",
             "turn on alignment in the driver (align_depth, depth_registration), or calibrate the two cameras",
         )
     ]
@@ -327,7 +394,7 @@ def check_alignment(pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]
 
 
 def check_order(name: str, stamps_ns: Sequence[int]) -> list[Finding]:
-    """Do the stamps of one stream grow? Equal and older ones are dropped."""
+    """Check that the stamps of a stream increase. Equal and older ones are dropped."""
     if not stamps_ns:
         return []
     if not any(stamps_ns):
@@ -336,13 +403,13 @@ def check_order(name: str, stamps_ns: Sequence[int]) -> list[Finding]:
     equal, back = int((steps == 0).sum()), int((steps < 0).sum())
     if equal or back:
         message = f"{name}: {equal} stamps equal their predecessor, {back} are older"
-        return [Finding("stamps", Severity.WARNING, message, "the first counts; check the driver, or the clock")]
+        return [Finding("stamps", Severity.WARNING, message, "only the first is used; check the driver, or the clock")]
     rate = f", {NS_PER_S / float(np.median(steps)):.1f} Hz" if len(steps) else ""
     return [Finding("stamps", Severity.OK, f"{name}: {len(stamps_ns)} in order{rate}")]
 
 
 def check_pairing(color_ns: Sequence[int], depth_ns: Sequence[int], tolerance_s: float) -> list[Finding]:
-    """Does every colour image have a depth image within the tolerance?"""
+    """Check that every colour image has a depth image within the tolerance."""
     if not color_ns or not depth_ns:
         lack = "colour" if not color_ns else "depth"
         return [Finding("pairing", Severity.ERROR, f"there are no {lack} images")]
@@ -366,7 +433,7 @@ def check_pairing(color_ns: Sequence[int], depth_ns: Sequence[int], tolerance_s:
 
 
 def check_poses(camera: str, answers: Sequence[PoseLookup]) -> list[Finding]:
-    """Is there a pose for every image? ``answers``: lookups at the stamps of the colour images, in order."""
+    """Check that every image has a pose. ``answers``: lookups at the stamps of the colour images, in order."""
     kinds = Counter(type(answer) for answer in answers)
     found = kinds[Found]
     if not answers or found == len(answers):
@@ -377,7 +444,7 @@ def check_poses(camera: str, answers: Sequence[PoseLookup]) -> list[Finding]:
     example = next(answer for answer in answers if isinstance(answer, worst))
     remedies: dict[Any, str] = {
         Disconnected: "publish the missing link (odometry, robot_state_publisher, a static transform), or name "
-        "another frame; of a recording in parts, /tf_static is in the first one alone",
+        "another frame; in a split recording only the first part has /tf_static",
         TooEarly: "poses end before the images, or lag behind: check the publisher and the clocks",
         TooOld: "poses begin after the images: check the publisher and the clocks",
         Gap: "publish poses more often, or raise assembler.max_pose_gap_s",
@@ -417,7 +484,7 @@ def check_clocks(delays_s: Mapping[str, float], limit_s: float = 0.5) -> list[Fi
 
 
 def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding]:
-    """Are stamps near this machine's clock? ``delays_s``: median of arrival minus stamp, by topic."""
+    """Check that stamps are near this machine's clock. ``delays_s``: median of arrival minus stamp, by topic."""
     findings = check_clocks(delays_s)
     if simulated:
         return findings
@@ -432,8 +499,13 @@ def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding
 
 
 def check_pose_delay(camera: str, delays_s: Sequence[float], max_wait_s: float) -> list[Finding]:
-    """Do transforms come in time? ``delays_s``: of each image, the seconds from its arrival until its pose was known,
-    without those that never had one. ``max_wait_s``: how long a frame waits for its pose."""
+    """Check that transforms arrive in time.
+
+    Args:
+        camera: its name.
+        delays_s: seconds from the arrival of each image until its pose was known, images without a pose left out.
+        max_wait_s: how long a frame waits for its pose.
+    """
     if not delays_s:
         return []
     median = float(np.median(delays_s))
@@ -448,7 +520,7 @@ def check_pose_delay(camera: str, delays_s: Sequence[float], max_wait_s: float) 
 def check_motion(
     camera: str, stamps_ns: Sequence[int], positions_m: NDArray[np.float64], max_speed_m_s: float = 5.0
 ) -> list[Finding]:
-    """Does the camera jump? ``positions_m``: (N, 3) at ``stamps_ns``."""
+    """Check that the camera does not jump. ``positions_m``: (N, 3) at ``stamps_ns``."""
     if len(stamps_ns) < 2:
         return []
     seconds = np.diff(np.asarray(stamps_ns, dtype=np.int64)) / NS_PER_S
@@ -467,47 +539,47 @@ def check_motion(
 
 
 def check_drops(played: int, fused: int, dropped: Mapping[str, int], examples: Mapping[str, Drop]) -> list[Finding]:
-    """What becomes of the frames, by the code that ``replay`` and the node join them with.
+    """Check how many frames ``replay`` and the node can fuse.
 
     Args:
-        played: colour images.
-        fused: frames that are complete.
-        dropped: frames that are not, by reason.
-        examples: a drop for each reason.
+        played: number of colour images.
+        fused: number of complete frames.
+        dropped: number of incomplete frames by reason.
+        examples: one drop for each reason.
     """
     if not dropped:
         return [Finding("frames", Severity.OK, f"all {fused} frames can be fused")] if fused else []
     listed = "; ".join(f"{n} {reason}" for reason, n in sorted(dropped.items(), key=lambda item: -item[1]))
     worst = max(dropped, key=lambda reason: dropped[reason])
     example = f", for example {examples[worst]}" if worst in examples else ""
-    message = f"{fused} of {played} frames can be fused; dropped are {listed}{example}"
+    message = f"{fused} of {played} frames can be fused; dropped: {listed}{example}"
     severity = Severity.ERROR if fused < _FUSED_SHARE * played else Severity.WARNING
     return [Finding("frames", severity, message)]
 
 
 def check_frames_differ(frames: Mapping[str, str]) -> list[Finding]:
-    """Has every camera its own frame? ``frames``: optical frame of each camera."""
+    """Check that every camera has its own frame. ``frames``: optical frame of each camera."""
     findings = []
     for frame in sorted(set(frames.values())):
         same = [camera for camera, own in frames.items() if own == frame]
         if len(same) > 1:
-            message = f"cameras {' and '.join(same)} are all in frame {frame!r}, so they are fused from one place"
-            remedy = "give each driver a camera name, or a frame prefix, of its own"
+            message = f"cameras {' and '.join(same)} all have frame {frame!r}, so they are fused from one place"
+            remedy = "give each driver its own camera name or frame prefix"
             findings.append(Finding("camera frame", Severity.ERROR, message, remedy))
     return findings
 
 
-class RivalTransforms:
-    """Finds links that several publishers set differently: what they say jumps away and back."""
+class ConflictingTransforms:
+    """Detects transforms that several publishers set differently: they jump away and back."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, bool], tuple[int, NDArray[np.float64]]] = {}
-        self._left: dict[tuple[str, bool], NDArray[np.float64]] = {}  # where a link was before it jumped
+        self._left: dict[tuple[str, bool], NDArray[np.float64]] = {}  # value before the last jump
         self._returns: Counter[str] = Counter()
         self._apart_m: dict[str, float] = {}
 
     def add(self, sample: TransformSample) -> None:
-        """The next transform, in order of arrival."""
+        """Add the next transform, in order of arrival."""
         key = sample.child, sample.is_static
         before = self._last.get(key)
         self._last[key] = sample.stamp_ns, sample.T_parent_child
@@ -533,7 +605,7 @@ class RivalTransforms:
         self._apart_m[child] = max(self._apart_m.get(child, 0.0), distance)
 
     def findings(self) -> list[Finding]:
-        """An error for every such link."""
+        """Return an error for every such transform."""
         return [
             Finding(
                 "transforms",
@@ -548,25 +620,25 @@ class RivalTransforms:
 
 
 def _apart(T: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Distance of two poses: metres, or radians where that is more."""
+    """Return the larger of the translation (m) and the rotation (rad) between two poses."""
     turn = (np.trace(T[:3, :3].T @ other[:3, :3]) - 1) / 2
     return max(float(np.linalg.norm(T[:3, 3] - other[:3, 3])), float(np.arccos(np.clip(turn, -1.0, 1.0))))
 
 
 def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
-    """Is the image's frame an optical one (z forward)? With a body frame (z up) the camera seems to look up."""
+    """Check that the image has an optical frame (z forward). With a body frame (z up) the camera seems to look up."""
     if not poses:
         return []
     upward = float(np.median([T[2, 2] for T in poses]))
     if upward > 0.9:
-        message = f"{camera}: frame {frame_id!r} has its z axis up: it is no optical frame (z forward, REP-103)"
+        message = f"{camera}: frame {frame_id!r} has its z axis up: it is not an optical frame (z forward, REP-103)"
         remedy = "let the driver stamp images with its *_optical_frame, and publish that frame"
         return [Finding("camera frame", Severity.ERROR, message, remedy)]
     return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
 
 
 def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> float:
-    """Share of the points that lie on the strongest plane with this normal."""
+    """Return the share of the points on the strongest plane with this normal."""
     along = points_m @ normal
     counts = np.bincount(((along - along.min()) / (2 * _PLANE_M)).astype(np.int64))
     pairs = counts[:-1] + counts[1:] if len(counts) > 1 else counts  # a plane may lie between two bins
@@ -574,13 +646,13 @@ def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> flo
 
 
 def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> list[Finding]:
-    """Is z up? ``points_m``: (N, 3) in the world frame, from all over. ``views_agree``: the poses are known to be those
-    of the optical frame."""
+    """Check that z is up. ``points_m``: (N, 3) world points. ``views_agree``: the poses are known to be those of the
+    optical frame."""
     if len(points_m) < 1000:
         return []
     up = estimate_up(points_m, _UP)
     if up is None and views_agree:
-        return [Finding("level", Severity.INFO, "no floor or table is in view to tell whether z is up")]
+        return [Finding("level", Severity.INFO, "no floor or table is in view to check the direction of z")]
     if up is None:
         return [
             Finding(
@@ -595,8 +667,8 @@ def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> lis
         share = _share_on(points_m, up)
         level = estimate_up(points_m, _UP, max_tilt_rad=np.radians(_LEVEL_DEG), min_share=0.5 * share, iterations=2000)
         if share < _MIN_PLANE_SHARE or level is not None:
-            message = "too little floor is in view to tell whether z is up: no surface stands out"
-            return [Finding("level", Severity.INFO, message, "look at the floor, or at a table")]
+            message = "too little floor is in view to check the direction of z"
+            return [Finding("level", Severity.INFO, message, "point the camera at the floor or a table")]
         message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
         return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
     return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]
@@ -605,13 +677,12 @@ def check_level(points_m: NDArray[np.float64], views_agree: bool = False) -> lis
 # --------------------------------------------------------------------------------------------------------------------
 # alignment of depth and colour, measured from the images alone
 #
-# Where depth steps from near to far there is mostly an edge in the colour image too. Shifting the outlines of depth
-# over the colour gradients shows where they fit best: at zero when depth is registered to colour, elsewhere when it is
-# not. This is done tile by tile, since the offsets of a wrong focal length point outwards and cancel over the whole
-# image.
+# Depth steps mostly coincide with edges of the colour image. The shift of the depth outlines that fits the colour
+# gradients best is zero when depth is registered to colour. It is measured tile by tile, because the offsets of a wrong
+# focal length point outwards and cancel over the whole image.
 
-_STEP = 1.08  # a surface is behind another from this ratio of depths on
-_MIN_OUTLINE = 0.45  # pixels of outline in a tile, per pixel of image width, before it is trusted
+_STEP = 1.08  # ratio of depths from which on a surface is behind another
+_MIN_OUTLINE = 0.45  # outline pixels that a tile needs, per pixel of image width
 _MIN_PEAK = 3.0  # standard deviations by which the best shift must stand out
 
 
@@ -620,10 +691,10 @@ class Alignment:
     """Result of :func:`measure_alignment`.
 
     Attributes:
-        offset_px: median over the tiles of the distance by which depth must move to fit colour best.
+        offset_px: median over the tiles of the shift of depth that fits colour best.
         offset_share: the same as a share of the image width.
-        gain: median over the tiles of how much better it fits there than as it is; 1 = no better.
-        tiles: tiles that had something to say.
+        gain: median over the tiles of the fit at that shift by the fit without one.
+        tiles: number of tiles that could be measured.
     """
 
     offset_px: float
@@ -635,17 +706,17 @@ class Alignment:
 def measure_alignment(
     pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]], tiles: int = 3
 ) -> Alignment | None:
-    """Offset between colour and depth.
+    """Measure the offset between colour and depth.
 
     Args:
-        pairs: (H, W, 3) uint8 RGB and (H, W) float32 canonical depth, a dozen from all over; all of one size.
+        pairs: about a dozen (H, W, 3) uint8 RGB and (H, W) float32 canonical depth, all of one size.
         tiles: per side.
 
     Returns:
-        None when fewer than three tiles show enough outlines to tell.
+        None when fewer than three tiles show enough outlines.
 
     Raises:
-        ValueError: sizes that differ.
+        ValueError: the sizes differ.
     """
     if not pairs:
         return None
@@ -682,7 +753,7 @@ def measure_alignment(
 
 
 def _contrast(color: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(H, W) gradient of brightness, relative to its surroundings so that no single texture decides."""
+    """Return the (H, W) brightness gradient, normalised by its surroundings."""
     grey = np.asarray(cv2.GaussianBlur(cv2.cvtColor(color, cv2.COLOR_RGB2GRAY), (0, 0), 1.0), dtype=np.float32)
     gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
     around = cv2.blur(gradient, (61, 61)) + 2.0
@@ -690,7 +761,7 @@ def _contrast(color: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(H, W) 1 on the near side of depth steps; sensors leave a gap there, which is bridged."""
+    """Return (H, W) 1 on the near side of depth steps; gaps of the sensor are bridged."""
     known = (depth_m > 0) & np.isfinite(depth_m)
     near = np.where(known, depth_m, 0.0).astype(np.float32)
     behind = np.asarray(cv2.dilate(near, np.ones((9, 9)))) > _STEP * depth_m
@@ -700,3 +771,316 @@ def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
     edges[:2] = edges[-2:] = 0.0
     edges[:, :2] = edges[:, -2:] = 0.0
     return edges
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# poses, scale and focal length judged by depth: two views of the same surfaces must agree
+#
+# Where they do not, the usual causes are tried on the data: another pose convention, another scale of depth or poses,
+# another focal length, stamps that are off. The finding names the cause that makes the views agree, and the option that
+# applies it. Views from one place always agree, and so do, for some causes, views along one line: they give no finding.
+
+View = tuple[NDArray[np.float32], NDArray[np.float64]]  # (H, W) canonical depth, (4, 4) T_world_camera
+# offset of the pose stamps in seconds -> poses of the views; None where there is no pose
+PosesAt = Callable[[float], Sequence[NDArray[np.float64] | None]]
+
+_POINTS = 2000  # of each view
+_MAX_NEAR = 15  # pairs of a kind
+_MIN_PAIRS = 3  # informative ones
+_MIN_COMMON = 300  # points of a pair that both views see
+_FAR_M, _FAR_MEDIANS = 5.0, 3.0  # beyond both (m, median depths), depth noise dominates
+_MOVED_M, _TURNED_RAD = 0.005, 0.005  # smallest motion between two informative views
+_TELLING = 0.008  # disagreement as a share of depth: noise and pose drift of 1 to 2 cm stay below
+_WRONG = 0.005  # disagreement from which on a focal length or scale may be wrong
+_FOREIGN = 0.01  # disagreement from which on poses may have another convention
+_BETTER = 0.5  # largest share of the disagreement that a cause may leave
+_MUCH_BETTER = 0.6  # the same for a cause of several parts, relative to each part
+_OFF = 0.05  # scales closer to 1 are correct
+_UNEXPLAINED = 0.04
+_POSE_OFFSETS_S = [round(0.05 * k, 2) for k in range(-10, 11) if k]
+_FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
+_DEPTH_FACTORS = np.geomspace(1e-4, 1e4, 83)  # steps of a quarter
+_USUAL_DEPTH_SCALES = (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 4000.0, 5000.0, 6553.5, 8000.0, 10000.0)
+_USUAL_MEDIAN_M = 1.8  # of indoor depth images
+_SIDEWAYS = 0.7  # largest vertical part of a view direction that shows which world axis is up
+_UP_SHARE, _NOT_UP_SHARE = 0.75, 0.45
+
+# at most one of each group; the first is empty
+_CONVENTIONS = tuple(
+    tuple(name for name in names if name) for names in product(("", "wxyz"), ("", "inverse"), ("", "opengl", "body"))
+)
+
+
+@dataclass(frozen=True)
+class _Cause:
+    """A hypothesis why views disagree; the fields are the corrections."""
+
+    conventions: tuple[str, ...] = ()
+    depth_factor: float = 1.0
+    focal_scale: float = 1.0
+    pose_offset_s: float = 0.0
+
+
+class _Views:
+    """Pairs of views, and their disagreement under a cause."""
+
+    def __init__(self, views: Sequence[View], intrinsics: Intrinsics, poses_at: PosesAt | None) -> None:
+        self._views = views
+        self._poses_at = poses_at
+        self._intrinsics = intrinsics
+        self._clouds = []
+        for depth_m, _ in views:
+            known = depth_m[np.isfinite(depth_m) & (depth_m > 0)]
+            far_m = max(_FAR_M, _FAR_MEDIANS * float(np.median(known))) if len(known) else _FAR_M
+            points, valid = back_project(np.where(depth_m < far_m, depth_m, 0.0), intrinsics)
+            cloud = points[valid]
+            self._clouds.append(cloud[:: max(1, len(cloud) // _POINTS)])
+        count = len(views)
+        near: list[tuple[int, int]] = []
+        for gap in (1, 2):  # neighbours in time see the same surfaces
+            near += _thinned([(i, i + gap) for i in range(count - gap) if self._moved(i, i + gap)], _MAX_NEAR)
+        self.near = [pair if n % 2 else pair[::-1] for n, pair in enumerate(near)]
+        # distant views show small errors better, where they still overlap
+        wide = [(i, j) for i in range(count) for j in range(count) if i != j and self._moved(i, j)]
+        self.wide = _thinned(wide, 2 * _MAX_NEAR)
+
+    def _moved(self, i: int, j: int) -> bool:
+        T = invert_transform(self._views[j][1]) @ self._views[i][1]
+        turn_rad = np.arccos(np.clip((np.trace(T[:3, :3]) - 1) / 2, -1, 1))
+        return bool(np.linalg.norm(T[:3, 3]) > _MOVED_M or turn_rad > _TURNED_RAD)
+
+    def disagreements(self, pairs: Sequence[tuple[int, int]], causes: Sequence[_Cause]) -> NDArray[np.float64]:
+        """Return (P, C) disagreements of every pair under every cause: median of |depth of one view's points in the
+        other - depth there| / depth; NaN with too few common points."""
+        out = np.full((len(pairs), len(causes)), np.nan)
+        for c, cause in enumerate(causes):
+            poses = [None if T is None else convert_pose(T, cause.conventions) for T in self._poses(cause)]
+            for p, (i, j) in enumerate(pairs):
+                T_world_i, T_world_j = poses[i], poses[j]
+                if T_world_i is not None and T_world_j is not None:
+                    out[p, c] = self._disagreement(i, j, invert_transform(T_world_j) @ T_world_i, cause)
+        return out
+
+    def _poses(self, cause: _Cause) -> Sequence[NDArray[np.float64] | None]:
+        if cause.pose_offset_s and self._poses_at is not None:
+            return self._poses_at(cause.pose_offset_s)
+        return [T for _, T in self._views]
+
+    def _disagreement(self, i: int, j: int, T_j_i: NDArray[np.float64], cause: _Cause) -> float:
+        k, s = cause.focal_scale, cause.depth_factor
+        camera = replace(self._intrinsics, fx=k * self._intrinsics.fx, fy=k * self._intrinsics.fy)
+        cloud = transform_points(T_j_i, self._clouds[i] * (s / k, s / k, s))
+        uv, inside = project(cloud, camera)
+        u, v = np.rint(uv[inside]).astype(np.int64).T
+        seen = self._views[j][0][v, u]
+        known = np.isfinite(seen) & (seen > 0)
+        if known.sum() < _MIN_COMMON:
+            return float("nan")
+        z = cloud[inside][known, 2]
+        return float(np.median(np.abs(z - s * seen[known]) / z))
+
+
+def _thinned(pairs: list[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    return pairs[:: max(1, -(-len(pairs) // count))]
+
+
+def _scores(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (C,) median over the informative rows of a (P, C) table; 1 where a cause leaves no overlap.
+
+    Empty with too few informative pairs: two views of a standing robot agree under every cause.
+    """
+    known = np.isfinite(table)
+    spread = np.where(known, table, -np.inf).max(axis=1) - np.where(known, table, np.inf).min(axis=1)
+    telling = np.where(known, table, 1.0)[spread >= _TELLING]
+    return np.median(telling, axis=0) if len(telling) >= _MIN_PAIRS else np.zeros(0)
+
+
+def check_views(
+    camera: str,
+    views: Sequence[View],
+    intrinsics: Intrinsics,
+    *,
+    depth_scale: float | None = None,
+    poses_at: PosesAt | None = None,
+    live: bool = False,
+) -> list[Finding]:
+    """Check that the views agree; if not, find the usual cause under which they do.
+
+    Args:
+        camera: its name.
+        views: in order of time.
+        intrinsics: of the depth images.
+        depth_scale: raw units per metre that the depth was read with; None for depth in metres.
+        poses_at: their poses at other times, to test for an offset of the pose stamps.
+        live: give remedies for a running system instead of command options.
+
+    Returns:
+        Findings; none for a static camera or without overlap.
+    """
+    compared = _Views(views, intrinsics, poses_at)
+    conventions = _family(compared, [_Cause(names) for names in _CONVENTIONS[1:]])
+    # poses of a far too large scale leave no overlap under any convention
+    here = 1.0 if conventions is None else conventions.here
+    explained = conventions if conventions is not None and conventions.explains(_FOREIGN) else None
+    if explained is None:
+        focal = _family(compared, [_Cause(focal_scale=float(k)) for k in _FOCAL_SCALES], wide=True)
+        scale = _family(compared, [_Cause(depth_factor=float(s)) for s in _DEPTH_FACTORS]) if here >= _WRONG else None
+        late = None
+        if here >= _WRONG and poses_at is not None:
+            late = _family(compared, [_Cause(pose_offset_s=float(s)) for s in _POSE_OFFSETS_S])
+        found = [family for family in (focal, scale, late) if family is not None and family.explains(_WRONG)]
+        explained = min(found, key=lambda family: family.least / family.here, default=None)
+    if explained is None and here > _UNEXPLAINED:  # two causes at once
+        both = [_Cause(names, depth_factor=float(s)) for names in _CONVENTIONS for s in _DEPTH_FACTORS]
+        together = _family(compared, both)
+        explained = together if together is not None and together.explains(_FOREIGN) else None
+    if explained is None:
+        if conventions is None:
+            return []
+        if here <= _UNEXPLAINED:
+            return [Finding("views", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
+        message = f"{camera}: views differ by {here:.1%} of the depth: the poses do not fit the images"
+        remedy = "check the poses, their clock and the calibration; none of the usual causes explains it"
+        return [Finding("views", Severity.WARNING, message, remedy)]
+    cause, least = explained.cause, explained.least
+    if cause.depth_factor != 1.0:
+        near = [replace(cause, depth_factor=cause.depth_factor * float(f)) for f in np.linspace(0.85, 1.15, 31)]
+        finer = _family(compared, near)
+        if finer is not None:
+            cause, least = finer.cause, finer.least
+    differ = f"views differ by {least:.1%} of the depth instead of {explained.here:.1%}"
+    findings = []
+    if cause.conventions:
+        findings.append(_other_convention(camera, cause.conventions, views, differ, live))
+    if cause.depth_factor != 1.0:
+        findings.append(_other_scale(camera, cause.depth_factor, views, depth_scale, differ, live))
+    if cause.pose_offset_s:
+        findings.append(_other_time(camera, compared, cause, differ, live))
+    if cause.focal_scale != 1.0:
+        message = (
+            f"{camera}: the calibration does not fit: the images look like focal length "
+            f"{cause.focal_scale * intrinsics.fx:.0f}, camera_info says {intrinsics.fx:.0f} ({differ})"
+        )
+        remedy = "check that camera_info belongs to this camera and resolution; calibrate it again"
+        findings.append(Finding("focal length", Severity.ERROR, message, remedy))
+    return findings
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The best cause of one kind.
+
+    Attributes:
+        cause: the simplest cause that leaves hardly more than the least disagreement.
+        here, least: disagreement of the views without and with the correction.
+        limit: disagreement at the ends of the range, where depth or poses have no influence; inf without such ends.
+    """
+
+    cause: _Cause
+    here: float
+    least: float
+    limit: float
+
+    def explains(self, wrong: float) -> bool:
+        """Return True when the views agree under the cause, and neither without it nor under any."""
+        off = max(abs(self.cause.depth_factor - 1), abs(self.cause.focal_scale - 1))
+        return (
+            self.here >= wrong
+            and self.least <= min(_BETTER * self.here, _MUCH_BETTER * self.limit, _UNEXPLAINED)
+            and (bool(self.cause.conventions) or bool(self.cause.pose_offset_s) or off >= _OFF)
+        )
+
+
+def _family(compared: _Views, causes: Sequence[_Cause], *, wide: bool = False) -> _Family | None:
+    """Find the best of ``causes``; None when too few pairs distinguish them.
+
+    ``wide``: use distant views that overlap under every cause.
+    """
+    table = compared.disagreements(compared.wide if wide else compared.near, [_Cause(), *causes])
+    scores = _scores(table[np.isfinite(table).all(axis=1)] if wide else table)
+    if len(scores) == 0:
+        return None
+    best = -1
+    for parts in sorted({len(cause.conventions) for cause in causes}):
+        alike = [c for c, cause in enumerate(causes) if len(cause.conventions) == parts]
+        candidate = min(alike, key=lambda c: scores[1 + c])
+        if best < 0 or scores[1 + candidate] < _MUCH_BETTER * scores[1 + best]:
+            best = candidate
+    same = [scores[1 + c] for c, cause in enumerate(causes) if cause.conventions == causes[best].conventions]
+    ends = [same[0], same[-1]] if causes[best].depth_factor != 1.0 else [np.inf]
+    return _Family(causes[best], float(scores[0]), float(scores[1 + best]), float(min(ends)))
+
+
+def _other_convention(camera: str, names: tuple[str, ...], views: Sequence[View], differ: str, live: bool) -> Finding:
+    names = (*names, *world_axes([convert_pose(T, names) for _, T in views]))
+    text = conventions_text(names)
+    words = " and ".join(POSE_CONVENTIONS[name] for name in text.split(","))
+    remedy = f"use --poses {text}"
+    if live:
+        remedy = "publish the pose of the optical frame (x right, y down, z forward) in a world with z up (REP-103)"
+    return Finding("pose convention", Severity.ERROR, f"{camera}: the poses look like {words}: {differ}", remedy)
+
+
+def _other_time(camera: str, compared: _Views, cause: _Cause, differ: str, live: bool) -> Finding:
+    near = [replace(cause, pose_offset_s=round(cause.pose_offset_s + 0.01 * k, 2)) for k in range(-4, 5)]
+    finer = _family(compared, [c for c in near if c.pose_offset_s])
+    offset_s = (cause if finer is None else finer.cause).pose_offset_s
+    late = "early" if offset_s > 0 else "late"
+    message = f"{camera}: the stamps of the poses are {abs(offset_s):g} s too {late} for these images: {differ}"
+    remedy = f"use --pose-offset {offset_s:g}"
+    if live:
+        remedy = "stamp images and poses by one clock, when they are taken and not when they arrive"
+    return Finding("clock offset", Severity.ERROR, message, remedy)
+
+
+def _other_scale(
+    camera: str, factor: float, views: Sequence[View], depth_scale: float | None, differ: str, live: bool
+) -> Finding:
+    """Report a factor between depth and poses; the usual size of rooms decides which of them is wrong."""
+    median_m = float(np.median(np.concatenate([depth[np.isfinite(depth) & (depth > 0)][::17] for depth, _ in views])))
+    unlikely_now, unlikely_then = (abs(np.log(m / _USUAL_MEDIAN_M)) for m in (median_m, factor * median_m))
+    by_how_much = f"{1 / factor:.3g} times too large" if factor < 1 else f"{factor:.3g} times too small"
+    if unlikely_then < unlikely_now:
+        message = f"{camera}: the scale of the depth is wrong, it is {by_how_much} for these poses: {differ}"
+        if depth_scale is None or live:
+            return Finding("scale", Severity.ERROR, message, "check the unit of the depth: 16UC1 has mm, 32FC1 m")
+        wanted = depth_scale / factor
+        usual = min(_USUAL_DEPTH_SCALES, key=lambda scale: abs(np.log(scale / wanted)))
+        wanted = usual if abs(np.log(usual / wanted)) < 0.05 else float(f"{wanted:.3g}")
+        return Finding("scale", Severity.ERROR, message, f"use --depth-scale {wanted:g}")
+    by_how_much = f"{1 / factor:.3g} times too small" if factor < 1 else f"{factor:.3g} times too large"
+    message = f"{camera}: the scale of the poses is wrong, they are {by_how_much} for this depth: {differ}"
+    if live:
+        return Finding("scale", Severity.ERROR, message, "publish poses in metres")
+    wanted = 1 / factor
+    usual = 10.0 ** round(np.log10(wanted))
+    wanted = usual if abs(np.log(usual / wanted)) < 0.05 else float(f"{wanted:.3g}")
+    return Finding("scale", Severity.ERROR, message, f"use --pose-scale {wanted:g}")
+
+
+def world_axes(poses: Sequence[NDArray[np.float64]]) -> tuple[str, ...]:
+    """Return the world convention of (4, 4) optical poses: ``("yup",)``, ``("ydown",)`` or ``()``.
+
+    A camera that looks sideways has the top of its images up. One that only looks along the z axis decides nothing: it
+    may look down in a world with z up.
+    """
+    ups = np.array([-T[:3, 1] for T in poses if abs(T[2, 2]) < _SIDEWAYS]).reshape(-1, 3)
+    if len(ups) < max(3, 0.1 * len(poses)):
+        return ()
+    up = ups.mean(axis=0)
+    if abs(up[1]) < _UP_SHARE or abs(up[2]) > _NOT_UP_SHARE:
+        return ()
+    return ("yup",) if up[1] > 0 else ("ydown",)
+
+
+def check_world_axes(camera: str, poses: Sequence[NDArray[np.float64]], live: bool = False) -> list[Finding]:
+    """Check that z is up in poses whose views agree; no finding when it is, or cannot be decided."""
+    return [
+        Finding(
+            "world axes",
+            Severity.ERROR,
+            f"{camera}: the poses are in {POSE_CONVENTIONS[name]}, not with z up",
+            "publish poses in a frame with z up (REP-103)" if live else f"use --poses {name}",
+        )
+        for name in world_axes(poses)
+    ]

@@ -1,12 +1,11 @@
 """The ``embodied-perceptron`` command.
 
 Sub-commands come from the library (:mod:`embodied_perceptron.apps.recording_commands`) and from entry points of the
-group ``embodied_perceptron.commands``, each a function ``register(app: typer.Typer) -> None``; so the library imports
-neither ROS nor training code. A plugin that cannot be imported becomes a command that says why, and disturbs nothing
-else.
+group ``embodied_perceptron.commands``, each a function ``register(app: typer.Typer) -> None``, so that the library
+imports neither ROS nor training code. A plugin that cannot be imported becomes a command that prints the reason.
 
-Exit codes: 0 well; 1 it ran, and the answer is bad (``doctor`` found errors, nothing could be fused); 2 wrong usage or
-unreadable input; 130 interrupted.
+Exit codes: 0 success; 1 bad result (``doctor`` found errors, nothing could be fused); 2 wrong usage or unreadable
+input; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,16 +24,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import (
-    detector_commands,
-    diff_command,
-    explain_command,
-    export_command,
-    ground_command,
-    mcp_command,
-    recording_commands,
-    view_command,
-)
+from embodied_perceptron.apps import detector_commands, map_commands, recording_commands
 from embodied_perceptron.apps.command_line import (
     EXIT_BAD_INPUT,
     EXIT_BAD_RESULT,
@@ -52,7 +42,7 @@ errors = Console(stderr=True)
 
 
 class _Group(TyperGroup):
-    """Tells about plugins that could not be loaded when a command is not found: it may be one of theirs."""
+    """Adds the plugins that could not be loaded to the error about an unknown command: it may be one of theirs."""
 
     failures: dict[str, str]
 
@@ -68,7 +58,7 @@ class _Group(TyperGroup):
 
 
 def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
-    """The command line with all of its sub-commands; ``plugins`` stands in for the installed entry points."""
+    """Build the command line with all sub-commands; ``plugins`` replaces the installed entry points."""
     failures: dict[str, str] = {}
 
     class Group(_Group):
@@ -85,18 +75,12 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_global_options)
-    recording_commands.register(app)
-    ground_command.register(app)
-    view_command.register(app)
-    detector_commands.register(app)
-    diff_command.register(app)
-    explain_command.register(app)
-    export_command.register(app)
-    mcp_command.register(app)
+    for commands in (recording_commands, map_commands, detector_commands):
+        commands.register(app)
     for plugin in entry_points(group=COMMANDS_GROUP) if plugins is None else plugins:
         try:
             plugin.load()(app)
-        except Exception as error:  # whatever a plugin does wrong must not break the others
+        except Exception as error:  # a broken plugin must not break the others
             failures[plugin.name] = f"{type(error).__name__}: {error}"
             _add_stub(app, plugin.name, failures[plugin.name])
     _keep_brackets(app)
@@ -104,7 +88,7 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
 
 
 def _keep_brackets(app: typer.Typer) -> None:
-    """Docstrings are text: in help, brackets would be taken for markup and vanish."""
+    """Escape the brackets of docstrings, which the help would read as markup."""
     for command in app.registered_commands:
         if command.help is None and command.callback is not None:
             command.help = escape(inspect.getdoc(command.callback) or "")
@@ -124,7 +108,7 @@ def _global_options(
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
     show_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from.", envvar=_TRACEBACK_VARIABLE)
+        bool, typer.Option("--traceback", help="Show the traceback of an error.", envvar=_TRACEBACK_VARIABLE)
     ] = False,
 ) -> None:
     if show_traceback:
@@ -147,7 +131,7 @@ def _add_stub(app: typer.Typer, name: str, reason: str) -> None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Errors whose message is written for the user: the project's own classes, and those of the system."""
+    """Return True for errors whose message is written for the user: the project's own classes and system errors."""
     return isinstance(error, (CommandError, OSError)) or any(
         kind.__module__.startswith("embodied_perceptron") for kind in type(error).__mro__
     )

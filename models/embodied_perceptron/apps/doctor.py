@@ -1,4 +1,4 @@
-"""``doctor``: a recording's evidence for :mod:`embodied_perceptron.apps.checks`, and checks of the installation."""
+"""``doctor``: evidence of a recording for :mod:`embodied_perceptron.apps.checks`, and checks of the installation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.apps.checks import (
     CameraEvidence,
-    RivalTransforms,
+    ConflictingTransforms,
+    Finding,
+    Severity,
     check_camera,
     check_clocks,
     check_drops,
     check_frames_differ,
 )
-from embodied_perceptron.apps.findings import Finding, Severity
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.bag import TF_TYPES, BagRecording
 from embodied_perceptron.recordings.conventions import ConvertedRecording
@@ -43,8 +44,8 @@ from embodied_perceptron.sensors.synchronizer import BadImage, Drop
 # --------------------------------------------------------------------------------------------------------------------
 # recordings
 
-_LOOKED_AT = 12  # depth images that are looked into, spread over the recording,
-_PARTNER_NS = 500_000_000  # each with another of about this much later, which sees the same surfaces
+_SAMPLED = 12  # depth images of a recording that are checked,
+_PARTNER_NS = 500_000_000  # each with another about this much later, which sees the same surfaces
 _SAME_MOMENT_NS = 50_000_000
 _MOVED = 0.005  # m, or of a rotation's entries, between two images
 
@@ -53,22 +54,22 @@ _MOVED = 0.005  # m, or of a rotation's entries, between two images
 class _PlayedCamera(CameraEvidence):
     last_color: tuple[int, NDArray[np.uint8]] | None = None
     damaged: list[str] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)  # stamps whose pose is still to be looked up
-    looked_ns: int | None = None  # stamp of a depth image whose partner is still to come
+    waiting: list[int] = field(default_factory=list)  # stamps without a looked up pose
+    sampled_ns: int | None = None  # stamp of a sampled depth image without a partner
     last_depth: tuple[int, int] | None = None  # stamp and checksum
-    repeated_ns: list[int] = field(default_factory=list)  # stamps of images with the depth of the one before
+    repeated_ns: list[int] = field(default_factory=list)  # stamps of images equal to their predecessor
 
 
-class _Watched:
-    """A recording whose samples are looked at while they are played."""
+class _ObservedRecording:
+    """A recording that passes each sample to a callback while it is played."""
 
-    def __init__(self, recording: Recording, look: Callable[[Sample], None]) -> None:
+    def __init__(self, recording: Recording, on_sample: Callable[[Sample], None]) -> None:
         self._recording = recording
-        self._look = look
+        self._on_sample = on_sample
 
     def __iter__(self) -> Iterator[Sample]:
         for sample in self._recording:
-            self._look(sample)
+            self._on_sample(sample)
             yield sample
 
     def __len__(self) -> int:
@@ -84,7 +85,7 @@ def examine_recording(
     on_progress: Callable[[int, int], None] | None = None,
     world_frame: str | None = None,
 ) -> list[Finding]:
-    """Play a recording as ``replay`` does, and check everything that usually goes wrong.
+    """Play a recording as ``replay`` does and run all checks.
 
     Args:
         recording: opened with ``tolerate_damage=True``, otherwise the first damaged image ends the examination.
@@ -93,7 +94,7 @@ def examine_recording(
         world_frame: of the map; by default the recording's own.
 
     Returns:
-        Findings of every check, camera by camera; a recording that cannot be read on is a finding too.
+        Findings of every check, camera by camera; a recording that becomes unreadable is a finding too.
     """
     return _Examination(recording, config, on_progress, world_frame or recording.world_frame).run()
 
@@ -114,16 +115,16 @@ class _Examination:
             camera: _PlayedCamera(frames=_image_frames(recording, camera), depth_scale=recording.depth_scale(camera))
             for camera in recording.cameras
         }
-        self._every = max(1, len(recording) // (_LOOKED_AT * max(1, len(self._cameras))))
+        self._every = max(1, len(recording) // (_SAMPLED * max(1, len(self._cameras))))
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
-        self._rivals = RivalTransforms()
+        self._conflicts = ConflictingTransforms()
         self._findings: list[Finding] = []
         self._seen = 0
 
     def run(self) -> list[Finding]:
-        watched: Any = _Watched(self._recording, self._look)
+        observed: Any = _ObservedRecording(self._recording, self._add)
         stream = PosedFrameStream(
-            watched, self._config, world_frame=self._world_frame, on_refused=lambda *refused: None
+            observed, self._config, world_frame=self._world_frame, on_refused=lambda *refused: None
         )
         first_drops: dict[str, Drop] = {}
         try:
@@ -136,7 +137,7 @@ class _Examination:
             first_drops.setdefault(drop.reason, drop)
         findings = self._findings
         for name, camera in self._cameras.items():
-            self._ask_poses(name, camera, final=True)
+            self._look_up_poses(name, camera, final=True)
             camera.refused = self._refused(name)
             camera.depth_repeats = _longest_freeze(camera)
             if camera.damaged:
@@ -150,35 +151,35 @@ class _Examination:
             findings += _check_topics(original)
         frames = {camera: self._recording.camera_frame(camera) for camera in self._cameras}
         findings += check_frames_differ(frames)
-        findings += self._rivals.findings()
+        findings += self._conflicts.findings()
         findings += _check_tree(self._tree)
         findings += check_drops(stream.colors_played, stream.stats.emitted, stream.stats.dropped, first_drops)
         return findings
 
     def _refused(self, camera: str) -> str:
-        """Why calibrations of a camera were left out."""
+        """Return the reason why a calibration of a camera was left out."""
         original = _original(self._recording)
         if not isinstance(original, BagRecording):
             return ""
         return original.left_out.reasons.get(original.camera_topics(camera).camera_info, "")
 
-    def _look(self, sample: Sample) -> None:
+    def _add(self, sample: Sample) -> None:
         if isinstance(sample, TransformSample):
-            self._take_transform(sample)
+            self._add_transform(sample)
             return
         camera = self._cameras[sample.camera]
         if isinstance(sample, ColorSample):
             self._seen += 1
-            _take_color(camera, sample)
+            _add_color(camera, sample)
             if self._on_progress:
                 self._on_progress(self._seen, len(self._recording))
         elif isinstance(sample, DepthSample):
-            _take_depth(camera, sample, self._every)
+            _add_depth(camera, sample, self._every)
         elif isinstance(sample.calibration, CameraModel):
             camera.add_calibration(sample.calibration)
-        self._ask_poses(sample.camera, camera, final=False)
+        self._look_up_poses(sample.camera, camera, final=False)
 
-    def _take_transform(self, sample: TransformSample) -> None:
+    def _add_transform(self, sample: TransformSample) -> None:
         try:
             if sample.is_static:
                 self._tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
@@ -190,11 +191,10 @@ class _Examination:
             if not any(f.message.endswith(str(error)) for f in self._findings):
                 self._findings.append(finding)
             return
-        self._rivals.add(sample)
+        self._conflicts.add(sample)
 
-    def _ask_poses(self, name: str, camera: _PlayedCamera, *, final: bool) -> None:
-        """Look poses up while the tree still remembers; what may still come is looked up again, until the history
-        would run out."""
+    def _look_up_poses(self, name: str, camera: _PlayedCamera, *, final: bool) -> None:
+        """Look up poses while the tree has their time; transforms that may still arrive are waited for."""
         while camera.waiting:
             stamp = camera.waiting[0]
             answer = self._tree.lookup(self._world_frame, self._recording.camera_frame(name), stamp)
@@ -206,12 +206,12 @@ class _Examination:
 
 
 def _original(recording: Recording) -> Any:
-    """The reader behind converted poses."""
+    """Return the reader below converted poses."""
     return recording.original if isinstance(recording, ConvertedRecording) else recording
 
 
 def _image_frames(recording: Recording, camera: str) -> dict[str, str]:
-    """Frame ids of colour and depth; folders tell none."""
+    """Return the frame ids of colour and depth of a bag; folders have none."""
     original = _original(recording)
     if not isinstance(original, BagRecording):
         return {}
@@ -227,7 +227,7 @@ def _check_left_out(recording: Recording) -> list[Finding]:
             "messages",
             Severity.ERROR,
             f"{count} of {where} cannot be used, first: {left_out.reasons[where]}",
-            "mend what wrote it, or use replay --skip-damaged",
+            "repair the program that wrote it, or use replay --skip-damaged",
         )
         for where, count in sorted(left_out.counts.items())
     ]
@@ -244,7 +244,7 @@ def _check_topics(recording: BagRecording) -> list[Finding]:
     return findings
 
 
-def _take_color(camera: _PlayedCamera, sample: ColorSample) -> None:
+def _add_color(camera: _PlayedCamera, sample: ColorSample) -> None:
     camera.color_ns.append(sample.stamp_ns)
     camera.waiting.append(sample.stamp_ns)
     if isinstance(sample.image, BadImage):
@@ -254,7 +254,7 @@ def _take_color(camera: _PlayedCamera, sample: ColorSample) -> None:
         camera.last_color = (sample.stamp_ns, sample.image)
 
 
-def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
+def _add_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
     camera.depth_ns.append(sample.stamp_ns)
     if isinstance(sample.depth_m, BadImage):
         camera.damaged.append(sample.depth_m.reason)
@@ -275,10 +275,10 @@ def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
         camera.repeated_ns.append(sample.stamp_ns)
     camera.last_depth = (sample.stamp_ns, checksum)
     due = len(camera.depth_ns) % every == 0 or not camera.depths
-    partner = camera.looked_ns is not None and sample.stamp_ns - camera.looked_ns >= _PARTNER_NS
+    partner = camera.sampled_ns is not None and sample.stamp_ns - camera.sampled_ns >= _PARTNER_NS
     if not due and not partner:
         return
-    camera.looked_ns = sample.stamp_ns if due else None
+    camera.sampled_ns = sample.stamp_ns if due else None
     camera.depths.append((sample.stamp_ns, depth_m))
     if camera.last_color is None or not due:
         return
@@ -288,7 +288,7 @@ def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
 
 
 def _longest_freeze(camera: _PlayedCamera) -> int:
-    """Most images in a row with the depth of the one before, of those between which the camera moved."""
+    """Return the longest run of depth images equal to their predecessor while the camera moved."""
     if not camera.repeated_ns:
         return 0
     poses = [(stamp, answer.T) for stamp, answer in camera.poses if isinstance(answer, Found)]
@@ -310,7 +310,7 @@ def _longest_freeze(camera: _PlayedCamera) -> int:
 def _check_tree(tree: TransformTree) -> list[Finding]:
     findings = []
     for child, times in sorted(tree.reparented.items()):
-        message = f"frame {child!r} changed its parent {times} times: two publishers fight over it"
+        message = f"frame {child!r} changed its parent {times} times: it has two publishers"
         findings.append(Finding("transforms", Severity.ERROR, message, "stop one of them (publish_tf: false)"))
     if tree.restarts:
         message = f"time went back {tree.restarts} times"
@@ -335,7 +335,7 @@ _OPTIONAL_PACKAGES = {
 
 
 def examine_environment(find: Callable[[str], Any] = importlib.util.find_spec) -> list[Finding]:
-    """Look at the installation: Python, torch and its devices, optional packages. ``find`` as in importlib."""
+    """Check the installation: Python, torch and its devices, optional packages. ``find`` as in importlib."""
     import torch
 
     version = ".".join(map(str, sys.version_info[:3]))
@@ -344,15 +344,15 @@ def examine_environment(find: Callable[[str], Any] = importlib.util.find_spec) -
     findings.append(Finding("torch", Severity.OK, f"{torch.__version__}, {device}"))
     findings.append(Finding("numba", Severity.OK, importlib.metadata.version("numba")))
     for name, (purpose, remedy) in _OPTIONAL_PACKAGES.items():
-        if _is_there(find, name):
-            findings.append(Finding("packages", Severity.OK, f"{name} is there ({purpose})"))
+        if _is_installed(find, name):
+            findings.append(Finding("packages", Severity.OK, f"{name} is installed ({purpose})"))
         else:
             findings.append(Finding("packages", Severity.INFO, f"{name} is not installed: no {purpose}", remedy))
     return findings
 
 
-def _is_there(find: Callable[[str], Any], name: str) -> bool:
+def _is_installed(find: Callable[[str], Any], name: str) -> bool:
     try:
         return find(name) is not None
-    except (ImportError, ValueError):  # a broken package, or one that hides its spec
+    except (ImportError, ValueError):  # a broken package, or one without a spec
         return False

@@ -1,8 +1,7 @@
-"""Why something is called so, or is not there: what each source said of a place, and what became of it.
+"""Explanations of an object or place: detections of every source, their weights, and the result in the object map.
 
-A :class:`PlaceRecorder` listens to the perceptions of a replay; :func:`explain` tells, in lines of text, what the
-network said in each perception, what each 2-D detector said in each of its views, how these were weighed, and what the
-object map made of it.
+A :class:`PlaceRecorder` records the perceptions of a replay. :func:`explain` lists the boxes of the network in each
+perception, the detections of each 2-D detector in each view, how they were weighed, and the history in the object map.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, Perception, SceneObject
 from embodied_perceptron.scene.object_map import distinct
 
-_NEAR_M = 0.1  # a point may lie so far outside of a box that is meant
-_SHOWN = 5  # names, boxes
-_LEAST = 0.02  # probability of a name that is told
+_NEAR_M = 0.1  # largest distance of a point from a box that it selects
+_SHOWN = 5  # names
+_LEAST = 0.02  # smallest probability shown
 
 F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Spot:
-    """What is asked about: a (3,) point in the map, and the (9,) box of the object there, where one is known."""
+    """A place to explain: a (3,) point in the map, and the (9,) box of the object there, where one is known."""
 
     point_m: F64
     box: F64 | None = None
 
     @classmethod
     def of(cls, thing: SceneObject) -> Spot:
-        """An object's place."""
+        """Return the place of an object."""
         return cls(thing.box[:3], thing.box)
 
     def rows(self, boxes: F64) -> list[int]:
-        """Of (N, 9) boxes those that are there: best overlap first, or the smallest around the point."""
+        """Return the rows of (N, 9) boxes at this place: best overlap first, or the smallest box around the point."""
         if len(boxes) == 0:
             return []
         if self.box is not None:
@@ -65,15 +64,15 @@ class PlaceRecorder:
     """Record of every perception; :meth:`record` is a callback for :class:`ObservedPerceptron`.
 
     Attributes:
-        looks: of each perception (stamp, boxes by stage, objects of any state).
+        perceptions: (stamp, boxes by stage, objects of any state) of each.
     """
 
-    looks: list[tuple[int, dict[str, Detections], tuple[SceneObject, ...]]] = field(default_factory=list)
+    perceptions: list[tuple[int, dict[str, Detections], tuple[SceneObject, ...]]] = field(default_factory=list)
 
     def record(self, perceptron: Perceptron, perception: Perception) -> None:
         """Add one perception."""
         objects = (*perception.objects, *perception.tentative, *perception.stale)
-        self.looks.append((perception.stamp_ns, perceptron.trace, objects))
+        self.perceptions.append((perception.stamp_ns, perceptron.trace, objects))
 
 
 class ObservedPerceptron(Perceptron):
@@ -99,20 +98,20 @@ class ObservedPerceptron(Perceptron):
 
 
 def explain(perceptron: Perceptron, perception: Perception, recorder: PlaceRecorder, spot: Spot) -> list[str]:
-    """Lines of text about a spot, the verdict first.
+    """Explain a place in lines of text, the verdict first.
 
     Args:
-        perceptron: with the map, after its last perception.
-        perception: that one.
-        recorder: of all of them.
-        spot: what is asked about.
+        perceptron: holds the map, after its last perception.
+        perception: the last perception.
+        recorder: record of all perceptions.
+        spot: the place.
     """
     objects = (*perception.objects, *perception.tentative, *perception.stale)
     there = [objects[i] for i in spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))]
     lines = [_verdict(perceptron, perception, there, spot)]
-    lines += ["", "in each perception: what the network says -> with all detectors -> what the map has"]
-    first_ns = recorder.looks[0][0] if recorder.looks else 0
-    lines += [_look(look, spot, first_ns) for look in recorder.looks]
+    lines += ["", "in each perception: network -> network and detectors -> object map"]
+    first_ns = recorder.perceptions[0][0] if recorder.perceptions else 0
+    lines += [_perception_line(entry, spot, first_ns) for entry in recorder.perceptions]
     if perceptron.lift is not None:
         lines += ["", "in each view of a 2-D detector"]
         lines += _views(perceptron.lift, perception, spot)
@@ -133,8 +132,8 @@ def _verdict(perceptron: Perceptron, perception: Perception, there: Sequence[Sce
         if thing.state == "confirmed" and thing.label != UNNAMED:
             return f"{text}: found in {history.found} of {history.looks} perceptions, mostly under this name"
         if thing.state == "confirmed":
-            return f"{text}: something is there ({history.exists:.2f}), and no name has half of its probability"
-        return f"{text}: found in {history.found} of {history.looks} perceptions, right with {history.right:.2f}"
+            return f"{text}: something exists there ({history.exists:.2f}), but no name has half of the probability"
+        return f"{text}: found in {history.found} of {history.looks} perceptions, correct with {history.right:.2f}"
     found = list(perceptron.trace.values())[-1] if perceptron.trace else None
     rows = [] if found is None else spot.rows(found.boxes)
     if found is None or not rows:
@@ -143,28 +142,30 @@ def _verdict(perceptron: Perceptron, perception: Perception, there: Sequence[Sce
             return "no object: the map has no surface there"
         return "no object: neither the network nor a detector has a box there"
     best = max(rows, key=lambda i: found.scores[i])
-    said = f"{found.labels[best]} {found.scores[best]:.2f}"
+    name = f"{found.labels[best]} {found.scores[best]:.2f}"
     least = perceptron.grounder.scores
     if found.scores[best] < least.publish:
-        return f"no object: the best box there is {said}, and objects begin at {least.publish:.2f}"
+        return f"no object: the best box there is {name}, below the threshold {least.publish:.2f}"
     kept = distinct(found.above(least.keep), perception.voxels, perceptron.config.objects.tracking.association)
     if not spot.rows(kept.boxes):
-        return f"no object: the best box there ({said}) overlaps a better one of another thing"
-    return f"no object: {said} was found there, and the map gave it to another object"
+        return f"no object: the best box there ({name}) overlaps a better box of another object"
+    return f"no object: {name} was found there, and the map assigned it to another object"
 
 
-def _look(look: tuple[int, dict[str, Detections], tuple[SceneObject, ...]], spot: Spot, first_ns: int) -> str:
-    stamp_ns, trace, objects = look
+def _perception_line(
+    entry: tuple[int, dict[str, Detections], tuple[SceneObject, ...]], spot: Spot, first_ns: int
+) -> str:
+    stamp_ns, trace, objects = entry
     stages = list(trace)
-    told = [_said(trace[stages[0]], spot)] if stages else ["nothing was looked at"]
+    found = [_names(trace[stages[0]], spot)] if stages else ["no prediction"]
     if "lift" in trace:
-        told.append(_said(trace["lift"], spot))
+        found.append(_names(trace["lift"], spot))
     rows = spot.rows(np.array([o.box for o in objects]).reshape(-1, 9))
     known = [f"{objects[i].label} {objects[i].id} {objects[i].state} {objects[i].score:.2f}" for i in rows[:2]]
-    return f"  {(stamp_ns - first_ns) * 1e-9:6.1f} s  " + " -> ".join([*told, ", ".join(known) or "no object"])
+    return f"  {(stamp_ns - first_ns) * 1e-9:6.1f} s  " + " -> ".join([*found, ", ".join(known) or "no object"])
 
 
-def _said(found: Detections, spot: Spot) -> str:
+def _names(found: Detections, spot: Spot) -> str:
     best: dict[str, float] = {}
     for i in spot.rows(found.boxes):
         best[found.labels[i]] = max(best.get(found.labels[i], 0.0), float(found.scores[i]))
@@ -173,7 +174,7 @@ def _said(found: Detections, spot: Spot) -> str:
 
 
 def _views(lift: DetectionLift, perception: Perception, spot: Spot) -> list[str]:
-    """What each detector says of the spot in each view, and what lifting makes of it."""
+    """List the detections of the place in each view, and their lifting."""
     if not lift.views:
         return ["  there are none"]
     box = np.array([*spot.point_m, 0.3, 0.3, 0.3, 0.0, 0.0, 0.0]) if spot.box is None else spot.box
@@ -181,18 +182,18 @@ def _views(lift: DetectionLift, perception: Perception, spot: Spot) -> list[str]
     visible = np.zeros(len(lift.views), bool)
     if surface is not None:
         visible = fully_visible([surface], lift.views, MIN_SIZE_PX)[0]
-    lines, quiet = [], {"in full view": 0, "hidden, cut or small": 0}
+    lines, undetected = [], {"in full view": 0, "hidden, cut or small": 0}
     for view, full in zip(lift.views, visible, strict=True):
-        said = _in_view(lift, view, box)
-        if said:
-            lines.append(f"  keyframe {view.key} {view.source}: {'; '.join(said)}")
+        found = _in_view(lift, view, box)
+        if found:
+            lines.append(f"  keyframe {view.key} {view.source}: {'; '.join(found)}")
         else:
-            quiet["in full view" if full else "hidden, cut or small"] += 1
-    return [*lines, *(f"  says nothing in {n} views in which it is {how}" for how, n in quiet.items() if n)]
+            undetected["in full view" if full else "hidden, cut or small"] += 1
+    return [*lines, *(f"  no detection in {n} views in which it is {how}" for how, n in undetected.items() if n)]
 
 
 def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
-    """What is said of a (9,) box in one view: 2-D detections around its middle, each with what became of it."""
+    """List the 2-D detections around the centre of a (9,) box in one view, each with the result of its lifting."""
     camera = transform_points(invert_transform(view.T_world_camera), box[None, :3])
     uv, inside = project(camera, view.frame.intrinsics)
     if not inside[0]:
@@ -204,15 +205,15 @@ def _in_view(lift: DetectionLift, view: LiftedView, box: F64) -> list[str]:
         left, top, right, bottom = found.boxes_px[row]
         if not (left <= uv[0, 0] <= right and top <= uv[0, 1] <= bottom):
             continue
-        said = f"{found.labels[row]} {found.scores[row]:.2f}"
+        name = f"{found.labels[row]} {found.scores[row]:.2f}"
         if row in lifted:
             apart_m = float(np.linalg.norm(lifted[row].box[:3] - box[:3]))
-            lines.append(f"{said}, lifted {apart_m:.2f} m from its middle")
+            lines.append(f"{name}, lifted {apart_m:.2f} m from its centre")
         else:
             _, drops = lift_view(
                 found.take(np.array([row])), view.frame, view.T_world_camera, lift.floor_z_m, lift.priors
             )
-            lines.append(f"{said}, not lifted ({', '.join(drops) or 'no surface of the map'})")
+            lines.append(f"{name}, not lifted ({', '.join(drops) or 'no surface of the map'})")
     return lines
 
 
@@ -238,7 +239,7 @@ def _history(perceptron: Perceptron, thing: SceneObject) -> str:
     order = sorted(history.votes, key=lambda name: -history.votes[name])[:_SHOWN]
     votes = ", ".join(f"{name} {history.votes[name] / total:.0%}" for name in order)
     return (
-        f"  {thing.label} {thing.id}: {thing.state}; found in {history.found} of {history.looks} perceptions; there "
-        f"with {history.exists:.2f}, right with {history.right:.2f} (mean score "
-        f"{history.mean_score:.2f}); called {votes}"
+        f"  {thing.label} {thing.id}: {thing.state}; found in {history.found} of {history.looks} perceptions; exists "
+        f"with {history.exists:.2f}, correct with {history.right:.2f} (mean score "
+        f"{history.mean_score:.2f}); named {votes}"
     )

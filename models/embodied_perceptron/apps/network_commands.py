@@ -28,7 +28,7 @@ weights_app = typer.Typer(help="Shipped weights.", no_args_is_help=True)
 
 
 class Preset(str, Enum):
-    """Sizes of the network."""
+    """Presets of the network."""
 
     tiny = "tiny"
     base = "base"
@@ -36,7 +36,7 @@ class Preset(str, Enum):
 
 
 class Task(str, Enum):
-    """Heads."""
+    """Heads of the network."""
 
     all = "all"
     detection = "detection"
@@ -45,7 +45,7 @@ class Task(str, Enum):
 
 
 class OfficialTask(str, Enum):
-    """What a released checkpoint was trained for."""
+    """Task of a released checkpoint."""
 
     detection = "detection"
     occupancy = "occupancy"
@@ -89,10 +89,10 @@ def model(
 
 def import_official(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Released checkpoint (.pth).")],
-    task: Annotated[OfficialTask, typer.Option(help="Task: what it was trained for.")],
+    task: Annotated[OfficialTask, typer.Option(help="Task: of the checkpoint.")],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights (.safetensors).")],
 ) -> None:
-    """Turn a released EmbodiedScan checkpoint into a weights file of the paper preset. Runs nothing from the file."""
+    """Convert a released EmbodiedScan checkpoint to a weights file of the paper preset. Runs no code of the file."""
     from embodied_perceptron.inference.loading import save_network
     from embodied_perceptron.nn.network import PerceptionNetwork
     from embodied_perceptron.nn.presets import network_config, released
@@ -115,7 +115,7 @@ def import_official(
 
 @weights_app.command("list")
 def list_weights() -> None:
-    """Shipped weights with their presets and sizes; each file is checked against the manifest."""
+    """List shipped weights with preset and size; each file is checked against the manifest."""
     from embodied_perceptron.weights import WeightsError, shipped, weights_file
 
     table = Table("name", "preset", "MiB", "card", "SHA-256", title="shipped weights")
@@ -133,7 +133,7 @@ def list_weights() -> None:
 
 @weights_app.command("path")
 def path_of_weights(name: Annotated[str, typer.Argument(help="Shipped name or path.")] = "tiny") -> None:
-    """Print where the file of shipped weights is."""
+    """Print the path of the shipped weights."""
     from embodied_perceptron.weights import weights_file
 
     typer.echo(str(weights_file(name)))
@@ -142,19 +142,19 @@ def path_of_weights(name: Annotated[str, typer.Argument(help="Shipped name or pa
 def add_weights(
     name: Annotated[str, typer.Argument(help="Name to ship it under, e.g. tiny.")],
     file: Annotated[Path, typer.Argument(help="Trained weights (.safetensors).")],
-    card: Annotated[Path | None, typer.Option(help="Model card (.md) to go beside it.")] = None,
+    card: Annotated[Path | None, typer.Option(help="Model card (.md) to ship with it.")] = None,
 ) -> None:
-    """Put trained weights into the package and write their manifest entry."""
-    from embodied_perceptron.weights.shipping import add_network  # torch loads only when needed
+    """Add trained weights to the package and its manifest."""
+    from embodied_perceptron.weights.checkpoint import add_network  # torch loads only when needed
 
     entry = add_network(name, file, card)
     typer.echo(f"{name}: {entry.file}, {entry.bytes:,} bytes, preset {entry.preset}, SHA-256 {entry.sha256}")
 
 
 def compile_command() -> None:
-    """Compile the kernels once after an installation, so that the first start waits for nothing.
+    """Compile the kernels after an installation, so that the first start does not wait for them.
 
-    They are kept beside the package, or in the user's cache where that cannot be written (NUMBA_CACHE_DIR overrides).
+    They are cached next to the package, or in the user's cache if that is not writable (NUMBA_CACHE_DIR overrides).
     """
     import time
 
@@ -167,7 +167,7 @@ def compile_command() -> None:
 
 
 def benchmarks_folder() -> Path | None:
-    """The source tree's ``benchmarks/``: of the working directory, or of the tree that this package lies in."""
+    """Find ``benchmarks/`` in the working directory or in the source tree of this package."""
     for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
         if (root / "benchmarks").is_dir() and (root / "pyproject.toml").is_file():
             return root / "benchmarks"
@@ -176,11 +176,11 @@ def benchmarks_folder() -> Path | None:
 
 def bench_command(
     ctx: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(help="Which ones; none = list them.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Names; none = list them.")] = None,
     run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With small inputs: whether they run, not how fast.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use small inputs: a check that they run.")] = False,
 ) -> None:
-    """Run benchmarks by name: tables on the screen, JSON in out/bench/. Those that fail are named at the end."""
+    """Run benchmarks by name: tables on the screen, JSON in out/bench/. Failures are listed at the end."""
     folder = benchmarks_folder()
     if folder is None:
         raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
@@ -205,7 +205,7 @@ def bench_command(
 
 
 def _first_line(path: Path) -> str:
-    """First line of a script's docstring."""
+    """Return the first line of a script's docstring."""
     import ast
 
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -1,4 +1,4 @@
-"""Options of every command that reads recordings whose poses, scale or topics are not what they should be."""
+"""Options and loaders that commands share: recordings, saved maps, the configuration."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ import typer
 from embodied_perceptron.apps.command_line import CommandError
 
 if TYPE_CHECKING:
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.perceptron import Perceptron
     from embodied_perceptron.recordings.recording import Recording, TransformSample
+
+MAP_NAME = "map.safetensors"  # in a folder of results
 
 Poses = Annotated[
     str | None,
     typer.Option(
-        help="Convention of the poses where it is not that of ROS: opengl, body, inverse, wxyz, yup, ydown, arkit; "
-        "several with commas."
+        help="Convention of the poses, where it is not the one of ROS: opengl, body, inverse, wxyz, yup, ydown, arkit; "
+        "several separated by commas."
     ),
 ]
 PoseScale = Annotated[float | None, typer.Option(help="Metres in one unit of the poses.")]
 PoseOffset = Annotated[float | None, typer.Option(help="Seconds to add to the stamps of the poses, -0.05 for example.")]
 DepthScale = Annotated[float | None, typer.Option(help="Units of the depth images in one metre, 5000 for example.")]
 TfTopic = Annotated[
-    str | None, typer.Option(help="Topic of the transforms of a bag, where several robots have their own.")
+    str | None, typer.Option(help="Topic of the transforms of a bag, where each of several robots has its own.")
 ]
 Intrinsics = Annotated[
     str | None,
     typer.Option(
         metavar="FX,FY,CX,CY[,W,H]",
-        help="Of the one camera of a bag without camera_info, in pixels; its images must be undistorted.",
+        help="Intrinsics in pixels, for a bag with one camera and no camera_info; images must be undistorted.",
     ),
 ]
 StaticTf = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PARENT,CHILD,X,Y,Z,QX,QY,QZ,QW",
-        help="A transform that a bag lacks: the pose of CHILD in PARENT, metres; repeatable.",
+        help="A transform missing in a bag: the pose of CHILD in PARENT, metres; repeatable.",
     ),
 ]
 
@@ -51,9 +55,9 @@ def reading_options(
     intrinsics: str | None = None,
     static_tf: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Arguments of :func:`~embodied_perceptron.recordings.open.open_recording`, those that are given.
+    """Return the given options as arguments of :func:`~embodied_perceptron.recordings.open.open_recording`.
 
-    Raises ``CommandError`` naming the text of intrinsics or of a transform that is none.
+    Raises ``CommandError`` with the text of malformed intrinsics or transforms.
     """
     given = {
         "poses": poses,
@@ -68,7 +72,7 @@ def reading_options(
 
 
 def parse_intrinsics(text: str) -> tuple[float, ...]:
-    """``fx,fy,cx,cy`` or ``fx,fy,cx,cy,width,height``. Raises ``CommandError`` naming the text."""
+    """Parse ``fx,fy,cx,cy`` or ``fx,fy,cx,cy,width,height``. Raises ``CommandError`` with the text."""
     values = _numbers(text.split(","))
     if len(values) not in (4, 6):
         raise CommandError(f"--intrinsics must be fx,fy,cx,cy or fx,fy,cx,cy,width,height in pixels, got {text!r:.200}")
@@ -76,7 +80,7 @@ def parse_intrinsics(text: str) -> tuple[float, ...]:
 
 
 def parse_static_tf(text: str) -> TransformSample:
-    """``parent,child,x,y,z,qx,qy,qz,qw``. Raises ``CommandError`` naming the text."""
+    """Parse ``parent,child,x,y,z,qx,qy,qz,qw``. Raises ``CommandError`` with the text."""
     import numpy as np
 
     from embodied_perceptron.geometry.transforms import transform_from_pose
@@ -95,7 +99,7 @@ def parse_static_tf(text: str) -> TransformSample:
 
 
 def _numbers(words: Sequence[str]) -> tuple[float, ...]:
-    """Empty where one of them is none."""
+    """Parse numbers; empty when a word is not a number."""
     try:
         return tuple(float(word) for word in words)
     except ValueError:
@@ -103,7 +107,75 @@ def _numbers(words: Sequence[str]) -> tuple[float, ...]:
 
 
 def open_source(source: Path, **options: Any) -> Recording:
-    """A recording; see :func:`~embodied_perceptron.recordings.open.open_recording`, which is loaded only now."""
+    """Open a recording with :func:`~embodied_perceptron.recordings.open.open_recording`, imported only here."""
     from embodied_perceptron.recordings.open import open_recording
 
     return open_recording(source, **options)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# saved maps and the configuration
+
+
+def map_file(path: Path) -> Path:
+    """Return the map file at a path or in a folder. Raises ``CommandError`` where there is none."""
+    file = path / MAP_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise CommandError(f"no map at {file}")
+    return file
+
+
+def open_map(path: Path) -> Perceptron:
+    """Load a saved map (a file, or a folder with one) with its configuration, objects and names, without a network.
+
+    Raises ``CommandError`` where there is no map, ``MapFileError`` for a damaged one.
+    """
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.mapping.storage import read_map, saved_configs
+    from embodied_perceptron.perceptron import Perceptron
+
+    saved = read_map(map_file(path))
+    volume, keyframes = saved_configs(saved)
+    perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes))
+    perceptron.map.restore(saved)
+    return perceptron
+
+
+def load_settings(path: Path | None) -> PerceptronConfig:
+    """Load a configuration file; without one, the defaults."""
+    from embodied_perceptron.config import PerceptronConfig, load_config
+
+    return PerceptronConfig() if path is None else load_config(path)
+
+
+def with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
+    """Apply the network and device of the command line to the configuration."""
+    from dataclasses import replace
+
+    network = settings.network
+    if weights is not None:
+        network = replace(network, weights=weights)
+    if device is not None:
+        network = replace(network, device=device)
+    return replace(settings, network=network)
+
+
+def with_detectors(
+    settings: PerceptronConfig, detectors: Sequence[Path] | None, layouts: Sequence[str] | None
+) -> PerceptronConfig:
+    """Apply the detectors of the command line to the configuration.
+
+    Raises ``CommandError`` for files without layouts.
+    """
+    from dataclasses import replace
+
+    from embodied_perceptron.config import LiftOptions, config_from_dict, config_to_dict
+
+    files, layouts = list(detectors or ()), list(layouts or ())
+    if len(files) != len(layouts):
+        raise CommandError("--detector and --detector-layout belong together, one layout for each file")
+    if not files:
+        return settings
+    wanted = config_to_dict(settings.lift) | {"detector": str(files[0]), "layout": layouts[0], "from_topics": False}
+    wanted["also"] = [f"{layout}:{file}" for layout, file in zip(layouts[1:], files[1:], strict=True)]
+    return replace(settings, lift=config_from_dict(LiftOptions, wanted, "lift"))

@@ -23,13 +23,15 @@ from embodied_perceptron.apps.reading_options import (
     PoseScale,
     StaticTf,
     TfTopic,
+    load_settings,
+    map_file,
     reading_options,
+    with_detectors,
+    with_network,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from embodied_perceptron.apps.findings import Finding
+    from embodied_perceptron.apps.checks import Finding
     from embodied_perceptron.apps.replay import ReplayResult
     from embodied_perceptron.config import PerceptronConfig
     from embodied_perceptron.perceptron import Perceptron
@@ -44,18 +46,18 @@ console = Console()
 
 
 class RosReplay(Protocol):
-    """What an entry point of :data:`ROS_REPLAY_GROUP` is: plays a source over real topics into a running node."""
+    """Entry point of :data:`ROS_REPLAY_GROUP`: plays a source over real topics into a running node."""
 
     def __call__(self, *, source: Path, out: Path, config: Path | None, max_frames: int | None, rate: float) -> int:
-        """Write the same files as a direct replay; returns the exit code."""
+        """Write the same files as a direct replay and return the exit code."""
         ...
 
 
 class LiveChecks(Protocol):
-    """What an entry point of :data:`LIVE_CHECKS_GROUP` is: looks at the running system."""
+    """Entry point of :data:`LIVE_CHECKS_GROUP`: examines the running system."""
 
     def __call__(self, *, duration_s: float, namespace: str | None) -> list[Finding]:
-        """Findings after listening for ``duration_s``; ``namespace`` of the node, None = wherever one is found."""
+        """Return findings after listening for ``duration_s``; ``namespace`` of the node, None = search for one."""
         ...
 
 
@@ -63,12 +65,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("replay")(replay_command)
     app.command("doctor")(doctor_command)
-
-
-def load_settings(path: Path | None) -> PerceptronConfig:
-    from embodied_perceptron.config import PerceptronConfig, load_config
-
-    return PerceptronConfig() if path is None else load_config(path)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -86,7 +82,7 @@ ConfigOption = Annotated[
     typer.Option("--config", "-c", help="YAML configuration: sections, volume: {voxel_size_m: 0.02} for example."),
 ]
 WorldFrame = Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")]
-ColorTopic = Annotated[str | None, typer.Option(help="Colour topic: of a bag, where it is not found by itself.")]
+ColorTopic = Annotated[str | None, typer.Option(help="Colour topic: of a bag, where it cannot be detected.")]
 DepthTopic = Annotated[str | None, typer.Option(help="Depth topic: of a bag.")]
 InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.")]
 
@@ -117,11 +113,11 @@ def replay_command(
     source: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: the results.")],
     direct: Annotated[
-        bool, typer.Option("--direct/--ros", help="Straight through the library, or over real ROS 2 topics.")
+        bool, typer.Option("--direct/--ros", help="Directly through the library, or over real ROS 2 topics.")
     ] = True,
     config: ConfigOption = None,
     saved_map: Annotated[
-        Path | None, typer.Option("--map", help="A map: the robot goes on in it, once its place there is found.")
+        Path | None, typer.Option("--map", help="A map: to continue, once the robot is localised in it.")
     ] = None,
     max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
     world_frame: WorldFrame = None,
@@ -137,7 +133,7 @@ def replay_command(
     static_tf: StaticTf = None,
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[
-        bool, typer.Option(help="Count damaged images, poses and messages instead of stopping at them.")
+        bool, typer.Option(help="Skip and count damaged images, poses and messages instead of stopping.")
     ] = False,
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
@@ -145,9 +141,7 @@ def replay_command(
     device: Annotated[
         str | None, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")
     ] = None,
-    rate: Annotated[
-        float, typer.Option(min=0.01, help="Seconds of the recording that are played in one; with --ros.")
-    ] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.01, help="Seconds of the recording per second; with --ros.")] = 1.0,
     detector: Annotated[
         list[Path] | None,
         typer.Option(help="ONNX file of a 2-D detector: its detections are lifted into the map; several take turns."),
@@ -159,32 +153,33 @@ def replay_command(
         ),
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+        str | None,
+        typer.Option(help="Published names; all others are 'object': a file with one name a line, or a,b,c."),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
     ] = None,
 ) -> None:
-    """Build a map from a recording, and write it with pictures, objects and timings.
+    """Build a map from a recording and write it with pictures, objects and timings.
 
     Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
-    timings.json, and, where something was asked, groundings.json. Exits with 1 when the map is empty, a detector that
-    was named could not be used, or the place in --map is not sure: then nothing is written.
+    timings.json, and groundings.json with --query. Exits with 1 when the map is empty, a detector could not be used, or
+    the robot cannot be localised in --map (then nothing is written).
     """
     if detector and not direct:
-        raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
+        raise CommandError("--detector belongs to --direct; for a node, set lift: in its configuration")
     if classes is not None and not direct:
-        raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
+        raise CommandError("--classes belongs to --direct; for a node, set network.classes in its configuration")
     reading = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset, intrinsics, static_tf)
     if reading and not direct:
         names = ", ".join("--" + name.replace("_", "-") for name in reading)
-        raise CommandError(f"{names}: belongs to --direct; write a bag with export-bag, and replay that")
+        raise CommandError(f"{names} belongs to --direct; convert with export-bag, and replay the bag")
     if (weights is not None or device is not None) and not direct:
-        raise CommandError("--weights and --device belong to --direct; a node is told by its configuration (network:)")
+        raise CommandError("--weights and --device belong to --direct; for a node, set network: in its configuration")
     if saved_map is not None and not direct:
-        raise CommandError("--map belongs to --direct; a node is told by its parameter map_file")
+        raise CommandError("--map belongs to --direct; for a node, set its parameter map_file")
     if query and not direct:
-        raise CommandError("--query belongs to --direct; a running node is asked on its topics")
+        raise CommandError("--query belongs to --direct; ask a running node with `ask`")
     if not direct:
         play: RosReplay = load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
@@ -222,7 +217,7 @@ def replay_command(
         console.print(f"[yellow]{escape(unplaceable)}[/]", highlight=False, soft_wrap=True)
     if result.empty_because:
         console.print(f"[bold red]the map is empty[/]: {escape(result.empty_because)}", highlight=False, soft_wrap=True)
-        console.print("`embodied-perceptron doctor` looks for the cause")
+        console.print("`embodied-perceptron doctor` finds the cause")
     if result.unusable:
         console.print(f"[bold red]{escape(result.unusable)}[/]", highlight=False, soft_wrap=True)
     if result.empty_because or result.unusable:
@@ -230,8 +225,7 @@ def replay_command(
 
 
 def _with_map(settings: PerceptronConfig, saved_map: Path | None) -> tuple[Perceptron, str]:
-    """A perceptron that goes on with a saved map, and why no place in it can be looked for; "" where it can."""
-    from embodied_perceptron.apps.view_command import map_file
+    """Build a perceptron that continues a saved map; also why localisation in it is impossible, "" where it is not."""
     from embodied_perceptron.perceptron import Perceptron
 
     path = None if saved_map is None else map_file(saved_map)
@@ -240,7 +234,7 @@ def _with_map(settings: PerceptronConfig, saved_map: Path | None) -> tuple[Perce
 
 
 def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronConfig:
-    """The configuration with the class list of the command line."""
+    """Apply the class list of the command line to the configuration."""
     from dataclasses import replace
 
     from embodied_perceptron.language.class_list import read_names
@@ -248,36 +242,6 @@ def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronCon
     if text is None:
         return settings
     return replace(settings, network=replace(settings.network, classes=read_names(text)))
-
-
-def with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
-    """The configuration with the network and device of the command line."""
-    from dataclasses import replace
-
-    network = settings.network
-    if weights is not None:
-        network = replace(network, weights=weights)
-    if device is not None:
-        network = replace(network, device=device)
-    return replace(settings, network=network)
-
-
-def with_detectors(
-    settings: PerceptronConfig, detectors: Sequence[Path] | None, layouts: Sequence[str] | None
-) -> PerceptronConfig:
-    """The configuration with the detectors of the command line. Raises ``CommandError`` for files without layouts."""
-    from dataclasses import replace
-
-    from embodied_perceptron.config import LiftOptions, config_from_dict, config_to_dict
-
-    files, layouts = list(detectors or ()), list(layouts or ())
-    if len(files) != len(layouts):
-        raise CommandError("--detector and --detector-layout belong together, one layout for each file")
-    if not files:
-        return settings
-    wanted = config_to_dict(settings.lift) | {"detector": str(files[0]), "layout": layouts[0], "from_topics": False}
-    wanted["also"] = [f"{layout}:{file}" for layout, file in zip(layouts[1:], files[1:], strict=True)]
-    return replace(settings, lift=config_from_dict(LiftOptions, wanted, "lift"))
 
 
 def _replay_with_progress(
@@ -302,7 +266,7 @@ def _replay_with_progress(
         if drops <= _SHOWN_DROPS:
             shown.console.print(f"[yellow]{escape(str(drop))}[/]", highlight=False, soft_wrap=True)
         elif drops == _SHOWN_DROPS + 1:
-            shown.console.print("[yellow]more frames are dropped; the summary counts them[/]")
+            shown.console.print("[yellow]further dropped frames are only counted in the summary[/]")
 
     def on_refused(_: TransformSample, reason: str) -> None:
         recording.left_out.add("transforms", reason)
@@ -344,7 +308,7 @@ _COLORS = {"OK": "green", "INFO": "cyan", "WARNING": "yellow", "ERROR": "bold re
 def doctor_command(
     source: Annotated[Path | None, typer.Argument(help="Folder or bag to examine; none = the installation.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Examine the running ROS 2 system.")] = False,
-    duration: Annotated[float, typer.Option(min=0.1, help="How long to listen with --live, seconds.")] = 5.0,
+    duration: Annotated[float, typer.Option(min=0.1, help="Seconds to listen with --live.")] = 5.0,
     namespace: Annotated[
         str | None, typer.Option(help="Namespace of the node: the one to examine with --live.")
     ] = None,
@@ -362,12 +326,10 @@ def doctor_command(
     static_tf: StaticTf = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find out why a map is wrong or missing: transforms, conventions of poses, scale, registration, stamps, clocks.
+    """Find out why a map is wrong or missing: transforms, pose conventions, scale, registration, stamps, clocks.
 
-    Says at the end what to do first. Exits with 1 when there is an error among the findings.
+    The last line says what to do first. Exits with 1 when a finding is an error.
     """
-    from embodied_perceptron.apps.findings import has_errors
-
     findings: list[Finding] = []
     if source is not None:
         topics = (color_topic, depth_topic, info_topic)
@@ -377,7 +339,7 @@ def doctor_command(
         look: LiveChecks = load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
         findings += look(duration_s=duration, namespace=namespace)
     if source is None and not live:
-        with TaskProgress("looking at the installation"):
+        with TaskProgress("examining the installation"):
             from embodied_perceptron.apps.doctor import examine_environment
 
             findings += examine_environment()
@@ -385,6 +347,8 @@ def doctor_command(
         print(json.dumps([finding.as_dict() for finding in findings], indent=1))
     else:
         _print_findings(findings)
+    from embodied_perceptron.apps.checks import has_errors
+
     if has_errors(findings):
         raise typer.Exit(EXIT_BAD_RESULT)
 
@@ -396,9 +360,9 @@ def _examine_source(
     topics: tuple[str | None, str | None, str | None],
     reading: dict[str, Any],
 ) -> list[Finding]:
-    with TaskProgress(f"looking at {source}") as progress:
+    with TaskProgress(f"examining {source}") as progress:
+        from embodied_perceptron.apps.checks import Finding, Severity
         from embodied_perceptron.apps.doctor import examine_recording
-        from embodied_perceptron.apps.findings import Finding, Severity
         from embodied_perceptron.recordings.recording import RecordingError
 
         settings = load_settings(config)
@@ -410,7 +374,7 @@ def _examine_source(
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    from embodied_perceptron.apps.findings import Severity, first_to_mend
+    from embodied_perceptron.apps.checks import Severity, first_to_fix
 
     table = Table(show_header=False, box=None, padding=(0, 1))
     for finding in sorted(findings, key=lambda f: -f.severity):
@@ -420,6 +384,6 @@ def _print_findings(findings: list[Finding]) -> None:
     console.print(table)
     counts = {s: sum(f.severity == s for f in findings) for s in (Severity.ERROR, Severity.WARNING)}
     console.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
-    first = first_to_mend(findings)
+    first = first_to_fix(findings)
     if first is not None:
         console.print(f"first: {escape(first.remedy)} ({first.check})", highlight=False, soft_wrap=True)

@@ -1,7 +1,7 @@
-"""A recording straight through the perceptron, without ROS: the node's loop, as fast as the machine goes.
+"""Replay of a recording through the perceptron without ROS: the loop of the node, as fast as the machine allows.
 
-Everything is decided by the recording's stamps and nothing by the clock of the machine, so the same recording and
-configuration give the same map, bit for bit.
+Only the stamps of the recording count, never the clock of the machine, so the same recording and configuration give the
+same map, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from embodied_perceptron.visualization.top_view import render_top_view
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-NOT_FUSED = "no_usable_depth"  # a drop that only fusion can see
+NOT_FUSED = "no_usable_depth"  # a drop reason that only fusion detects
 
 
 class PlaceNotFoundError(ValueError):
-    """A recording whose place in a saved map is not sure; the message says why."""
+    """A recording could not be localised in a saved map; the message says why."""
 
 
 @dataclass
 class ReplayProgress:
-    """How far a replay is.
+    """Progress of a replay.
 
     Attributes:
-        frames: colour images played.
-        total: colour images of the recording (or fewer, when limited).
-        fused: frames in the map.
-        dropped: by reason.
+        frames: number of colour images played.
+        total: number of colour images of the recording (or fewer, when limited).
+        fused: number of frames in the map.
+        dropped: number of dropped frames by reason.
     """
 
     frames: int
@@ -67,17 +67,17 @@ class ReplayProgress:
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """What a replay gave.
+    """Result of a replay.
 
     Attributes:
-        perceptron: with the map.
+        perceptron: holds the map.
         perception: of the whole map at the end.
-        trajectory_m: (N, 3) positions of the cameras of all fused frames, in the map as everything else.
-        frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
-        fused, dropped: what became of them.
+        trajectory_m: (N, 3) camera positions of all fused frames, in the map frame.
+        frames: number of colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
+        fused, dropped: number of frames, the dropped ones by reason.
         fuse_ms, perceive_ms: wall time of each call.
-        empty_because: in words, why the map is empty; "" where it is not.
-        unusable: in words, what was named and could not be used (a detector); "" where all could.
+        empty_because: reason why the map is empty; "" where it is not.
+        unusable: reason why a detector could not be used; "" where all could.
     """
 
     perceptron: Perceptron
@@ -98,7 +98,7 @@ class ReplayResult:
         return None if source is None else source.T_world_camera
 
     def ask(self, sentences: Sequence[str]) -> tuple[Grounding, ...]:
-        """Answers about the map, as seen by the camera at the end."""
+        """Answer sentences about the map from the last camera pose."""
         return tuple(self.perceptron.ground(text, self.T_world_camera) for text in sentences)
 
 
@@ -113,22 +113,22 @@ def replay(
     on_drop: Callable[[Drop], None] | None = None,
     on_refused: Callable[[TransformSample, str], None] | None = None,
 ) -> ReplayResult:
-    """Play a recording into a new map, or on into one that there is, once its place there is found.
+    """Play a recording into a new map, or continue an existing one once the robot is localised in it.
 
     Args:
         recording: played from its beginning.
-        config: of everything; or a perceptron, whose map goes on.
+        config: the configuration, or a perceptron whose map is continued.
         max_frames: stop after so many fused frames.
         world_frame: of the map; by default the recording's own.
-        perceive_every_s: objects are looked for at this interval of recorded time, and at the end.
+        perceive_every_s: interval of recorded time between perceptions; another one follows at the end.
         on_progress: called after every frame.
-        on_drop: called for every frame that was dropped.
-        on_refused: called with transforms that cannot be ones, which are left out; by default such a one raises.
+        on_drop: called for every dropped frame.
+        on_refused: called with invalid transforms, which are left out; by default they raise.
 
     Raises:
-        RecordingError: what cannot be read.
-        PlaceNotFoundError: the place of the recording in the map was looked for and not found; the message says why.
-        ValueError: transforms that are none; limits that are not positive.
+        RecordingError: the recording cannot be read.
+        PlaceNotFoundError: the recording could not be localised in the map.
+        ValueError: invalid transforms; limits that are not positive.
     """
     if max_frames is not None and max_frames < 1:
         raise ValueError(f"max_frames must be positive, got {max_frames}")
@@ -145,7 +145,7 @@ def replay(
     due_ns: int | None = None
     jumps = unplaced = 0
     first_drops: dict[str, Drop] = {}
-    unmapped_m: list[float] = []  # median depths of frames that gave no point
+    unmapped_m: list[float] = []  # median depths of frames without a fused point
 
     def note(drop: Drop) -> None:
         first_drops.setdefault(drop.reason, drop)
@@ -193,7 +193,7 @@ def replay(
             break
     report_progress()
     if estimate := perceptron.place_estimate:
-        raise PlaceNotFoundError(f"{recording.source} has no sure place in the map: {estimate.reason}")
+        raise PlaceNotFoundError(f"{recording.source} cannot be localised in the map: {estimate.reason}")
     perception = _timed(perceive_ms, perceptron.perceive)
     empty = len(perception.voxels) == 0
     return ReplayResult(
@@ -206,17 +206,17 @@ def replay(
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
         empty_because=_why_empty(config, progress, first_drops, unmapped_m) if empty else "",
-        unusable=_what_failed(perceptron.lift),
+        unusable=_why_unusable(perceptron.lift),
     )
 
 
-def _what_failed(lift: DetectionLift | None) -> str:
-    """Words for a detector or encoder that was named and saw nothing, because it could not."""
+def _why_unusable(lift: DetectionLift | None) -> str:
+    """Return the error of a detector or encoder that could not run; "" where all could."""
     if lift is None:
         return ""
     s = lift.statistics()
     if s.last_error and (s.state == "disabled" or s.pictures == 0):
-        return f"the detector could not be used ({s.pictures} pictures looked at): {s.last_error}"
+        return f"the detector could not be used ({s.pictures} pictures processed): {s.last_error}"
     if s.last_error and s.failures == 0:
         return f"the encoder of detections could not be used: {s.last_error}"
     return ""
@@ -225,7 +225,7 @@ def _what_failed(lift: DetectionLift | None) -> str:
 def _why_empty(
     config: PerceptronConfig, progress: ReplayProgress, drops: Mapping[str, Drop], unmapped_m: Sequence[float]
 ) -> str:
-    """Words for what became of the frames of a replay that left nothing in the map."""
+    """Explain an empty map by the fate of the frames."""
     if progress.frames == 0:
         return "the recording has no colour image"
     if unmapped_m:
@@ -242,18 +242,18 @@ def _why_empty(
         reason, count = Counter(progress.dropped).most_common(1)[0]
         example = drops.get(reason)
         return f"{count} of {progress.frames} frames were dropped, {reason}" + (f": {example}" if example else "")
-    return "what was seen was seen through again" if progress.fused else "nothing was fused"
+    return "all voxels were cleared again" if progress.fused else "nothing was fused"
 
 
 def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
-    """Compile everything on a throw-away map, so that timings tell of frames and not of the compiler."""
+    """Compile all kernels on a scratch map, so that timings measure frames and not the compiler."""
     scratch = Perceptron(perceptron.config, inference=perceptron.inference)
     scratch.integrate(posed)
     scratch.perceive()
 
 
 def _timed(times_ms: list[float], call: Callable[P, ResultT], *args: P.args, **named: P.kwargs) -> ResultT:
-    """The result of a call; its wall time is appended to ``times_ms``."""
+    """Call a function and append its wall time to ``times_ms``."""
     started = time.perf_counter()
     result = call(*args, **named)
     times_ms.append((time.perf_counter() - started) * 1e3)
@@ -265,7 +265,7 @@ def _timed(times_ms: list[float], call: Callable[P, ResultT], *args: P.args, **n
 
 
 def percentiles(values_ms: NDArray[np.float64]) -> dict[str, float | None]:
-    """``{"p50": .., "p99": ..}`` of (N,) milliseconds, rounded to microseconds; None without values."""
+    """Return ``{"p50": .., "p99": ..}`` of (N,) milliseconds, rounded to microseconds; None without values."""
     if len(values_ms) == 0:
         return {"p50": None, "p99": None}
     p50, p99 = np.percentile(values_ms, (50, 99))
@@ -273,7 +273,7 @@ def percentiles(values_ms: NDArray[np.float64]) -> dict[str, float | None]:
 
 
 def timings(result: ReplayResult) -> dict[str, Any]:
-    """Contents of ``timings.json``."""
+    """Return the contents of ``timings.json``."""
     statistics = result.perceptron.statistics()
     return {
         "frames": result.frames,
@@ -292,7 +292,7 @@ def timings(result: ReplayResult) -> dict[str, Any]:
 
 
 def _lift_numbers(lift: DetectionLift) -> dict[str, Any]:
-    """What was lifted and what it cost, milliseconds a picture."""
+    """Return counts of lifted detections, and milliseconds per picture."""
     s = lift.statistics()
     pictures = max(s.pictures, 1)
     return {
@@ -309,16 +309,16 @@ def _lift_numbers(lift: DetectionLift) -> dict[str, Any]:
 
 
 def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Grounding] = ()) -> dict[str, Path]:
-    """Write everything that a replay gave into the folder ``out`` (made where it is missing).
+    """Write the results of a replay into the folder ``out``, created if missing.
 
     Args:
         result: of :func:`replay`.
         out: the folder.
-        groundings: answers about the map, where something was asked.
+        groundings: answers about the map.
 
     Returns:
-        What was written, by name: ``map.safetensors``, the files of :func:`write_perception`, and ``groundings.json``
-        where something was asked.
+        Written files by name: ``map.safetensors``, those of :func:`write_perception`, and ``groundings.json`` with
+        answers.
 
     Raises:
         OSError: a file cannot be written.
@@ -348,12 +348,12 @@ def write_perception(
         perception: of the whole map.
         trajectory_m: (N, 3) positions of the cameras, for the picture.
         numbers: contents of ``timings.json``.
-        semantic: labelled cells for ``occupancy.npz`` instead of the perception's own.
+        semantic: labelled cells for ``occupancy.npz`` in place of those of the perception.
 
     Returns:
         Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
-        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``. Their coordinates are the
-        perception's; where that is not the world, ``timings.json`` holds its ``T_world_map``.
+        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``. Coordinates are in the
+        map frame; where it is not the world frame, ``timings.json`` holds its ``T_world_map``.
 
     Raises:
         OSError: a file cannot be written.

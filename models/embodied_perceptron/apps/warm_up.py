@@ -1,7 +1,7 @@
-"""Compile everything before the first frame comes, so that no frame waits for a compiler.
+"""Compilation of all kernels before the first frame, so that no frame waits for the compiler.
 
-Compiled kernels are kept on the disk, beside the package or in the user's cache: :func:`compile_kernels` makes them
-once, at set-up; every later :func:`warm_up` finds them, and whoever starts can ask before (:func:`is_compiled`).
+Compiled kernels are cached on disk, next to the package or in the user's cache. :func:`compile_kernels` makes them at
+set-up, every later :func:`warm_up` loads them, and :func:`is_compiled` says whether they are there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from embodied_perceptron.inference.naming import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings import rvl
+from embodied_perceptron.recordings import image_codec
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors import camera_model
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
 # in the room: level, one metre above the floor, looking along x
 _T_ROOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
-# the walls stand along no axis of the world, as on a real robot
+# the walls are not parallel to an axis of the world, as on a real robot
 _T_WORLD_ROOM = make_transform(np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), np.zeros(3))
 _ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
-# two things side by side, so that whatever compares objects has something to compare
+# two objects side by side, for code that compares objects
 _THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8, 0.6, 0.5]]])
 
 _CELL = SemanticVoxels(
@@ -57,12 +57,12 @@ _CELL = SemanticVoxels(
     ("thing",),
 )
 
-_LOOKS_UNTIL_CLEARED = 3
+_PASSES_UNTIL_CLEARED = 3
 _PACKAGE = "embodied_perceptron."
 
 
 class WarmUpStoppedError(RuntimeError):
-    """Nobody waits for the end of the warm-up any more."""
+    """The warm-up was stopped."""
 
 
 def warm_up(
@@ -71,14 +71,16 @@ def warm_up(
     stopped: Callable[[], bool] = lambda: False,
     on_step: Callable[[int, int], None] = lambda step, steps: None,
 ) -> None:
-    """Run a small room through a throw-away perceptron of the same configuration: things come and go.
+    """Run a small room, in which objects appear and vanish, through a scratch perceptron of the same configuration.
 
     Args:
-        inference: the network that will be used, whose kernels are then chosen.
-        stopped: asked before each step, as compiling may take minutes on a busy machine.
-        on_step: called before each step with its number, from 1, and how many there are.
+        config: the configuration.
+        inference: the network that will be used.
+        stopped: polled before each step, as compiling may take minutes on a busy machine.
+        on_step: called before each step with its number, from 1, and the number of steps.
 
-    Raises :class:`WarmUpStoppedError` when it was stopped.
+    Raises:
+        WarmUpStoppedError: ``stopped`` returned True.
     """
     steps = list(_steps(config, inference))
     for number, step in enumerate(steps, 1):
@@ -90,8 +92,8 @@ def warm_up(
 
 
 def is_compiled(config: PerceptronConfig) -> bool:
-    """Whether a :func:`warm_up` of this configuration would find everything on the disk: one ended here before, and
-    neither the kernels nor their sources changed since."""
+    """Return True when a :func:`warm_up` of this configuration ended here before, and neither the kernels on disk nor
+    their sources have changed since."""
     mark = _mark(config)
     return mark is not None and mark.exists()
 
@@ -99,13 +101,13 @@ def is_compiled(config: PerceptronConfig) -> bool:
 def _remember(config: PerceptronConfig) -> None:
     mark = _mark(config)
     if mark is not None:
-        with contextlib.suppress(OSError):  # what cannot be noted is looked for again
+        with contextlib.suppress(OSError):  # without the mark the next start warms up again
             mark.touch()
 
 
 def _mark(config: PerceptronConfig) -> Path | None:
-    """The empty file that stands for the kernels on the disk as they are now; None where none are kept."""
-    states: dict[str, Any] = {}  # of each kernel, by its index on the disk
+    """Return the path of the marker file for the kernels on disk in their current state; None where none are cached."""
+    states: dict[str, Any] = {}  # of each kernel, by its index file
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):
             for function in vars(module).values():
@@ -115,23 +117,23 @@ def _mark(config: PerceptronConfig) -> Path | None:
                     states[file._index_path] = file._source_stamp, Path(file._index_path).exists()
     if not states:
         return None
-    said = repr((numba.__version__, torch.__version__, config, sorted(states.items())))
-    return Path(min(states)).parent / f"compiled-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    state = repr((numba.__version__, torch.__version__, config, sorted(states.items())))
+    return Path(min(states)).parent / f"compiled-{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
 
 def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Callable[[], object]]:
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
     perceptron = Perceptron(small, inference=inference)
-    # of the same voxels: whatever a network finds in this room or does not, things are found, compared and lost
+    # on the same voxels without the network: objects are found, compared and lost whatever the network finds
     shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
     furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
     stamp_ns = 0
     for depth_m in (
         *[furnished] * (config.objects.tracking.existence.confirm_count + 1),
-        *[empty] * _LOOKS_UNTIL_CLEARED,
+        *[empty] * _PASSES_UNTIL_CLEARED,
     ):
         for writable in (False, True) * config.volume.min_hits:
-            # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
+            # kernels are compiled for read-only images, which share the memory of a message, and for converted ones
             color = np.zeros((*depth_m.shape, 3), np.uint8)
             color.setflags(write=writable)
             stamp_ns += 1_000_000_000
@@ -140,24 +142,23 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
         yield partial(shapes.perceive, stamp_ns)
         if shapes is not perceptron:
             yield perceptron.perceive
-    yield partial(perceptron.perceive, window_m=math.inf)  # a small window may hold nothing of the room
+    yield partial(perceptron.perceive, window_m=math.inf)  # a small window may miss the room
     yield partial(perceptron.ground, "the chair next to the table")
-    # what only some scenes need: a pass that changes little, blocks that are stored away, boxes that overlap or hold
-    # cells, colours of objects
+    # kernels that only some scenes need: incremental passes, spilled blocks, overlapping boxes, names of cells, colours
     yield incremental.compile_kernels
     yield warm_up_volume
     boxes = np.array([[1.5, 0.0, 0.3, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0], [1.6, 0.0, 0.3, 0.5, 0.5, 0.5, 0.1, 0.0, 0.0]])
     yield partial(nms, torch.from_numpy(boxes), torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64), 0.5)
     yield partial(names_from_boxes, _CELL, Detections(boxes[:1], np.ones(1), _CELL.classes))
     yield camera_model.compile_kernels
-    yield rvl.compile_kernels
+    yield image_codec.compile_kernels
     yield lambda: mean_colors(shapes.perceive(stamp_ns).voxels, boxes)
 
 
 def compile_kernels(on_step: Callable[[int, int], None] = lambda step, steps: None) -> None:
-    """Compile every kernel of the defaults, with the shipped network and without one, and keep them on the disk.
+    """Compile and cache every kernel of the default configuration, with the shipped network and without one.
 
-    A minute or so after an installation; seconds when they are there. ``on_step`` as in :func:`warm_up`.
+    Takes about a minute after an installation, seconds later. ``on_step`` as in :func:`warm_up`.
     """
     config = PerceptronConfig()
     inference = Perceptron.from_config(config).inference
@@ -165,7 +166,7 @@ def compile_kernels(on_step: Callable[[int, int], None] = lambda step, steps: No
 
 
 def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
-    """(120, 160) metres: floor, walls and (N, 2, 3) boxes, their lowest and highest corners."""
+    """Render (120, 160) depth in metres of the floor, walls and (N, 2, 3) boxes given by their extreme corners."""
     rays, _ = back_project(np.ones((_CAMERA.height, _CAMERA.width)), _CAMERA)
     direction = rays @ _T_ROOM_CAMERA[:3, :3].T
     direction = np.where(np.abs(direction) < 1e-9, 1e-9, direction)  # (H, W, 3), z component 1 along the optical axis

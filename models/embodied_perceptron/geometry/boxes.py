@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import overlap
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import check_transform, constant
 
 Tensor = torch.Tensor
@@ -41,7 +41,7 @@ def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
         raise ValueError(f"{name} must be a float tensor, got {getattr(boxes, 'dtype', type(boxes).__name__)}")
     if boxes.ndim != 2 or boxes.shape[1] != 9:
         raise ValueError(f"{name} must have shape (N, 9), got {tuple(boxes.shape)}")
-    if not takes_loops(boxes):
+    if not runs_compiled(boxes):
         return boxes
     numbers = boxes.detach()
     if numbers.device.type == "cpu" and numbers.dtype == torch.float64:  # the common case; NumPy has less overhead
@@ -275,7 +275,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     Boxes without volume have IoU 0 with everything, themselves included. Not differentiable (see :func:`paired_iou`).
     Computes on the device without reading back. Raises ``ValueError`` as :func:`check_boxes`.
     """
-    if takes_loops(a, b):
+    if runs_compiled(a, b):
         return torch.from_numpy(_loops_iou(a, b)).to(a)
     check_boxes(a, "a")
     check_boxes(b, "b")
@@ -295,7 +295,7 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.shape != b.shape:
         raise ValueError(f"need as many boxes on both sides, got {tuple(a.shape)} and {tuple(b.shape)}")
-    if takes_loops(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+    if runs_compiled(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         return torch.from_numpy(_loops_paired_iou(a, b)).to(a)
     return _iou_of_pairs(check_boxes(a, "a"), check_boxes(b, "b")).to(a.dtype)
 

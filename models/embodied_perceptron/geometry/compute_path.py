@@ -1,8 +1,7 @@
-"""Which of two twins computes: loops compiled for the CPU, or tensor operations that every device has.
+"""Choice between two implementations with the same results: compiled CPU loops, and tensor operations for any device.
 
-Each fast path has both, and both give the same. Tensors of the CPU take the loops, all others the operations; within
-:func:`device_path` those of the CPU take the operations too, so that what a GPU would be asked for can be tested and
-counted where there is none.
+Tensors on the CPU use the loops, all others the operations. Within :func:`device_path` tensors on the CPU use the
+operations too, so that tests can check and count what a GPU would run.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from contextvars import ContextVar
 
 import torch
 
-_OPERATIONS_ALONE: ContextVar[bool] = ContextVar("operations_alone", default=False)
+_DEVICE_PATH: ContextVar[bool] = ContextVar("device_path", default=False)
 
 
-def takes_loops(*tensors: torch.Tensor) -> bool:
-    """Whether the compiled loops compute with these tensors."""
-    return not _OPERATIONS_ALONE.get() and all(t.device.type == "cpu" for t in tensors)
+def runs_compiled(*tensors: torch.Tensor) -> bool:
+    """Return True when compiled loops compute with these tensors, so that reading their values never waits."""
+    return not _DEVICE_PATH.get() and all(t.device.type == "cpu" for t in tensors)
 
 
 @contextmanager
 def device_path() -> Iterator[None]:
-    """This thread computes as on a device, by tensor operations alone, wherever its tensors are."""
-    token = _OPERATIONS_ALONE.set(True)
+    """Make this thread compute by tensor operations as on a device, wherever its tensors are."""
+    token = _DEVICE_PATH.set(True)
     try:
         yield
     finally:
-        _OPERATIONS_ALONE.reset(token)
+        _DEVICE_PATH.reset(token)

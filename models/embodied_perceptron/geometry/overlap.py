@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import constant
 
@@ -582,7 +582,7 @@ def _clip_torch(
     emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
     new_count = emitted.sum(1, keepdim=True)
     width = 3 * (K // 2) + K % 2  # the maximum, see _MAX_CORNERS; on the CPU the actual number is known
-    if takes_loops(polygon):
+    if runs_compiled(polygon):
         width = max(int(new_count.max()) if M else 0, 1)
     order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
     return torch.gather(candidates, 1, order[..., None].expand(M, width, 3)), new_count

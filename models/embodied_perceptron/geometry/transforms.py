@@ -23,8 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-
 FloatArray = NDArray[np.floating[Any]]
 
 KEY_BITS = 21
@@ -277,11 +275,8 @@ def pack_keys(coords: torch.Tensor) -> torch.Tensor:
     Coordinates must lie in [-2^20, 2^20); outside of it keys are undefined (checking every call would sync the GPU;
     the volume refuses points that far away).
     """
-    if not takes_loops(coords):  # by fewer operations: a key is linear in the coordinates
-        steps = (1 << (2 * KEY_BITS), 1 << KEY_BITS, 1)
-        return (coords * constant(steps, coords.device)).sum(1).add_(_KEY_OFFSET * sum(steps))
-    c = coords.to(torch.int64) + _KEY_OFFSET
-    return (c[:, 0] << (2 * KEY_BITS)) | (c[:, 1] << KEY_BITS) | c[:, 2]
+    steps = (1 << (2 * KEY_BITS), 1 << KEY_BITS, 1)
+    return (coords * constant(steps, coords.device)).sum(1).add_(_KEY_OFFSET * sum(steps))
 
 
 def unpack_keys(keys: torch.Tensor) -> torch.Tensor:

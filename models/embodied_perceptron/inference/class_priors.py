@@ -148,7 +148,7 @@ def shipped_priors() -> ClassPriors:
     return ClassPriors(priors, names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Extents of large level objects
 #
 # A network's box names a table, counter or desk; the map shows better how far it reaches. Each side of the box's

@@ -11,8 +11,7 @@ Features of a box, all logarithms or differences, so that one weight each is eno
     name        log-odds of the precision of boxes of that name; a Beta mean, so that rare names stay near the mean
     plausible   log-plausibility of size and height for the name (:class:`~.class_priors.ClassPriors`)
     surface     occupied surface in the box against the surface of the box
-    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: an object ends
-    there,
+    closed      occupied voxels in the box against those in a box that is 5 cm larger on each side: an object ends,
                 a piece of a larger object continues
     rival       best score of an overlapping box, less the own score
     thin        smallest edge
@@ -42,7 +41,7 @@ from embodied_perceptron.inference.class_priors import ClassPriors, shipped_prio
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Context rescoring
 #
 # A name is likelier among objects that it occurs with, and for boxes of its usual shape: a table by a couch, a counter
@@ -246,7 +245,7 @@ def _gaps_m(boxes: F64, sources: Rows, weight: F64) -> F64:
     return gaps_m
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
 THING_FEATURES = ("score", "named", "surface", "closed", "thin")
@@ -285,7 +284,7 @@ class ConfidenceCalibration:
             raise ValueError(f"a model of scores has {1 + len(FEATURES)} finite weights, got {list(self.weights)}")
         if self.things and (len(self.things) != 1 + len(THING_FEATURES) or not np.isfinite(self.things).all()):
             count = 1 + len(THING_FEATURES)
-            raise ValueError(f"a model of things without a name has {count} finite weights, got {list(self.things)}")
+            raise ValueError(f"a model of unnamed objects has {count} finite weights, got {list(self.things)}")
         for name, (said, right) in self.names.items():
             if not 0 <= right <= said:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
@@ -353,7 +352,7 @@ class ConfidenceCalibration:
             raise ValueError(f"the model of scores reads {', '.join(features)}; known: {', '.join(FEATURES)}")
         if of_things != THING_FEATURES:
             known = ", ".join(THING_FEATURES)
-            raise ValueError(f"the model of things without a name reads {', '.join(of_things)}; known: {known}")
+            raise ValueError(f"the model of unnamed objects reads {', '.join(of_things)}; known: {known}")
         return cls(weights, names, things, None if context is None else ContextRescoring.of_dict(context))
 
 

@@ -1,10 +1,9 @@
-"""Networks as files, and from a file to a predictor: network, vocabulary, calibration, encoders, device.
+"""Networks as files, and predictors from files: network, vocabulary, calibration, encoders, device.
 
     predictor = load_inference("tiny")                      a shipped name, or the path of a weights file
     predictor = load_inference("mine.safetensors", "cuda")
 
-For inference batch norms, whose statistics are constants by then, become part of the convolutions. The text encoder is
-read when the first sentence comes: a robot that is asked nothing does not pay for it.
+For inference, batch norms are folded into the convolutions. The text encoder is loaded with the first sentence.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.overrides import TorchFunctionMode
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
-from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, text_encoder
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import empty_columns
+from embodied_perceptron.sparse.tensor import empty_columns
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import (
@@ -50,8 +49,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Backend = Literal["torch", "onnx"]
 DEFAULT_MIN_SCORE = 0.1
 _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
-_BESIDE_WEIGHTS = 2**20  # numbers of a network that its file may lack
-_MOST = 1_000_000  # of any number of a network's configuration
+_BESIDE_WEIGHTS = 2**20  # numbers of a network that are not in its file
+_MOST = 1_000_000  # largest number in a network's configuration
 _CPU = ("CPUExecutionProvider",)
 
 
@@ -64,9 +63,9 @@ def save_network(
 ) -> None:
     """Write weights, configuration and detection classes, atomically.
 
-    ``half`` stores matrices and kernels in half precision; norms, biases and statistics stay exact, for they are small
-    and a variance may lie outside of what half precision can say. Raises ``ValueError`` when the number of classes is
-    not the network's, ``OSError`` when the file cannot be written.
+    ``half`` stores matrices and kernels in half precision; norms, biases and statistics stay exact: they are small, and
+    a variance may exceed the range of half precision. Raises ``ValueError`` for another number of classes than the
+    network's, ``OSError`` when the file cannot be written.
     """
     check_classes(network.config, classes)
     state = network.state_dict()
@@ -77,17 +76,16 @@ def save_network(
 
 
 def load_network(path: str | Path) -> tuple[PerceptionNetwork, tuple[str, ...]]:
-    """The network of a weights file, in evaluation mode, and its detection classes. Raises as :func:`read_network`."""
+    """Load a network in evaluation mode, and its detection classes. Raises as :func:`read_network`."""
     network, checkpoint = read_network(path)
     return network, checkpoint.classes
 
 
 def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
-    """The network of a weights file, in evaluation mode, and all that the file holds; boxes are decoded as its preset
-    decodes today.
+    """Load a network in evaluation mode, and the contents of its file; boxes are decoded by the present preset.
 
-    Raises ``CheckpointError`` when the file is damaged, is no such file, or its parts do not fit together; ``OSError``
-    when it cannot be opened.
+    Raises ``CheckpointError`` for a damaged or other file and for parts that do not fit together; ``OSError`` when it
+    cannot be opened.
     """
     checkpoint = load_checkpoint(path)
     try:
@@ -104,7 +102,7 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
 
 
 def _check_counts(value: Any, name: str) -> None:
-    """Raise ``ValueError`` for a count that no network has: lists of that length are made before any weight is."""
+    """Raise ``ValueError`` for an implausible number: lists of that length would be made before any weight."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_counts(inner, f"{name}.{key}")
@@ -116,8 +114,8 @@ def _check_counts(value: Any, name: str) -> None:
 
 
 class _MemoryLimit(TorchFunctionMode):
-    """Within it, at most so many numbers are made: a network is no larger than the weights that shall fill it, whatever
-    the header beside them says. Raises ``ValueError`` before memory is taken."""
+    """Limit the numbers that a network allocates to about those of its file, whatever the file's header says. Raises
+    ``ValueError`` before memory is allocated."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
@@ -135,13 +133,12 @@ class _MemoryLimit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32) -> ModuleT:
-    """A copy for inference: batch norms folded into the convolutions that they follow, weights of images' convolutions
-    in channels-last order, grids and ELU by what the CPU does fastest. Outputs agree up to rounding (1e-6 of their
+def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32, on_cpu: bool = True) -> ModuleT:
+    """A copy for inference: batch norms folded into the convolutions before them, weights of image convolutions in
+    channels-last order and, for the CPU, faster layers for grids and ELU. Outputs agree up to rounding (1e-6 of their
     range; 1e-2 where ``products``, of :class:`GridConv` and of crowded sites, are bfloat16).
 
-    A batch norm follows a convolution when it is registered right after it, as in every part of the networks here; any
-    other stays as it is.
+    A batch norm is folded into the convolution registered directly before it; others stay.
     """
     module = copy.deepcopy(module).eval().requires_grad_(False)
     for parent in module.modules():
@@ -154,37 +151,36 @@ def fold_batch_norms(module: ModuleT, products: torch.dtype = torch.float32) -> 
         for name, part in list(parent.named_children()):
             if isinstance(part, nn.Conv2d):
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            elif isinstance(part, SparseConv):
+                part.freeze(products)
+            elif not on_cpu:
+                continue
             elif type(part) is nn.Conv3d:
                 setattr(parent, name, GridConv(part, products))
             elif type(part) is nn.ConvTranspose3d and GridSplit.serves(part):
                 setattr(parent, name, GridSplit(part))
-            elif isinstance(part, SparseConv):
-                part.freeze(products)
             elif type(part) is nn.ELU and part.alpha == 1.0:
                 setattr(parent, name, QuickElu())
     return module
 
 
 class QuickElu(nn.Module):
-    """ELU for inference; on the CPU by ``exp`` instead of the slower ``expm1``: the same to 1e-7."""
+    """ELU for inference on the CPU, by ``exp`` instead of the slower ``expm1``: equal to 1e-7."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Any shape."""
-        if not takes_loops(x):
-            return functional.elu(x)
         return torch.maximum(x, x.clamp(max=0.0).exp().sub(1.0))
 
 
 class GridConv(nn.Module):
-    """A convolution of dense 3-D grids of one sample, for inference.
+    """A convolution of dense 3-D grids of one sample, for inference on the CPU.
 
-    On the CPU torch takes its slow path for small inputs without a batch (five times the time at 20x20x8 cells), wants
-    the channels of a cell side by side (a third faster from 16 to 16 of them), and spreads a pointwise layer over a
-    convolution: here it is what the processor does best in each case.
+    torch takes a slow path for small inputs without a batch (five times the time at 20x20x8 cells), is faster with the
+    channels of a cell side by side (by a third from 16 to 16 of them), and slow for pointwise layers.
 
     Args:
         conv: whose parameters and numbers it takes over.
-        products: of the CPU's convolutions: bfloat16 takes half of the time on a processor that multiplies it
+        products: dtype of products: bfloat16 takes half of the time on a processor that supports it
             (:func:`cpu_products`). Sums are float32, inputs and outputs keep their type; pointwise layers, which
             classify, are exact.
     """
@@ -192,7 +188,7 @@ class GridConv(nn.Module):
     def __init__(self, conv: nn.Conv3d, products: torch.dtype = torch.float32) -> None:
         super().__init__()
         if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
-            raise ValueError(f"only padding by numbers of zeros is known, got {conv.padding} {conv.padding_mode}")
+            raise ValueError(f"only padding with zeros is supported, got {conv.padding} {conv.padding_mode}")
         self.weight, self.bias = conv.weight, conv.bias
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
         self.groups = conv.groups
@@ -210,9 +206,8 @@ class GridConv(nn.Module):
         if self.matrix is not None:
             out = functional.linear(x.movedim(1, -1), self.matrix)[..., : len(self.weight)].movedim(-1, 1)
             return out if self.bias is None else out.add_(self.bias[:, None, None, None])
-        on_cpu = takes_loops(x) and x.dtype == torch.float32
-        if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once; other devices keep theirs
+        if x.dtype == torch.float32 and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once
                 with torch.inference_mode(False):  # a tensor like any other, which may be moved and stored
                     ordered = self.weight.detach().contiguous(memory_format=torch.channels_last_3d)
                     self.weight = nn.Parameter(ordered, requires_grad=False)
@@ -228,11 +223,11 @@ class GridConv(nn.Module):
 
 
 class GridSplit(nn.Module):
-    """A transposed convolution that splits every cell of a dense 3-D grid, for inference: on the CPU one product of
-    matrices, where torch's own takes five times as long.
+    """A transposed convolution that splits every cell of a dense 3-D grid, for inference on the CPU: one matrix
+    product, where torch's own takes five times as long.
 
     Args:
-        conv: whose parameters it takes over; see :meth:`serves`.
+        conv: source of parameters; see :meth:`serves`.
     """
 
     def __init__(self, conv: nn.ConvTranspose3d) -> None:
@@ -246,14 +241,12 @@ class GridSplit(nn.Module):
 
     @staticmethod
     def serves(conv: nn.ConvTranspose3d) -> bool:
-        """Whether every output has one input."""
+        """Whether every output depends on one input."""
         plain = conv.padding == conv.output_padding == (0, 0, 0) and conv.dilation == (1, 1, 1)
         return plain and conv.kernel_size == conv.stride and conv.groups == 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, Cin, X, Y, Z) -> (B, Cout, a X, b Y, c Z) for edges a, b, c."""
-        if not takes_loops(x):
-            return functional.conv_transpose3d(x, self.weight, self.bias, self.edges)
         (a, b, c), (batch, _, *size) = self.edges, x.shape
         parts = (x.movedim(1, -1) @ self.matrix).view(batch, *size, a, b, c, self.out_channels)
         cells = parts.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(batch, a * size[0], b * size[1], c * size[2], -1)
@@ -261,15 +254,14 @@ class GridSplit(nn.Module):
 
 
 def cpu_products(precision: Literal["float32", "auto"]) -> torch.dtype:
-    """What convolutions of voxels multiply on this machine's CPU: with ``auto`` bfloat16, where the processor has
-    instructions for it."""
+    """Type of the products of voxel convolutions on this CPU: bfloat16 with ``auto`` and instructions for it."""
     known = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
     multiplies = any(asked is not None and asked() for asked in known)
     return torch.bfloat16 if precision == "auto" and multiplies else torch.float32
 
 
 def _fused(conv: nn.Module, norm: nn.Module) -> nn.Module | None:
-    """Both in one, or None when they are no convolution with its batch norm."""
+    """A convolution with its batch norm folded in; None for other modules."""
     if isinstance(conv, (SparseConv, SparseTransposedConv)) and isinstance(norm, SparseBatchNorm):
         return _fused_sparse(conv, norm.bn)
     if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
@@ -292,10 +284,10 @@ def _fused_sparse(conv: SparseConv | SparseTransposedConv, norm: nn.BatchNorm1d)
 
 @dataclasses.dataclass(frozen=True)
 class EncoderRuntime:
-    """What runs the encoders of images and texts.
+    """Runtime of the image and text encoders.
 
     Attributes:
-        image, text: that encoder by torch on the network's device, or by ONNX Runtime with ``providers``.
+        image, text: "torch" on the network's device, or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference.
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
     """
@@ -317,33 +309,33 @@ def load_inference(
     classes: Sequence[str] | None = None,
     precision: Literal["float32", "auto"] = NetworkOptions.precision,
 ) -> Predictor:
-    """The predictor of a weights file.
+    """Load the predictor of a weights file.
 
-    What the file's ``extra`` may say: ``occupancy_classes`` (names, label 1 first; default: the benchmark's), and
-    ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
-    score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
-    right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
-    ``calibration["reliability"]``, the first name of confidence calibration, is what makes probabilities of scores
-    (:class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`).
+    The file's ``extra`` may have ``occupancy_classes`` (names, label 1 first; default: the benchmark's) and
+    ``calibration``. Of the latter ``["detection"]["min_score"]`` is the publishing threshold,
+    ``["nameless_min_score"]`` the threshold of unnamed boxes with equal precision, ``["even_score"]`` the score at
+    which a box is as likely right as wrong, and ``["reliability"]`` a
+    :class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`.
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
-        device: "cpu", "cuda", "cuda:0"; "auto" = the GPU where it is there and works.
+        device: "cpu", "cuda", "cuda:0"; "auto" = a GPU that is present and works.
         min_score: overrides the calibrated one.
         feature_dtype: of a keyframe's image features.
-        encoders: what runs them.
-        preset, classes: what the caller counts on; None = whatever the file holds.
+        encoders: their runtime.
+        preset, classes: expected values; None = any.
         precision: of most products on the CPU, see :func:`cpu_products`.
 
-    Raises ``WeightsError`` for a name that is not shipped or a shipped file that is damaged, ``CheckpointError`` for a
-    file that is none, is damaged, or is of another preset or class list than asked for, ``OSError`` when it cannot be
-    opened, ``ConfigError`` for a device that is not available, ``ValueError`` for a provider that is not.
+    Raises ``WeightsError`` for a name that is not shipped or a damaged shipped file, ``CheckpointError`` for a file of
+    another kind, preset or class list, or a damaged one, ``OSError`` when it cannot be opened, ``ConfigError`` for an
+    unavailable device, ``ValueError`` for an unavailable provider.
     """
     file = weights_file(weights)
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
-    network, config = fold_batch_norms(network, cpu_products(precision)), network.config
+    on_cpu = runs_compiled(torch.empty(0, device=target))
+    network, config = fold_batch_norms(network, cpu_products(precision), on_cpu), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
@@ -351,10 +343,11 @@ def load_inference(
         text = LazyTextEncoder(channels, lambda: make(target), lambda: make(torch.device("cpu")))
     images = None
     if encoders.image == "onnx" and network.image_encoder is not None:
-        images = _onnx_images(network.image_encoder, encoders)
+        images = _by_onnx("image", network.image_encoder, encoders)
     calibration = _calibration(file, checkpoint)
     spare = None if target.type == "cpu" else copy.deepcopy(network)
     try:
+        scores, naming = _scoring(calibration, min_score)
         predictor = Predictor(
             network.to(target),
             checkpoint.classes,
@@ -363,16 +356,17 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            scores=_policy(calibration, min_score),
+            scores=scores,
         )
-        predictor.naming, predictor.spare = _naming(calibration), spare
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
+    predictor.naming, predictor.spare = naming, spare
     return predictor
 
 
 def inference_from_options(options: NetworkOptions) -> Predictor | None:
-    """What the ``network`` section of a configuration asks for; None without weights. Raises as above."""
+    """Load the predictor of the ``network`` section of a configuration; None without weights. Raises as
+    :func:`load_inference`."""
     if not options.weights:
         return None
     return load_inference(
@@ -386,15 +380,15 @@ def inference_from_options(options: NetworkOptions) -> Predictor | None:
 
 
 class LazyTextEncoder:
-    """A text encoder that is made when the first text comes; one attempt at a time, from any thread.
+    """A text encoder that is loaded with the first text; thread-safe.
 
     Args:
-        channels: of the features it will give.
-        make: builds it.
-        make_on_cpu: the same where no device is needed; None = ``make``.
+        channels: of its features.
+        make: loads it.
+        make_on_cpu: loads it on the CPU; None = ``make``.
 
-    :meth:`encode` raises what ``make`` raises (a package that is not installed, for example), again at each call, and
-    ``ValueError`` when what was made gives other channels.
+    Each call of :meth:`encode` tries again and raises the errors of ``make`` (a missing package, for example), and
+    ``ValueError`` for an encoder with other channels.
     """
 
     def __init__(
@@ -411,7 +405,7 @@ class LazyTextEncoder:
         return self.made().encode(texts)
 
     def made(self) -> TextEncoder:
-        """The encoder itself."""
+        """The loaded encoder."""
         with self._lock:
             if self._made is None:
                 encoder = self._make()
@@ -421,12 +415,12 @@ class LazyTextEncoder:
             return self._made
 
     def use_cpu(self) -> None:
-        """Forget it; from now on it is made on the CPU."""
+        """Unload it; later texts load it on the CPU."""
         self._make = self._make_on_cpu
         self.release()
 
     def release(self) -> None:
-        """Forget it; the next text makes it anew."""
+        """Unload it until the next text."""
         with self._lock:
             self._made = None
 
@@ -466,54 +460,37 @@ def _calibration(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     return calibration
 
 
-def _policy(calibration: Mapping[str, Any], min_score: float | None) -> ScorePolicy:
-    policy = ScorePolicy(_min_score(calibration) if min_score is None else min_score, even=_even(calibration))
-    return policy.of_probabilities() if "reliability" in calibration else policy
-
-
-def _min_score(calibration: Mapping[str, Any]) -> float:
+def _scoring(calibration: Mapping[str, Any], min_score: float | None) -> tuple[ScorePolicy, Naming]:
+    """Score thresholds and naming of a calibration. Raises ``ValueError`` for an invalid score."""
     detection = calibration.get("detection")
-    value = detection.get("min_score") if isinstance(detection, dict) else None
-    return float(value) if isinstance(value, (int, float)) else DEFAULT_MIN_SCORE
-
-
-def _even(calibration: Mapping[str, Any]) -> float:
-    detection = calibration.get("detection")
-    value = detection.get("even_score") if isinstance(detection, dict) else None
-    return float(value) if isinstance(value, (int, float)) and 0.0 < value < 1.0 else 0.0
-
-
-def _naming(calibration: Mapping[str, Any]) -> Naming:
-    """Raises ``ValueError`` for a score that promises nothing."""
-    detection = calibration.get("detection")
-    value = detection.get("nameless_min_score") if isinstance(detection, dict) else None
+    scores = detection if isinstance(detection, dict) else {}
+    known, nameless, even = (
+        float(value) if isinstance(value, (int, float)) else None
+        for value in (scores.get(key) for key in ("min_score", "nameless_min_score", "even_score"))
+    )
+    calibrated = DEFAULT_MIN_SCORE if known is None else known
+    even = even if even is not None and 0.0 < even < 1.0 else 0.0
+    policy = ScorePolicy(calibrated if min_score is None else min_score, even=even)
     reliability = calibration.get("reliability")
-    if not isinstance(value, (int, float)) or (isinstance(reliability, dict) and reliability.get("things")):
-        return Naming()  # what has no name has a probability of its own
-    return Naming(shift=shift_between(float(value), _min_score(calibration)))
+    if "reliability" in calibration:
+        policy = policy.of_probabilities()
+    if nameless is None or (isinstance(reliability, dict) and reliability.get("things")):
+        return policy, Naming()  # unnamed boxes are calibrated themselves
+    return policy, Naming(shift=shift_between(nameless, calibrated))
 
 
 def _text(name: str, device: torch.device, encoders: EncoderRuntime) -> TextEncoder:
     encoder = text_encoder(name)
-    if encoders.text == "torch":
-        return encoder.to(device)
-    return _onnx_text(encoder, encoders)
+    return encoder.to(device) if encoders.text == "torch" else _by_onnx("text", encoder, encoders)
 
 
-def _onnx_images(encoder: Any, runtime: EncoderRuntime) -> Any:
-    """The same encoder run by ONNX Runtime; its file is written to a folder that is gone afterwards."""
-    from embodied_perceptron.inference.onnx import OnnxImageEncoder, export_image_encoder
+def _by_onnx(kind: Literal["image", "text"], encoder: Any, runtime: EncoderRuntime) -> Any:
+    """The same encoder run by ONNX Runtime, through a temporary file."""
+    from embodied_perceptron.inference import onnx
 
+    images = kind == "image"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "image.onnx"
-        export_image_encoder(encoder, path)
-        return OnnxImageEncoder(path, runtime.providers, runtime.threads)
-
-
-def _onnx_text(encoder: TransformerTextEncoder, runtime: EncoderRuntime) -> TextEncoder:
-    from embodied_perceptron.inference.onnx import OnnxTextEncoder, export_text_encoder
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "text.onnx"
-        export_text_encoder(encoder, path)
-        return OnnxTextEncoder(path, runtime.providers, runtime.threads)
+        path = Path(folder) / f"{kind}.onnx"
+        (onnx.export_image_encoder if images else onnx.export_text_encoder)(encoder, path)
+        run_by_onnx = onnx.OnnxImageEncoder if images else onnx.OnnxTextEncoder
+        return run_by_onnx(path, runtime.providers, runtime.threads)

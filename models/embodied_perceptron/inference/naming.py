@@ -178,7 +178,7 @@ def shift_between(nameless: float, named: float) -> float:
     return math.log(named / (1.0 - named)) - math.log(nameless / (1.0 - nameless))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Names of cells from boxes
 #
 # The dense decoder names a cell by what surrounds it; a box is named as a whole, twice, and is more often right. So a

@@ -1,6 +1,6 @@
-"""Encoders as ONNX files, and the same encoders run by ONNX Runtime (CPU, CUDA, TensorRT).
+"""Encoders as ONNX files, and encoders run by ONNX Runtime (CPU, CUDA, TensorRT).
 
-A file holds all that is needed to run it: normalisation, strides and channels, or the tokenizer, stand in its metadata.
+A file is self-contained: normalisation, strides and channels, or the tokenizer, are in its metadata.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _METADATA_KEY = "embodied_perceptron"
 
 
 def export_image_encoder(encoder: ImageEncoder, path: str | Path) -> None:
-    """Write an image encoder; the number of views and the image size stay free (multiples of 32).
+    """Write an image encoder with dynamic numbers of views and image sizes (multiples of 32).
 
     Raises ``OSError`` when the file cannot be written.
     """
@@ -45,7 +45,7 @@ def export_image_encoder(encoder: ImageEncoder, path: str | Path) -> None:
 
 
 def export_text_encoder(encoder: TransformerTextEncoder, path: str | Path) -> None:
-    """Write a text encoder with its tokenizer; the numbers of texts and tokens stay free.
+    """Write a text encoder with its tokenizer and dynamic numbers of texts and tokens.
 
     Raises ``OSError`` when the file cannot be written.
     """
@@ -76,7 +76,7 @@ def _export(
     still = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     with atomic_path(path) as temporary:
         with torch.no_grad(), _quiet():
-            # The exporter that traces: the newer one takes a minute for what this does in two seconds.
+            # the tracing exporter takes two seconds, the newer one a minute
             torch.onnx.export(
                 still, example, str(temporary), input_names=inputs, output_names=outputs, dynamic_axes=axes,
                 opset_version=OPSET, dynamo=False,
@@ -90,7 +90,7 @@ def _export(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the tracer's warnings about Python conditions, which are checks of input here."""
+    """Suppress the tracer's warnings about Python conditions, which only check inputs here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -103,10 +103,10 @@ def _quiet() -> Iterator[None]:
 
 
 def open_session(path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> Any:
-    """An ``onnxruntime.InferenceSession`` that runs where it was told to, or not at all.
+    """An ``onnxruntime.InferenceSession`` on the first of ``providers``, without fallback.
 
-    Raises ``ValueError`` for a provider that is not available, ``FileNotFoundError`` without the file, ``RuntimeError``
-    when the first provider cannot be set up, and what ONNX Runtime raises for a file that is none.
+    Raises ``ValueError`` for an unavailable provider, ``FileNotFoundError`` without the file, ``RuntimeError`` when the
+    first provider cannot be set up, and the errors of ONNX Runtime for an invalid file.
     """
     import onnxruntime
 
@@ -121,13 +121,13 @@ def open_session(path: str | Path, providers: Sequence[str] = CPU, threads: int 
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     if session.get_providers()[0] != providers[0]:
-        # it falls back to the CPU with no more than a warning, for example when a CUDA library is missing
+        # ONNX Runtime only warns when it falls back to the CPU, for example without a CUDA library
         raise RuntimeError(f"{providers[0]} could not be set up: {path} would run on {session.get_providers()}")
     return session
 
 
 class _Session:
-    """A session of an encoder that this project exported."""
+    """Session of an encoder exported by this project."""
 
     def __init__(self, path: str | Path, kind: str, providers: Sequence[str], threads: int) -> None:
         self._session = open_session(path, providers, threads)
@@ -143,7 +143,7 @@ class _Session:
 
 
 class OnnxImageEncoder:
-    """Stands in for an :class:`ImageEncoder` in inference; results are on the CPU.
+    """Replacement of an :class:`ImageEncoder` for inference; results are on the CPU.
 
     Args:
         path: written by :func:`export_image_encoder`.
@@ -151,8 +151,8 @@ class OnnxImageEncoder:
             "CUDAExecutionProvider")``.
         threads: for operators on the CPU; 0 = as many as cores.
 
-    Raises ``ValueError`` for a provider that is not available or a file of another kind, ``RuntimeError`` when the
-    first provider cannot be set up: it never falls back in silence.
+    Raises ``ValueError`` for an unavailable provider or a file of another kind, ``RuntimeError`` when the first
+    provider cannot be set up.
     """
 
     def __init__(self, path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> None:

@@ -45,7 +45,6 @@ from torch import Tensor
 
 from embodied_perceptron.config import EVERY_SCORE, NetworkOptions, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
@@ -55,7 +54,7 @@ from embodied_perceptron.mapping.devices import first_line, forget_memory, is_de
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume
-from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.grounding import DetectedObjects, GroundingOutput
 from embodied_perceptron.nn.input_features import (
     SITE_FEATURES,
     SiteFeature,
@@ -73,7 +72,6 @@ from embodied_perceptron.nn.network import (
     SharedFeatures,
     Viewpoint,
 )
-from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_cells, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
@@ -403,7 +401,7 @@ class Predictor:
         (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
         level = scene.levels[config.occupancy_level()]
         where = level.stride, origin, config.occupancy.cells
-        if takes_loops(logits):
+        if level.sites.compiled:
             filled, labels, confidence = decode_filled(logits[0])
             colors = self._colors(scene.sites, *where)[tuple(filled.unbind(1))]
         else:  # all cells, by one copy
@@ -611,7 +609,7 @@ class Predictor:
                 continue
             self._good_predictions += 1
             if self._limit_m < wanted:
-                reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
+                reasons.append(f"the window is {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
             semantic = prediction.semantic
             if semantic is not None and prediction.detections is not None:
                 least = max(MIN_SCORE, window.scores.keep)  # boxes that may count for an object name cells
@@ -718,7 +716,7 @@ class Predictor:
             limit = tolerance, self._coarsest // 2
             if window.last.holds_for(sites, seen, region, answered, limit):
                 return window.last.prediction
-        on_cpu = takes_loops(sites.keys)
+        on_cpu = sites.sites.compiled
         cells: list[Callable[[], SemanticVoxels]] = []
 
         def fill(levels: SceneFeatures) -> None:

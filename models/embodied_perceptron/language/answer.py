@@ -1,8 +1,11 @@
-"""Answers: which objects a sentence means, as exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID.
+"""Answers to sentences: the objects meant, with exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID.
 
     grounding = ground_objects("the chair left of the red sofa", objects, T_world_camera)
 
-The scores of the candidates are probabilities that this is the object meant, not confidences of the detector.
+    grounder = Grounder(inference, lift, classes, scores, config.objects.tracking)
+    answers = grounder.answer(scene, ["the chair left of the red sofa"], T_map_camera)
+
+The score of a candidate is the probability that it is the object meant, not the confidence of its detection.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ from embodied_perceptron.language.relations import (
     viewer_of,
 )
 from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
-from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.nn.grounding import joined_objects
 from embodied_perceptron.results import (
     UNNAMED,
     Detections,
@@ -77,39 +80,39 @@ F64 = NDArray[np.float64]
 Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
 VOCABULARY = frozenset(ALL_CATEGORIES)
-# how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
+# least similarity of label and noun: noun that is a label, exact match, same kind, unknown vocabulary
 _SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
-_AKIN = 0.15  # the same, of what comes nearest to a thing that is not there
-_SURE_ALONE = 0.5  # score of a proposed box that counts without any label
-# Scores of the map's own boxes are probabilities and count once; those of an unknown detector spread less, and twice.
-# Chosen on 64 generated homes; on validation homes 0.6 and 0.8 points more of the sentences are right.
+_AKIN = 0.15  # the same, for the nearest matches of a NOT_FOUND
+_SURE_ALONE = 0.5  # least score of a proposed box that counts without a fitting label
+# weight of the scores of the map's own boxes, which are probabilities, against those of an unknown detector; chosen on
+# 64 generated homes (validation homes: 0.6 and 0.8 points more sentences right)
 _OF_THE_MAP = 0.5
-_CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
-_BELIEVED = 0.1  # score of a detection from which it is taken to be there
-_UNSURE = 0.02  # score of a proposed box that says little
-_AS_GOOD = 0.75  # of the best one's probability: just as good
-_HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates does not hold for any
-_FITS = 0.45  # the same: what holds so well is meant where all are asked for
-_OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
-_MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are told loosely, and read so
-_SHARED = ("wall", "alone")  # places that several things may have at once: "how many towels hang on the wall"
-# names of a detector that mean things with names of their own too: "a piece of furniture"
+_CONFIDENCE_SHARE = 0.3  # weight of detection confidences in "equally good"
+_BELIEVED = 0.1  # score from which a detection is taken to exist
+_UNSURE = 0.02  # score of an uninformative proposed box
+_AS_GOOD = 0.75  # share of the best probability that counts as equally good
+_HARDLY = 0.15  # likelihood below which a condition does not hold
+_FITS = 0.45  # least likelihood of the conditions where all objects are asked for
+_OF_KIND = 0.7  # the same for the similarity of the label, as a share of the best
+_MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are imprecise
+_SHARED = ("wall", "alone")  # places of several objects: "how many towels hang on the wall"
+# labels that also cover objects with other labels: "a piece of furniture"
 _GENERIC = frozenset(
     ("furniture", "tool", "device", "machine", "food", "utensil", "kitchenware", "container", "decoration")
 )
 _ANY_OF = ("nearest-me", "farthest-me")
-_RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
-_UNREAD, _MANY_UNREAD = 0.9, 4  # what each word that nobody read leaves of an answer's probability, and of how many
+_RELATED = 0.5  # factor of the probability of an answer whose name or conditions fit badly
+_UNREAD, _MANY_UNREAD = 0.9, 4  # factor per word that was not understood, and most words that count
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
-_LEAST_SUPPORT = 0.05  # score of the best candidate, where there is none
-_PLAINLY_MEANT = 0.7  # support from which nothing else is thought of
-_SHARE_OF_READING = 0.6  # power of a reading's probability, as a share of the likeliest one's
-_ASKED_BACK = 4  # candidates that a question back names
+_LEAST_SUPPORT = 0.05  # score of the best candidate where there is none
+_PLAINLY_MEANT = 0.7  # support from which other readings are not considered
+_SHARE_OF_READING = 0.6  # power of a reading's probability as a share of the best one's
+_ASKED_BACK = 4  # most candidates in a question back
 _WALLS = frozenset(("wall", "partition"))
 
 
 class Candidates(Protocol):
-    """Boxes that a neural grounder proposes for a sentence, world frame: (K, 9) and (K,) in [0, 1]."""
+    """Boxes and scores of a neural grounder for a sentence, world frame: (K, 9) and (K,) in [0, 1]."""
 
     @property
     def boxes(self) -> NDArray[np.float64]: ...
@@ -129,25 +132,25 @@ def ground_objects(
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
 ) -> Grounding:
-    """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
+    """Answer ``query`` about ``objects``. Takes some milliseconds for a hundred objects; never raises for any text.
 
     Args:
-        query: the sentence, read unless it is parsed. Its viewpoint, or else ``viewpoint``, is the (4, 4)
-            pose of the speaker, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are
-            averaged over plausible viewpoints, and the score is lower.
-        objects: with labels; walls among them separate rooms.
-        colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
-            those of (K, 9) boxes, called only for sentences that speak of colours.
+        query: the sentence. Its viewpoint, or else ``viewpoint``, is the (4, 4) pose of the speaker, a camera's or a
+            robot's (:func:`~.relations.viewer_of`). Without a viewpoint, words like "left" are averaged over plausible
+            viewpoints, and the score is lower.
+        objects: with labels; walls separate rooms.
+        colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not measured; or a function that measures (K, 9)
+            boxes, called only for sentences about colours.
         candidates: of a neural grounder: further evidence, and an answer where no label fits the noun; a box that is
-            none of the objects is answered with the id 0.
+            no object of the map has the id 0.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
-            (predicted boxes), "none" to read "left of" from the viewer always; one for all objects or one for each.
-        vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
-            means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
-        low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
-            a lower score; its state is tentative, and its id 0 unless the map has it.
+            (predicted boxes), "none" to read "left of" always from the viewer; one for all objects or one for each.
+        vocabulary: labels of the detector: a noun among them means only this label. None = unknown: then constraints
+            of the sentence may outweigh a label.
+        low_confidence: further candidates, made of the same ``objects``. An answer from these is FOUND with a lower
+            score and the state tentative; its id is 0 unless the map has the object.
 
-    Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
+    Raises ``ValueError`` for an invalid viewpoint, colours of another shape, or an array of colours together with
     ``low_confidence``.
     """
     query = Query.of(query, viewpoint)
@@ -162,24 +165,24 @@ def ground_objects(
         return query.answer(status, reason=meaning.problem)
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
-    objects, colors, sources = _finite(objects, colors, sources)
+    finite = _finite(objects, colors, sources)
 
     def answered(about: Meaning) -> _Decided:
-        answer = _Answer(about, objects, low_confidence, query.viewpoint, colors, candidates, sources, vocabulary)
+        answer = _Answer(about, finite, low_confidence, query.viewpoint, candidates, vocabulary)
         return _Decided(answer, *answer.decide(query.top_k))
 
     best = _likeliest(meaning, answered)
     answer, status, ranked = best.answer, best.status, best.ranked
     meaning = answer.meaning
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
-    # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
+    # where all are asked for and none fits well enough to be counted, the answer is that of a single object
     count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
     return query.answer(status, ranked, best.reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
 
 
 @dataclass(frozen=True, eq=False)
 class _Decided:
-    """An answer to one reading of a sentence."""
+    """The answer to one reading of a sentence."""
 
     answer: _Answer
     status: GroundingStatus
@@ -188,19 +191,18 @@ class _Decided:
 
     @property
     def support(self) -> float:
-        """How much the scene speaks for the reading: of readings that are about as likely the one is meant that
-        something answers to best."""
+        """Support of the scene for the reading: of equally likely readings the one with the best match is meant."""
         found = self.ranked or self.answer.nearest
         return _SUPPORT.get(self.status, 0.0) * max(found[0].score if found else 0.0, _LEAST_SUPPORT)
 
     def times(self, share: float) -> _Decided:
-        """The same with so much less probability."""
+        """The same with all scores multiplied by ``share``."""
         ranked = tuple(dataclasses.replace(o, score=share * o.score) for o in self.ranked)
         return dataclasses.replace(self, ranked=ranked)
 
 
 def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _Decided:
-    """The answer to the reading that is likeliest by the words and by the scene."""
+    """The answer to the most likely reading by words and scene."""
     best = answered(meaning)
     support = best.support
     for other in meaning.others if support < _PLAINLY_MEANT else ():
@@ -212,14 +214,15 @@ def _likeliest(meaning: Meaning, answered: Callable[[Meaning], _Decided]) -> _De
 
 
 def _boxes(objects: Sequence[SceneObject]) -> F64:
-    """(N, 9)."""
+    """(N, 9) boxes."""
     return np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
 
 
-def _finite(
-    objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple[FrontSource, ...]
-) -> tuple[Sequence[SceneObject], Colors | None, tuple[FrontSource, ...]]:
-    """The objects that have a place and a score, with their colours and fronts: a box that is not finite is none."""
+_Described = tuple[Sequence[SceneObject], Colors | None, tuple[FrontSource, ...]]  # objects, colours, fronts
+
+
+def _finite(objects: Sequence[SceneObject], colors: Colors | None, fronts: tuple[FrontSource, ...]) -> _Described:
+    """Objects with finite box and score, with their colours and fronts."""
     finite = np.isfinite(_boxes(objects)).all(axis=1) & np.isfinite([o.score for o in objects])
     if finite.all():
         return objects, colors, fronts
@@ -243,18 +246,14 @@ def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
 
 def _speaks_of_colors(meaning: Meaning) -> bool:
     anchors = [a for c in meaning.constraints for a in c.anchors]
-    said = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
-    return any(c.relation in ("colour", "same-colour") for c in said) or any(
+    stated = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
+    return any(c.relation in ("colour", "same-colour") for c in stated) or any(
         _speaks_of_colors(e) for e in meaning.excluded
     )
 
 
-def _with_excluded(meaning: Meaning) -> tuple[Meaning, ...]:
-    return (meaning, *meaning.excluded)
-
-
 def _measured(colors: Colors | None, boxes: F64, confirmed: int) -> F64 | None:
-    """(N, 3) colours of boxes; of those after the first ``confirmed`` apart, since they lie over them."""
+    """(N, 3) colours of boxes; those after the first ``confirmed`` separately, because they overlap them."""
     if colors is None:
         return None
     if callable(colors):
@@ -269,25 +268,24 @@ def _measured(colors: Colors | None, boxes: F64, confirmed: int) -> F64 | None:
 
 
 def _relative(scores: F64, confirmed: int) -> F64:
-    """Confidences as shares of what this detector gives to a good object: only their order in a scene matters."""
+    """Confidences relative to the 75th percentile, so that only their order in the scene matters."""
     usual = float(np.percentile(scores[:confirmed] if confirmed else scores, 75)) if len(scores) else 1.0
     return np.asarray(np.clip(scores / max(usual, 1e-9), 0.02, 1.0))
 
 
 class _Answer:
-    """The decision about one meaning: candidates, their evidence, and the status that follows."""
+    """The decision about one meaning: candidates, evidence and status."""
 
     def __init__(
         self,
         meaning: Meaning,
-        confirmed: Sequence[SceneObject],
+        described: _Described,
         low_confidence: LowConfidenceCandidates | None,
         viewpoint: NDArray[np.float64] | None,
-        colors: Colors | None,
         candidates: Candidates | None,
-        fronts: tuple[FrontSource, ...],
         vocabulary: frozenset[str] | None,
     ) -> None:
+        confirmed, colors, fronts = described
         self.meaning = meaning
         self._words = split_words(meaning.text)
         objects = (
@@ -295,24 +293,24 @@ class _Answer:
         )
         self.objects = objects
         self.min_answer = 0.0 if low_confidence is None else low_confidence.min_answer
-        self.confirmed = len(confirmed)  # the first of the objects; the others are of low confidence
+        self.confirmed = len(confirmed)  # count of confirmed objects; low-confidence ones follow
         noun = "" if meaning.target is None else meaning.target.noun
         named = vocabulary is not None and noun in vocabulary and noun not in _GENERIC
         self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if named else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
-        self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
-        self.nearest: tuple[SceneObject, ...] = ()  # where none is what the sentence says: what comes nearest to it
-        known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
+        self.meant: tuple[SceneObject, ...] = ()  # the objects where all are asked for
+        self.nearest: tuple[SceneObject, ...] = ()  # the closest matches of a NOT_FOUND
+        known = colors is not None and not callable(colors)  # measured only for sentences about colours
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
-        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
-        self.geometry.tell_conditions([o.condition for o in objects])
         others: tuple[FrontSource, ...] = ("estimated" if "estimated" in fronts else "none",)
         every_front = (*fronts, *others * (len(objects) - len(confirmed)))
-        self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, sources=every_front))
+        estimate = partial(front_probabilities, labels=self.labels, sources=every_front)
+        self.geometry = SceneGeometry(boxes, estimate, viewer, walls, self._may_be_anchors())
+        self.geometry.conditions = tuple(o.condition for o in objects)
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
@@ -326,8 +324,8 @@ class _Answer:
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
     def _may_be_anchors(self) -> NDArray[np.bool_]:
-        """(N,) labels that answer at all to a noun of an anchor."""
-        meanings = _with_excluded(self.meaning)
+        """(N,) bool: labels similar to a noun of an anchor."""
+        meanings = (self.meaning, *self.meaning.excluded)
         speakers = [m.speaker.anchor.noun for m in meanings if m.speaker is not None]
         nouns = (*(noun for m in meanings for noun in anchor_nouns(m)), *speakers)
         if ANYTHING in nouns:
@@ -336,7 +334,7 @@ class _Answer:
         return np.array([kind[label] for label in self.labels], dtype=bool)
 
     def _extra(self, candidates: Candidates) -> F64:
-        """(N,) the neural grounder's score of each object as a share of its best; nearly equal where it is unsure."""
+        """(N,) the neural grounder's score of each object relative to its best; nearly equal where it is unsure."""
         if len(candidates.boxes) == 0 or not self.objects:
             return np.ones(len(self.objects))
         overlap = self.geometry.overlaps(candidates.boxes)
@@ -346,7 +344,7 @@ class _Answer:
     def decide(self, limit: int | None) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Status, candidates, best first, and the reason in words.
 
-        At most ``limit`` candidates; None = as many as are asked for, and otherwise :data:`DEFAULT_TOP_K`.
+        ``limit``: most candidates; None = the number asked for, or :data:`DEFAULT_TOP_K`.
         """
         top_k = limit or DEFAULT_TOP_K
         target = self.meaning.target
@@ -378,32 +376,32 @@ class _Answer:
         equal = self._fit_share(evidence, order) > _AS_GOOD
         equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
         if self.geometry.viewer is not None and any(c.relation in _ANY_OF for c in self.meaning.constraints):
-            equal[1:] = False  # of two that are as near, either will do
+            equal[1:] = False  # of two equally near objects either is right
         if equal.sum() > 1 and self.meaning.any_of:
-            told = probability.copy()
-            told[0] = min(float(probability[equal].sum()), 1.0)  # that it is one of those that will do
-            return GroundingStatus.FOUND, self._scored(order[:top_k], told), self._reason(evidence, order[0])
+            scores = probability.copy()
+            scores[0] = min(float(probability[equal].sum()), 1.0)  # any one of them is right
+            return GroundingStatus.FOUND, self._scored(order[:top_k], scores), self._reason(evidence, order[0])
         if equal.sum() > 1:
-            rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
-            said = probability[equal]
+            tied = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             things = "things" if target.noun.startswith("something to ") else pluralize(target.noun)
-            reason = f"{len(rivals)} {things} fit equally well{self._unchecked(evidence)}"
-            reason += self._asks_back(rivals)
+            reason = f"{len(tied)} {things} fit equally well{self._unchecked(evidence)}"
+            reason += self._question_back(tied)
             return (
                 GroundingStatus.AMBIGUOUS,
-                self._scored(rivals[:top_k], said),
+                self._scored(tied[:top_k], probability[equal]),
                 reason,
             )
         return GroundingStatus.FOUND, self._scored(order[:top_k], probability), self._reason(evidence, order[0])
 
     def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
-        """(N,) what is called so: what answers well to the noun, or else what says that it is of this kind."""
-        says = self._kind_of(noun)
-        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
+        """(N,) bool: labels similar enough to the noun, or else labels that contain it."""
+        kinds = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
+        says: NDArray[np.bool_] = np.array([kinds[label] for label in self.labels], dtype=bool)
+        there: NDArray[np.bool_] = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
         return there if there.any() else (kind > 0.0) & says
 
     def _weighed(self, evidence: Evidence) -> tuple[list[int], F64, F64]:
-        """Candidates, best first, how likely each is meant, and (N,) how likely all conditions hold of each object."""
+        """Candidates, best first, their probabilities, and (N,) likelihood that all conditions hold of each object."""
         order, share = self._ranking(evidence)
         fits = self.scorer.plausible(evidence)
         if not order:
@@ -414,13 +412,13 @@ class _Answer:
         return order, share * (sure * self._understood(evidence) / share[0]), fits
 
     def _understood(self, evidence: Evidence) -> float:
-        """Factor of an answer's probability for what the sentence says and nobody could look for: landmarks that are
-        not on the map, and words that nobody read."""
+        """Factor of the probability for missing landmarks and words that were not understood."""
         unread = _UNREAD ** min(len(self.meaning.unmatched), _MANY_UNREAD)
-        return (_RELATED if _missing(evidence) else 1.0) * unread
+        missing = any(t.missing and not t.constraint.negated for t in evidence.terms)
+        return (_RELATED if missing else 1.0) * unread
 
     def _note_nearest(self, order: list[int], probability: F64, top_k: int) -> None:
-        """Keep what comes nearest to a sentence that is not found; a question is answered by its count."""
+        """Keep the closest matches of a NOT_FOUND; a question is answered by its count."""
         if self.meaning.kind == "object":
             self.nearest = self._scored(order[:top_k], probability)
 
@@ -430,17 +428,17 @@ class _Answer:
         )
 
     def phrases(self, status: GroundingStatus, ranked: Sequence[SceneObject]) -> tuple[GroundedPhrase, ...]:
-        """What the sentence names: first what was asked for, with the ids of the answer, then what it is told by."""
+        """Noun phrases of the sentence with object ids: the target first, then its landmarks."""
         meaning = self.meaning
         assert meaning.target is not None
         one = status == GroundingStatus.FOUND and not meaning.every
         found = {meaning.target.span: self._phrase(meaning.target, [o.id for o in (ranked[:1] if one else ranked)])}
         best = next((i for i, o in enumerate(self.objects) if ranked and o.id == ranked[0].id), None)
-        told = [(a, c) for c in meaning.constraints for a in c.anchors]
-        told += [(a, c) for anchor, _ in tuple(told) for c in anchor.constraints for a in c.anchors]
-        for phrase, constraint in (*told, *((m, None) for m in meaning.mentioned)):
+        anchors = [(a, c) for c in meaning.constraints for a in c.anchors]
+        anchors += [(a, c) for anchor, _ in tuple(anchors) for c in anchor.constraints for a in c.anchors]
+        for phrase, constraint in (*anchors, *((m, None) for m in meaning.mentioned)):
             if phrase.span not in found and phrase.noun != ANYTHING:
-                found[phrase.span] = self._phrase(phrase, self._stood_for(phrase, constraint, best))
+                found[phrase.span] = self._phrase(phrase, self._referents(phrase, constraint, best))
         return tuple(found.values())
 
     def _phrase(self, phrase: ObjectPhrase, ids: Sequence[int]) -> GroundedPhrase:
@@ -452,9 +450,8 @@ class _Answer:
             first = word.start
         return GroundedPhrase(text[first:last], first, last, tuple(ids))
 
-    def _stood_for(self, phrase: ObjectPhrase, constraint: Constraint | None, target: int | None) -> list[int]:
-        """Ids of the objects that a phrase beside the target stands for: of all that are called so those that stand
-        best to the target."""
+    def _referents(self, phrase: ObjectPhrase, constraint: Constraint | None, target: int | None) -> list[int]:
+        """Ids of the objects that a landmark phrase refers to: those with the best relation to the target."""
         weight = self.scorer.anchor_weights(phrase)
         if weight.max(initial=0.0) < _NAMED:
             return []
@@ -468,13 +465,8 @@ class _Answer:
         order = [int(i) for i in likely[np.argsort(-weight[likely], kind="stable")]]
         return [self.objects[i].id for i in (order if phrase.plural else order[:1])]
 
-    def _kind_of(self, noun: str) -> NDArray[np.bool_]:
-        """(N,) labels that say it: a "coffee table" is a "table", whatever other tables a detector knows."""
-        says = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
-        return np.array([says[label] for label in self.labels], dtype=bool)
-
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
-        """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
+        """Answer where no label fits: the box of the neural grounder, if it is sure."""
         nothing = GroundingStatus.NOT_FOUND, (), _no(noun)
         proposals = self.proposals
         if proposals is None or self.in_vocabulary or len(proposals.boxes) == 0:
@@ -491,8 +483,8 @@ class _Answer:
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
 
     def _existence(self, i: int) -> float:
-        """Probability that there is such a thing at all: of a low-confidence candidate its relative confidence, and
-        otherwise 1, but for what its detector hardly believed itself."""
+        """Probability that object ``i`` exists: relative confidence of a low-confidence candidate; else 1, but less for
+        very low scores."""
         return min(self.objects[i].score / _BELIEVED, 1.0) if i < self.confirmed else float(self.relative[i])
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
@@ -510,19 +502,19 @@ class _Answer:
         )
 
     def _needs_viewer(self, c: Constraint) -> bool:
-        """Whether only who speaks decides: sides of nothing, or of an anchor without a front."""
+        """Whether only the viewpoint decides: sides without an anchor, or of an anchor without a front."""
         if not c.is_view_dependent or not c.anchors:
             return c.is_view_dependent
         weight = self.scorer.anchor_weights(c.anchors[0])
         return bool(weight.max(initial=0.0) > 0 and self.geometry.fronts[int(weight.argmax())].sum() < 0.5)
 
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
-        """Candidates, one box for each thing, best first, with posterior probabilities."""
+        """Candidates, one box per object, best first, with posterior probabilities."""
         assert self.meaning.target is not None
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
         possible |= self._there(evidence.category, self.meaning.target.noun)
         rows = np.flatnonzero(possible)
-        pairs = self.scorer.here  # what is possible answers to the noun
+        pairs = self.scorer.here  # pairs of objects whose labels fit the noun
         pairs = pairs.where(possible[pairs.target] & possible[pairs.anchor])
         one_thing = pairs.where((pairs.iou > ONE_THING_IOU) | (pairs.inside > INSIDE_SHARE))
         best_first = rows[np.argsort(-evidence.log_score[rows], kind="stable")]
@@ -532,13 +524,15 @@ class _Answer:
         return order, share / share.sum()
 
     def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
-        """How well each ranked candidate fits, as a share of the first."""
-        counts = np.where(np.array(order) < self.confirmed, _CONFIDENCE_SHARE, 1.0)  # one of low confidence is no equal
+        """Fit of each ranked candidate relative to the first."""
+        counts = np.where(
+            np.array(order) < self.confirmed, _CONFIDENCE_SHARE, 1.0
+        )  # low-confidence candidates are never equal
         fit = evidence.fit[order] + counts * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 
     def _why_not(self, evidence: Evidence, order: list[int], fits: F64) -> str:
-        """Why no candidate is what the sentence says, in words; empty when one may be."""
+        """Reason why no candidate fits the sentence; empty when one may fit."""
         meaning = self.meaning
         assert meaning.target is not None
         noun = meaning.target.noun
@@ -548,17 +542,17 @@ class _Answer:
                 return f"there is no {missing[0]}"
         kind = float(evidence.category[order].max())
         members = [i for i in order if evidence.category[i] >= 0.5 * kind]
-        said = [t for t in evidence.terms if t.constraint.weight >= 1.0]
+        stated = [t for t in evidence.terms if t.constraint.weight >= 1.0]
         if self.is_long:
-            return ""  # long descriptions are told loosely, and read so
-        for term in said:
+            return ""
+        for term in stated:
             likely = self.scorer.likely(term)
             if term.constraint.relation == "state" and np.isnan(likely[members]).all() and asks(meaning.text):
                 return f"whether the {noun} is {term.constraint.value} is not known"
             if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
                 return self._none_is(noun, _words(term.constraint))
         if len(members) and fits[members].max() < _HARDLY:
-            words = [_words(t.constraint) for t in said if not np.isnan(self.scorer.likely(t)).all()]
+            words = [_words(t.constraint) for t in stated if not np.isnan(self.scorer.likely(t)).all()]
             words += [_description(e) for e in meaning.excluded]
             return self._none_is(noun, " and ".join(words))
         for term in evidence.terms:
@@ -577,7 +571,7 @@ class _Answer:
     def _every(
         self, evidence: Evidence, order: list[int], fits: F64, limit: int | None
     ) -> tuple[GroundingStatus, tuple[SceneObject, ...], str] | None:
-        """The answer where all objects are meant that fit; None where that tells nothing."""
+        """The answer where all fitting objects are asked for; None to answer as for one object."""
         meaning = self.meaning
         assert meaning.target is not None
         noun = meaning.target.noun
@@ -616,94 +610,89 @@ class _Answer:
         names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
         return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
 
-    def _asks_back(self, rivals: list[int]) -> str:
-        """What would tell the candidates apart: ": the red one or the one by the door?"; empty where nothing would."""
-        if len(rivals) > _ASKED_BACK:
+    def _question_back(self, tied: list[int]) -> str:
+        """Question that distinguishes the candidates: ": the red one or the one by the door?"; else empty."""
+        if len(tied) > _ASKED_BACK:
             return ""
-        traits = [self._by_color(rivals), self._by_neighbour(rivals), self._by_side(rivals)]
-        for k in range(len(rivals)):
+        traits = [self._by_color(tied), self._by_neighbour(tied), self._by_side(tied)]
+        for k in range(len(tied)):
             if not any(trait[k] for trait in traits):
                 return ""
-        named = [next(trait[k] for trait in traits if trait[k]) for k in range(len(rivals))]
+        named = [next(trait[k] for trait in traits if trait[k]) for k in range(len(tied))]
         return f": {', '.join(named[:-1])} or {named[-1]}?"
 
-    def _by_color(self, rivals: list[int]) -> list[str]:
+    def _by_color(self, tied: list[int]) -> list[str]:
         color = self.scorer.colors
-        if color is None or not np.isfinite(color[rivals]).all():
-            return [""] * len(rivals)
-        said = color_names(color, np.array(rivals, dtype=np.intp))
-        return [f"the {name} one" if said.count(name) == 1 else "" for name in said]
+        if color is None or not np.isfinite(color[tied]).all():
+            return [""] * len(tied)
+        stated = color_names(color, np.array(tied, dtype=np.intp))
+        return [f"the {name} one" if stated.count(name) == 1 else "" for name in stated]
 
-    def _by_neighbour(self, rivals: list[int]) -> list[str]:
-        """Things that there is one of, near to one of the rivals and not to another."""
+    def _by_neighbour(self, tied: list[int]) -> list[str]:
+        """Unique objects near one of the tied candidates and not near another."""
         count = Counter(self.labels)
         once = [
             j for j, label in enumerate(self.labels[: self.confirmed])
-            if count[label] == 1 and label not in _NO_LANDMARKS and j not in rivals
+            if count[label] == 1 and label not in _NO_LANDMARKS and j not in tied
         ]  # fmt: skip
-        gap = self.geometry.block(np.array(rivals), np.array(once, dtype=np.intp)).gap  # (rivals, landmarks)
-        said = []
-        for i in range(len(rivals)):
+        gap = self.geometry.block(np.array(tied), np.array(once, dtype=np.intp)).gap  # (tied, landmarks)
+        stated = []
+        for i in range(len(tied)):
             others = np.delete(gap, i, axis=0).min(axis=0)
-            told = np.flatnonzero((gap[i] < _LANDMARK_M) & (others > gap[i] + 0.5))
-            near = [(float(gap[i, j]), self.labels[once[j]]) for j in told]
-            said.append(f"the one by the {min(near)[1]}" if near else "")
-        return said
+            distinct = np.flatnonzero((gap[i] < _LANDMARK_M) & (others > gap[i] + 0.5))
+            near = [(float(gap[i, j]), self.labels[once[j]]) for j in distinct]
+            stated.append(f"the one by the {min(near)[1]}" if near else "")
+        return stated
 
-    def _by_side(self, rivals: list[int]) -> list[str]:
-        if self.geometry.viewer is None or len(rivals) > 3:
-            return [""] * len(rivals)
+    def _by_side(self, tied: list[int]) -> list[str]:
+        if self.geometry.viewer is None or len(tied) > 3:
+            return [""] * len(tied)
         group = np.zeros(self.geometry.n)
-        group[rivals] = 1.0
-        left = leftness(self.geometry, group, None)[rivals]
+        group[tied] = 1.0
+        left = leftness(self.geometry, group, None)[tied]
         if np.ptp(left) < 0.3:
-            return [""] * len(rivals)
-        names = {2: ("on the left", "on the right"), 3: ("on the left", "in the middle", "on the right")}[len(rivals)]
+            return [""] * len(tied)
+        names = {2: ("on the left", "on the right"), 3: ("on the left", "in the middle", "on the right")}[len(tied)]
         place = np.argsort(np.argsort(-left, kind="stable"), kind="stable")
         return [f"the one {names[int(k)]}" for k in place]
 
     def _reason(self, evidence: Evidence, best: int) -> str:
         o = self.objects[best]
-        said = [
+        stated = [
             f"{_words(t.constraint)} ({t.satisfied[best]:.2f})"
             for t in evidence.terms
             if not t.missing and not np.isnan(t.holds[best])
         ]
         text = f"{o.label} {o.id}" if best < self.confirmed else f"{o.label}, not confirmed"
-        text += ": " + ", ".join(said) if said else ""
+        text += ": " + ", ".join(stated) if stated else ""
         text += (
             "; where it goes or lies is meant: what else is named is not on the map" if self.meaning.is_place else ""
         )
         return text + self._unchecked(evidence)
 
     def _unchecked(self, evidence: Evidence) -> str:
-        """What the sentence says and an answer does without, in words: "; no bathtub found; no colours known"."""
+        """Parts of the sentence that were not checked: "; no bathtub found; colours are not known"."""
         missing = [noun for t in evidence.terms for noun in t.missing]
-        said = [f"no {', no '.join(dict.fromkeys(missing))} found"] if missing else []
+        stated = [f"no {', no '.join(dict.fromkeys(missing))} found"] if missing else []
         if any(t.constraint.relation == "colour" and np.isnan(t.holds).all() for t in evidence.terms):
-            said.append("colours are not known")
+            stated.append("colours are not known")
         states = [t for t in evidence.terms if t.constraint.relation == "state" and np.isnan(t.holds).all()]
-        said += [f"whether it is {t.constraint.value} is not known" for t in states]
+        stated += [f"whether it is {t.constraint.value} is not known" for t in states]
         if self.meaning.unmatched:
-            said.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
-        return "".join(f"; {words}" for words in said)
-
-
-def _missing(evidence: Evidence) -> bool:
-    """Whether there is none of what the sentence says its object is by."""
-    return any(t.missing and not t.constraint.negated for t in evidence.terms)
+            stated.append(f"not understood: {', '.join(self.meaning.unmatched[:_MANY_UNREAD])}")
+        return "".join(f"; {words}" for words in stated)
 
 
 _PHRASE_WORDS = word_set("adjectives") - frozenset((",", ".", "with", "and"))
-_NAMED = 0.2  # weight below which an object is not what a phrase stands for
+_NAMED = 0.2  # least weight of an object that a phrase refers to
 _NO_LANDMARKS = frozenset(("object", "wall", "floor", "ceiling", "carpet"))
 _LANDMARK_M = 1.5
 
 
 def _description(e: Meaning) -> str:
-    said = " and ".join(_words(c) for c in e.constraints)
+    stated = " and ".join(_words(c) for c in e.constraints)
     noun = "" if e.target is None else e.target.noun
-    return f"other than the {noun}" + (f" that is {said}" if said else "")
+    return f"other than the {noun}" + (f" that is {stated}" if stated else "")
 
 
 _SAID = {
@@ -721,7 +710,7 @@ _SAID = {
 
 
 def _words(c: Constraint) -> str:
-    """A constraint in words: 'left of the couch'."""
+    """A constraint in words: "left of the couch"."""
     words = c.value or _SAID.get(c.relation, c.relation)
     if c.relation in ("within", "beyond"):
         words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
@@ -739,27 +728,27 @@ def _words(c: Constraint) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# From the share of the best candidate to the probability that it is the right one. Shares of a posterior are
-# overconfident: they know nothing of misread sentences and missed objects. A logistic regression over traits of an
-# answer corrects them; its weights stand in ``lexicon/calibration.json`` with the command that made them.
+# Calibration: posterior shares are overconfident, because they ignore misread sentences and missed objects. A logistic
+# regression over traits of an answer gives the probability that it is right; its weights are in
+# ``lexicon/calibration.json`` with the command that made them.
 
 WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
 FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind", "reading")
-_LEAST_READING = 1e-4  # below it one is as doubtful as the other
+_LEAST_READING = 1e-4  # lower probabilities of a reading count as this
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of an answer.
+    """Inputs of the calibration.
 
     Attributes:
-        share: of the best candidate in the posterior, (0, 1].
-        fit_share: the same without the detector's confidences.
-        weakest: how well the constraint that fits it least holds, [0, 1].
-        unsure_view: the sentence depends on who speaks, and nobody knows where that is.
+        share: posterior of the best candidate, (0, 1].
+        fit_share: the same without detection confidences.
+        weakest: score of the least satisfied constraint, [0, 1].
+        unsure_view: the sentence depends on the viewpoint, which is unknown.
         missing: an anchor is not in the scene.
-        kind: how well the label answers to the noun.
-        reading: probability that the sentence is read right, (0, 1].
+        kind: similarity of label and noun.
+        reading: probability that the sentence is read correctly, (0, 1].
     """
 
     share: float
@@ -771,7 +760,7 @@ class Traits:
     reading: float = 1.0
 
     def features(self) -> tuple[float, ...]:
-        """In the order of :data:`FEATURES`."""
+        """Values in the order of :data:`FEATURES`."""
         return (
             1.0,
             _logit(self.share),
@@ -793,7 +782,7 @@ def _logit(p: float) -> float:
 def _weights() -> tuple[float, ...]:
     data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
     if tuple(data["features"]) != FEATURES:
-        raise ValueError(f"{WEIGHTS.name} has weights of {data['features']}, wanted are {list(FEATURES)}")
+        raise ValueError(f"{WEIGHTS.name} has weights of {data['features']}, expected {list(FEATURES)}")
     return tuple(float(w) for w in data["weights"])
 
 
@@ -804,31 +793,27 @@ def probability_right(traits: Traits) -> float:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Candidates of low confidence: tentative objects, and boxes of the last prediction that score too low for objects.
+# Low-confidence candidates: tentative objects, and boxes of the last prediction below an object's score. Where no
+# object is a toaster, "the toaster" is better answered from such a box than not at all, with a low score. Only a few
+# boxes per noun of the sentence count.
 #
-# A sentence that says "the toaster" where no object is a toaster is better answered from a box that may be one than not
-# at all, as long as the answer says how sure it is. Of hundreds of such boxes only those count that answer to a noun of
-# the sentence, a few per noun.
-#
-# A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes,
-# the log odds that a box is right rise alike with its score and with its share of the scores at its place: so both
-# multiply, for low-confidence candidates and for objects of the map.
+# An unsure network gives several boxes with several labels at one location. On validation homes the log odds that a box
+# is right rise with its score and with its share of the scores at its location, so both are multiplied.
 
-
-UNTRACKED = 0  # the id of what is no object of the map (yet)
+UNTRACKED = 0  # id of a box that is no object of the map
 _PER_NOUN = 12
 _KIND = 0.35  # least similarity of a label to a noun
 
 
 class LowConfidenceCandidates:
-    """Low-confidence candidates beside the objects, and the certainty of the objects' names; made once per prediction.
+    """Candidates of low confidence, and objects rescored by the certainty of their labels; made once per prediction.
 
     Args:
-        objects: confirmed objects of the map, candidates of every query.
-        tentative: objects of the map, candidates with their ids.
-        seen: boxes of the last prediction, of any score; None = none.
+        objects: confirmed objects of the map: candidates of every query.
+        tentative: tentative objects of the map.
+        seen: all boxes of the last prediction; None = none.
         scores: thresholds for ``seen``.
-        first_score: score of a box -> score of an object of the map that was found once, with this score.
+        first_score: score of a box -> score of an object that was found once, with this score.
     """
 
     def __init__(
@@ -839,7 +824,9 @@ class LowConfidenceCandidates:
         scores: ScorePolicy = EVERY_SCORE,
         first_score: Callable[[float], float] = float,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(scores.candidate, 1e-6))
+        if seen is None:
+            seen = Detections(np.zeros((0, 9)), np.zeros(0), ())
+        found = seen.above(max(scores.candidate, 1e-6))
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
         boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
@@ -864,16 +851,16 @@ class LowConfidenceCandidates:
 
     @property
     def objects(self) -> tuple[SceneObject, ...]:
-        """The objects of the map, their scores times the share of their name at their place."""
+        """The objects, their scores multiplied by the share of their label at their location."""
         return tuple(self._all[: self._confirmed])
 
     def about(self, meaning: Meaning) -> tuple[SceneObject, ...]:
-        """Other candidates that answer to a noun of the sentence, in the order in which they were given."""
+        """Other candidates whose label fits a noun of the sentence, in order."""
         rows = {row for noun in all_nouns(meaning) for row in self._for_noun(noun)}
         return tuple(self._all[row] for row in sorted(rows))
 
     def _for_noun(self, noun: str) -> list[int]:
-        """The best few for one noun, where no object stands that answers to it."""
+        """The best candidates for one noun that overlap no object that fits it."""
         if noun not in self._rows:
             kind = {label: lexicon().similarity(noun, label) for label in self._by_label}
             rows = [row for label, found in self._by_label.items() if kind[label] >= _KIND for row in found]
@@ -889,12 +876,8 @@ class LowConfidenceCandidates:
         return self._rows[noun]
 
 
-def _none() -> Detections:
-    return Detections(np.zeros((0, 9)), np.zeros(0), ())
-
-
 def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
-    """Nouns of the anchors of a sentence, and of the anchors' own anchors."""
+    """Nouns of the anchors of a sentence, and of their anchors."""
     anchors = [anchor for constraint in meaning.constraints for anchor in constraint.anchors]
     within = [a for anchor in anchors for constraint in anchor.constraints for a in constraint.anchors]
     return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
@@ -908,9 +891,9 @@ def all_nouns(meaning: Meaning) -> tuple[str, ...]:
 
 
 def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
-    """(N,) best score of its own name at the place of each box, as a share of that and the best of another name.
+    """(N,) best score of a box's own label at its location, relative to the sum with the best other label.
 
-    1 where the last prediction has no box of the name there: that is no evidence against it.
+    1 where the last prediction has no box with the label there.
     """
     if not labels:
         return np.zeros(0)
@@ -922,12 +905,12 @@ def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Candidates of the network's own grounding for sentences about a prediction of one or many windows.
+# Candidates of the network's own grounding, for a prediction of one or many windows.
 
 _LOG = logging.getLogger(__name__)
 Phrase = tuple[int, int] | None
 _BATCH = 20  # sentences in one pass
-_MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
+_MAX_OBJECTS = 256  # best objects of all windows; cost is quadratic in them
 
 
 def propose(
@@ -937,16 +920,16 @@ def propose(
     T_world_camera: NDArray[np.float64],
     limit: int = 10,
 ) -> list[PhraseCandidates]:
-    """Candidates for one phrase of each sentence, best first; of each window those that it sees best.
+    """Candidates for one phrase of each sentence, best first.
 
-    A decoder over objects chooses among those of all windows at once: what a sentence compares may stand in several,
-    and scores of different windows do not compare.
+    A decoder over objects chooses among those of all windows at once, because scores of different windows are not
+    comparable.
 
     Args:
-        inference: the network that looked.
-        prediction: its look.
-        sentences: (text, [start, end) of the phrase that names the target; None = the whole text).
-        T_world_camera: (4, 4) pose of who speaks.
+        inference: the network.
+        prediction: its prediction.
+        sentences: (text, [start, end) of the target's phrase; None = the whole text).
+        T_world_camera: (4, 4) pose of the speaker.
         limit: candidates per sentence.
 
     Raises as :meth:`Predictor.ground_many`.
@@ -975,8 +958,8 @@ def propose(
 def propose_targets(
     inference: Predictor, prediction: ScenePrediction, queries: Sequence[Query]
 ) -> list[PhraseCandidates | None]:
-    """Candidates for the target of each parsed query; None where there are none: the speaker's viewpoint has to be
-    known, and a sentence may be longer than the text encoder reads. Queries of one viewpoint make one batch.
+    """Candidates for the target of each parsed query; None without a viewpoint, and for sentences too long for the text
+    encoder. Queries with the same viewpoint make one batch.
     """
     proposed: list[PhraseCandidates | None] = [None] * len(queries)
     if not prediction.parts or inference.network.grounding is None or inference.text_encoder is None:
@@ -991,8 +974,8 @@ def propose_targets(
         assert viewpoint is not None
         try:
             found = propose(inference, prediction, [(query.text, span) for _, query, span in group], viewpoint)
-        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
-            _LOG.warning("answers without the network's own grounding: %s", error)
+        except (ValueError, ImportError, OSError, RuntimeError) as error:  # answer without proposals
+            _LOG.warning("the network's grounding failed, sentences are answered without it: %s", error)
             continue
         for (row, _, _), candidates in zip(group, found, strict=True):
             proposed[row] = candidates
@@ -1008,17 +991,18 @@ def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> Phra
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# GROUNDER
+# Sentences about a published scene, with names of users and of a class list, appearance, colours, low-confidence boxes
+# and the network's own grounding.
 
 
 @dataclass(frozen=True, eq=False)
 class QueryContext:
-    """The objects of one published scene as sentences speak of them.
+    """The objects of one published scene with the labels that sentences use.
 
     Attributes:
-        published: confirmed objects under the names that are published.
-        objects: the same in the same order, under the names by which sentences know them; others with a class list.
-        tentative, seen, scores, first_score: of :class:`LowConfidenceCandidates`.
+        published: confirmed objects with published labels.
+        objects: the same objects with the labels that sentences use; different only with a class list.
+        tentative, seen, scores, first_score: see :class:`LowConfidenceCandidates`.
     """
 
     published: tuple[SceneObject, ...]
@@ -1030,21 +1014,21 @@ class QueryContext:
 
     @cached_property
     def low_confidence(self) -> LowConfidenceCandidates:
-        """Candidates beside the objects."""
+        """Further candidates."""
         return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.first_score)
 
 
 @dataclass(eq=False)
 class Grounder:
-    """Answers sentences; each of one published scene, whatever is published meanwhile. From any thread.
+    """Answers sentences about published scenes. Thread-safe.
 
     Attributes:
-        inference: its grounding proposes boxes; None = categories, colours and relations of objects alone decide.
-        lift: a detector that is told in words looks for what is asked for, and an encoder of looks names objects.
-        classes: names that are published.
-        scores: which scores of boxes count for what.
+        inference: its grounding proposes boxes; None = only labels, colours and relations decide.
+        lift: its open-vocabulary detector searches for the nouns of queries, and its image encoder labels objects.
+        classes: published class names.
+        scores: thresholds of box scores.
         tracking: how scores of boxes become scores of objects.
-        named: whether something gives objects names at all, besides users and files.
+        named: whether a network labels objects.
     """
 
     inference: Predictor | None = None
@@ -1060,13 +1044,13 @@ class Grounder:
     def answer(
         self, scene: PublishedScene, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
     ) -> list[Grounding]:
-        """One answer for each query; the network reads those of one speaker together. Never raises for any text.
+        """Answer each query; queries of one speaker pass the network together. Never raises for any text.
 
-        ``viewpoint``: (4, 4) pose of who speaks, for queries that carry none.
+        ``viewpoint``: (4, 4) pose of the speaker, for queries without one.
         """
         context = self._context(scene, any(speaks_of_states(str(getattr(q, "text", q))) for q in queries))
         asked = [Query.of(query, viewpoint) for query in queries]
-        called = [with_user_names(query, context.objects) for query in asked]
+        renamed = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in (*context.objects, *context.published)}
         parsed = [query.parsed(labels) for query in asked]
         if self.lift is not None:
@@ -1078,23 +1062,18 @@ class Grounder:
         answers = [
             self._answer(query, context, colors, candidates)
             if by_name is None
-            else by_name.restored(
-                ground_objects(by_name.query.parsed({o.label for o in by_name.objects}), by_name.objects, colors=colors)
-            )
-            for query, candidates, by_name in zip(parsed, proposed, called, strict=True)
+            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors))
+            for query, candidates, by_name in zip(parsed, proposed, renamed, strict=True)
         ]
         classes = self.classes
         return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
 
     def prepare(self) -> None:
-        """Read what reads sentences now, so that the first one does not wait for it: tables of words, the reader's
-        network, and the text encoder.
+        """Load word tables, the reader's network and the network's text encoder, so that the first sentence is fast.
 
-        The text encoder only where the map's network reads sentences, and nothing where no network gives things names.
-        Raises what reading it raises (a package that is not installed, for example); the first sentence then tries
-        again.
+        Raises what loading raises; the first sentence then tries again.
         """
-        Query("the chiar by the red tabel").parsed(())  # what is no word is looked up in every table
+        Query("the chiar by the red tabel").parsed(())  # misspelled words are looked up in every table
         likelihood_of_label("chair", "stool")
         inference = self.inference
         if inference is None:
@@ -1109,7 +1088,7 @@ class Grounder:
         colors: Callable[[NDArray[np.float64]], NDArray[np.float64]],
         candidates: PhraseCandidates | None,
     ) -> Grounding:
-        objects = self._named_by_looks(self._named_by_list(context, query), query)
+        objects = self._relabelled_by_appearance(self._labelled_by_list(context, query), query)
         if not self.named and {o.label for o in objects} <= {UNNAMED} and not query_problem(query.text):
             reason = "no language model loaded: objects have no names"
             return query.answer(GroundingStatus.INVALID, reason=reason)
@@ -1117,29 +1096,29 @@ class Grounder:
         return ground_objects(query, objects, colors=colors, candidates=candidates, low_confidence=low_confidence)
 
     def _context(self, scene: PublishedScene, states: bool) -> QueryContext:
-        """Made once for a scene, and kept as long as it is; ``states``: with the states of objects."""
+        """Context of a scene, cached while the scene exists; ``states``: with the states of objects."""
         known = self._contexts.setdefault(scene, {})
         context = known.get(states)
         if context is None:
             published = with_conditions(scene.objects, scene.voxels) if states else scene.objects
             objects, tentative = published, scene.tentative
-            if self.classes is not None:  # sentences may use all words
+            if self.classes is not None:  # sentences may use all labels
                 objects, tentative = self.classes.in_own_words(objects), self.classes.in_own_words(tentative)
             first_score = partial(published_score, looks=1, scores=self.scores, config=self.tracking)
             context = QueryContext(published, objects, tentative, scene.seen, self.scores, first_score)
             known[states] = context
         return context
 
-    def _named_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:
-        """The objects, under names of the class list that the query uses and that no lexicon has."""
+    def _labelled_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:
+        """Objects labelled with those names of the class list that the query uses and the lexicon lacks."""
         if self.classes is None or query.meaning is None or query.meaning.problem:
             return context.objects
         named = self.classes.in_own_words(context.published, all_nouns(query.meaning))
         changed = any(a.label != b.label for a, b in zip(named, context.objects, strict=True))
         return named if changed else context.objects
 
-    def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
-        """The objects, under names that no label has where they look so; themselves where labels answer."""
+    def _relabelled_by_appearance(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
+        """Objects relabelled by appearance for nouns that fit no label."""
         if self.lift is None or self.lift.looks is None or query.meaning is None or query.meaning.problem:
             return objects
         named = self.lift.looks.renamed(objects, all_nouns(query.meaning), lexicon().similarity)
@@ -1147,5 +1126,5 @@ class Grounder:
 
 
 def _colors(voxels: VoxelSnapshot | None, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 3) mean sRGB in 0..255 of what the map shows in (N, 9) boxes; NaN where it was not measured."""
+    """(N, 3) mean sRGB in 0..255 of the map in (N, 9) boxes; NaN where not measured."""
     return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)

@@ -1,9 +1,9 @@
-"""A list of names, given when perception starts: these are published, and what belongs to none of them is ``object``.
+"""The class names that are published, given at the start; all other objects are published as ``object``.
 
-A name that is a category of the network or the detector stands for itself. A category also stands for the name of the
-list that the lexicon gives it as a synonym ("sofa" for the category "couch"). Names that nothing stands for then, words
-that nobody listed, are compared with the categories by the embeddings of a text encoder; so are labels that come up
-later. Objects keep their categories: sentences may use all words, and maps are saved as ever.
+A category of the network or detector belongs to the name of the list that it equals, or that the lexicon has as its
+synonym ("sofa" for the category "couch"). Remaining names are compared with the categories, and with labels that come
+up later, by embeddings of a text encoder. Objects keep their categories: sentences may use all words, and saved maps do
+not change.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from embodied_perceptron.nn.text_encoder import TextEncoder, text_encoder
 from embodied_perceptron.results import UNNAMED, Grounding, SceneObject
 
 _LOG = logging.getLogger(__name__)
-SAME_KIND = 0.8  # weight of the lexicon from which a category stands for a name
-# Cosine of MiniLM's sentence features from which a category stands for a name that no lexicon knows. Of the lexicon's
-# own 778 nouns that are no categories, 61 % have a category as near as that, and for 82 % of these it is a right one.
+SAME_KIND = 0.8  # least weight in the lexicon of a category that belongs to a name
+# Least cosine of MiniLM's sentence features of a category and a name that the lexicon lacks. Of the lexicon's 778 nouns
+# that are no categories, 61 % have such a category, and it is correct for 82 % of these.
 SAME_MEANING = 0.65
-_CLOSE = 0.1  # of cosine behind the nearest category: what else stands for the name ("display screen": monitor, screen)
+_CLOSE = 0.1  # cosine below the nearest category, for further ones ("display screen": monitor, screen)
 MAX_NAMES = 10_000
-MAX_NEW_NAMES = 2_000  # that are compared by embeddings, which takes about 10 ms each
+MAX_NEW_NAMES = 2_000  # compared by embeddings, about 10 ms each
 _MAX_BYTES = 2_000_000  # of a file with names
 _ENCODED_AT_ONCE = 128
 _SHOWN = 40  # characters of a name in a message
@@ -41,10 +41,10 @@ F32 = NDArray[np.float32]
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """Names as a user gives them: the path of a file with one a line, or several separated by commas.
+    """Read names from a file with one per line, or from a text with commas between them.
 
-    Blank lines of a file, and those that begin with ``#``, do not count. Raises :class:`ConfigError` for a file that is
-    not there, too large or no text, and for a text without any name or with an empty one between commas.
+    Blank lines and lines that begin with ``#`` are skipped. Raises :class:`ConfigError` for a file that is missing, too
+    large or no text, and for a text without names or with an empty one.
     """
     path = Path(text)
     try:
@@ -79,7 +79,7 @@ def _names_in(path: Path) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names as the map writes them, in order, doubles included. Raises :class:`ConfigError` naming a bad one."""
+    """Clean the names as the map writes them, duplicates included. Raises :class:`ConfigError` for an invalid name."""
     if not names:
         raise ConfigError("the list of classes is empty")
     if len(names) > MAX_NAMES:
@@ -100,16 +100,15 @@ class ClassList:
     """See the module docstring.
 
     Args:
-        names: to be published, in any spelling; doubles count once.
-        categories: labels of the network and of a detector, as far as they are known.
-        encoder: makes the text encoder when a name or a label is known to nobody else; None = none: such names stand
-            for themselves alone.
-        words: synonyms; None = the lexicon of the package.
+        names: to be published, in any spelling.
+        categories: known labels of the network and of a detector.
+        encoder: makes the text encoder when it is first needed; None = names without a category match only themselves.
+        words: synonyms; None = the shipped lexicon.
 
     Attributes:
-        names: cleaned, without doubles.
-        doubles: how many names stood there more than once.
-        unmatched: names that no category stands for.
+        names: cleaned, without duplicates.
+        doubles: number of duplicates.
+        unmatched: names without a category.
 
     Raises :class:`ConfigError` for no names, too many, an empty one or one too long, and what ``encoder`` raises.
     """
@@ -137,20 +136,20 @@ class ClassList:
         new = self._unanswered()
         if len(new) > MAX_NEW_NAMES:
             _LOG.warning("class list: of %d new names the first %d are compared by meaning", len(new), MAX_NEW_NAMES)
-        self._new = new[:MAX_NEW_NAMES]  # compared with labels that stand for nothing, now and later
-        self._nearest: F32 | None = None  # of each, to the categories
+        self._new = new[:MAX_NEW_NAMES]  # compared with labels that belong to no name
+        self._nearest: F32 | None = None  # cosine of each to the nearest category
         self._of |= self._by_meaning([label for label in known if self._of[label] == UNNAMED != label])
         self.unmatched = self._unanswered()
         if self.doubles:
-            _LOG.warning("class list: %d of %d names stand there more than once", self.doubles, len(clean))
+            _LOG.warning("class list: %d of %d names are duplicates", self.doubles, len(clean))
         if known and self.unmatched:
             some = ", ".join(self.unmatched[:10]) + (", ..." if len(self.unmatched) > 10 else "")
             _LOG.warning(
-                "class list: no category answers to %d of %d names: %s", len(self.unmatched), len(self.names), some
+                "class list: no category matches %d of %d names: %s", len(self.unmatched), len(self.names), some
             )
 
     def name_of(self, label: str) -> str:
-        """The name of the list that ``label`` stands for, or ``object``. From any thread."""
+        """The name of the list that ``label`` belongs to, or ``object``. Thread-safe."""
         name = self._of.get(label)
         if name is None:
             name = self._by_words(label)
@@ -159,10 +158,6 @@ class ClassList:
             self._of[label] = name
         return name
 
-    def categories_of(self, name: str) -> tuple[str, ...]:
-        """Labels that stand for a name, as far as they came up."""
-        return tuple(label for label, of in self._of.items() if of == name)
-
     def _unanswered(self) -> tuple[str, ...]:
         answered = {UNNAMED, *self._of.values()}
         return tuple(name for name in self.names if name not in answered)
@@ -170,7 +165,7 @@ class ClassList:
     # ---------------------------------------------------------------------------------------------------------- words
 
     def _synonyms(self) -> dict[str, tuple[float, str]]:
-        """Label -> (weight, name of the list) where the lexicon has the name; of equal weights the first counts."""
+        """Label -> (weight, name of the list) by the lexicon; of equal weights the first wins."""
         best: dict[str, tuple[float, str]] = {}
         for name in self.names:
             for label, weight in self._words.meaning.get(self._noun(name), {}).items():
@@ -179,7 +174,7 @@ class ClassList:
         return best
 
     def _noun(self, name: str) -> str:
-        """In singular, where the lexicon knows the plural."""
+        """The singular of a plural of the lexicon."""
         return name if name in self._words.meaning else self._words.surfaces.get(tuple(name.split()), (name, False))[0]
 
     def _by_words(self, label: str) -> str:
@@ -191,7 +186,7 @@ class ClassList:
     # ------------------------------------------------------------------------------------------------------ embeddings
 
     def _by_meaning(self, labels: Sequence[str]) -> dict[str, str]:
-        """Label -> the nearest of the new names, for those that have one."""
+        """Label -> nearest new name, where one is near enough."""
         if not labels or not self._new or self._encoder is None:
             return {}
         if self._vectors is None:
@@ -205,7 +200,7 @@ class ClassList:
         return {label: self._new[best[i]] for i, label in enumerate(labels) if near[i]}
 
     def _embedded(self, texts: Sequence[str]) -> F32:
-        """(N, C) unit vectors. Texts of like length go together: the longest sets the cost of all."""
+        """(N, C) unit vectors. Texts are batched by length: the longest sets the cost of a batch."""
         if self._encode is None:
             assert self._encoder is not None
             self._encode = self._encoder()
@@ -223,15 +218,15 @@ class ClassList:
     # ------------------------------------------------------------------------------------------------------- published
 
     def in_own_words(self, objects: Sequence[SceneObject], nouns: Iterable[str] = ()) -> tuple[SceneObject, ...]:
-        """Published objects as sentences speak of them: by their categories, but by their names where one of the
-        ``nouns`` is a name that no lexicon knows."""
+        """Published objects with their categories as labels, or their names where a noun is a name that the lexicon
+        lacks."""
         own = {noun for noun in nouns if noun in self._listed and noun not in self._words.meaning}
         return tuple(
             replace(o, label=o.category, category="") if o.category and o.label not in own else o for o in objects
         )
 
     def restored(self, answer: Grounding, published: Sequence[SceneObject]) -> Grounding:
-        """An answer about :meth:`in_own_words`, its objects under the names that are published."""
+        """Give the objects of an answer about :meth:`in_own_words` their published labels."""
         labels = {o.id: o.label for o in published}
 
         def named(objects: tuple[SceneObject, ...]) -> tuple[SceneObject, ...]:
@@ -241,16 +236,13 @@ class ClassList:
 
 
 def class_list(names: Sequence[str], inference: Predictor | None, lift: DetectionLift | None) -> ClassList:
-    """``names`` to be published of all that a network and a detector know. Raises as :class:`ClassList`."""
+    """The class list over the labels of a network and a detector. Raises as :class:`ClassList`."""
     known = (*(() if inference is None else inference.classes), *(() if lift is None else lift.vocabulary))
     return ClassList(names, known, lambda: _names_encoder(inference))
 
 
 def _names_encoder(inference: Predictor | None) -> TextEncoder:
-    """MiniLM, whose sentence features compare names: the network's own where it reads sentences by it.
-
-    Raises as :func:`~.nn.text_encoder.text_encoder`.
-    """
+    """MiniLM, shared with the network where it uses it. Raises as :func:`~.nn.text_encoder.text_encoder`."""
     grounding = None if inference is None else inference.network.config.grounding
     if inference is not None and grounding is not None and grounding.text_encoder == "minilm":
         own = inference.text_encoder

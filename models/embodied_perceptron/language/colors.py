@@ -1,10 +1,9 @@
-"""Colours of objects: the mean colour of the voxels in each box, and the names that people give it.
+"""Colours of objects: the mean colour of the voxels in each box, and probabilities of colour names.
 
-How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
-the scene measure. Then each name is a distribution over CIELAB with long tails; means and covariances stand in
-``lexicon/colors.json`` with the command that made them. Furniture is dull, so these say little of vivid colours; and
-lines of equal hue bend in CIELAB's blues, so that saturated blue lies beside purple. Vivid colours are therefore named
-by their hue in Oklab (B. Ottosson, 2020), where blue stays blue however saturated.
+Measured brightness depends on lamps and exposure, so colours are first scaled by the brightest objects of the scene.
+Each name is a long-tailed distribution over CIELAB; means and covariances are in ``lexicon/colors.json`` with the
+command that made them. Few objects have vivid colours, and lines of equal hue bend in CIELAB's blues, so that saturated
+blue is close to purple. Vivid colours are therefore named by their hue in Oklab (B. Ottosson, 2020).
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from embodied_perceptron.results import VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
-_COLOUR_SAID = 0.2  # probability of a colour's name above which a thing may be called so,
-_COLOUR_BESIDE = 0.4  # and as a share of the likeliest name's: what is plainly green is not called yellow
-_LEAST_VOXELS = 5  # of a box whose colour is known
+_NAME_PROBABILITY = 0.2  # from which a colour name is plausible,
+_NAME_SHARE = 0.4  # and as a share of the best name: a plainly green object is not yellow
+_LEAST_VOXELS = 5  # in a box whose colour is known
 DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
-_BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
-_VIVID, _VIVID_SOFT = 0.125, 0.012  # chroma in Oklab from which the hue alone names a colour
-# hue in Oklab, degrees, of what people call so, and how far its neighbours are; from the sRGB of the names themselves
+_BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # linear brightness that this percentile of a scene is scaled to
+_VIVID, _VIVID_SOFT = 0.125, 0.012  # chroma in Oklab from which the hue decides
+# hue of each name in Oklab and its width, degrees; from the sRGB values of the names
 _HUES = {
     "pink": (354.0, 14.0), "red": (25.0, 16.0), "orange": (57.0, 13.0), "yellow": (102.0, 15.0), "green": (145.0, 26.0),
     "blue": (256.0, 24.0), "purple": (310.0, 18.0),
 }  # fmt: skip
 _DARK_ORANGE, _PALE_RED = 0.55, 0.72  # lightness in Oklab: darker orange is brown, lighter red is pink
-_COMMON = 0.5  # how much it counts that most things are white, brown or beige: rooms differ in that
-_TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
+_COMMON = 0.5  # power of the frequency of a name: rooms differ in their colours
+_TAIL = 4.0  # degrees of freedom: saturated colours lie far from the mean of their name
 
 
 def mean_colors(snapshot: VoxelSnapshot, boxes: F64) -> F64:
-    """(B, 9) boxes -> (B, 3) mean sRGB in 0..255 of the voxels inside; NaN where there are hardly any.
+    """(B, 9) boxes -> (B, 3) mean sRGB in 0..255 of the voxels inside; NaN for fewer than 5 voxels.
 
-    A voxel that lies in several boxes counts for the smallest of them: the vase, not the table that it stands on.
+    A voxel in several boxes counts for the smallest: the vase, not the table under it.
     """
     if len(boxes) == 0 or len(snapshot) == 0:
         return np.full((len(boxes), 3), np.nan)
     order = np.argsort(boxes[:, 3:6].prod(axis=1), kind="stable")
     reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + snapshot.voxel_size_m
-    x = snapshot.coords[:, 0]  # the snapshot is sorted by x first: only a slab of it can lie in a box
+    x = snapshot.coords[:, 0]  # sorted by x first: only a slab can lie in a box
     first = np.searchsorted(x, np.floor((boxes[:, 0] - reach) / snapshot.voxel_size_m), side="left")
     last = np.searchsorted(x, np.ceil((boxes[:, 0] + reach) / snapshot.voxel_size_m), side="right")
     half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
@@ -77,7 +76,7 @@ def _sum_in_slabs(
     R: F64,
     half: F64,
 ) -> F64:
-    """(B, 4) sums of red, green, blue and count; the first box that a voxel lies in has it."""
+    """(B, 4) sums of red, green, blue and count; a voxel counts for the first box that contains it."""
     out = np.zeros((len(center), 4))
     taken = np.zeros(len(points), np.bool_)
     for b in range(len(center)):
@@ -141,8 +140,8 @@ def _distributions() -> tuple[tuple[str, ...], F64, F64, F64]:
 
 
 def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N,) probability that somebody calls it
-    ``name``; NaN stays NaN.
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N,) probability that people
+    call it ``name``; NaN stays NaN.
 
     Raises ``ValueError`` for a name that is none of the known ones.
     """
@@ -157,16 +156,16 @@ def name_probabilities(rgb: NDArray[np.generic], name: str) -> tuple[F64, F64]:
     """
     names = _distributions()[0]
     if name not in names:
-        raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
+        raise ValueError(f"{name!r} is not a known colour; known are {', '.join(names)}")
     of_all = _name_probabilities(rgb)
     return of_all, np.asarray(of_all[:, names.index(name)])
 
 
 def color_likelihood(colors: F64, name: str) -> F64:
-    """(N, 3) mean sRGB in 0..255 of all objects -> (N,) whether people may call each ``name``; NaN stays NaN."""
-    of_all, said = name_probabilities(colors, name)
-    beside = said / np.maximum(of_all.max(axis=1, initial=0.0), 1e-9)
-    return sigmoid((said - _COLOUR_SAID) / 0.04) * sigmoid((beside - _COLOUR_BESIDE) / 0.05)
+    """(N, 3) mean sRGB in 0..255 of all objects -> (N,) likelihood that ``name`` fits each; NaN stays NaN."""
+    of_all, own = name_probabilities(colors, name)
+    share = own / np.maximum(of_all.max(axis=1, initial=0.0), 1e-9)
+    return sigmoid((own - _NAME_PROBABILITY) / 0.04) * sigmoid((share - _NAME_SHARE) / 0.05)
 
 
 def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> F64:
@@ -183,7 +182,7 @@ def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None 
 
 
 def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
-    """(N, 3) linear RGB -> (N, K) probability of each name by hue, and (N,) how much that counts; NaN stays NaN."""
+    """(N, 3) linear RGB -> (N, K) probability of each name by hue, and (N,) weight of the hue; NaN stays NaN."""
     to_cone = np.array(
         [
             [0.41222147, 0.53633254, 0.05144599],
@@ -217,15 +216,15 @@ def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
 
 
 def same_color(rgb: NDArray[np.generic], rows: NDArray[np.intp]) -> F64:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, R) whether each has the colour of each
-    of ``rows``: how far the probabilities of their names agree (Bhattacharyya); NaN where not measured."""
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, R) similarity to each of
+    ``rows``: agreement of the probabilities of their names (Bhattacharyya); NaN where not measured."""
     root = np.sqrt(_name_probabilities(rgb))
     return np.asarray(root @ root[rows].T)
 
 
 def color_names(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> list[str]:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each, or of each of ``rows``;
-    empty where not."""
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the colour name of each, or of each of
+    ``rows``; empty where not measured."""
     names = _distributions()[0]
     table = _name_probabilities(rgb, rows)
     best = np.where(np.isnan(table).any(axis=1), -1, table.argmax(axis=1))

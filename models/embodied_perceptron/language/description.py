@@ -2,8 +2,8 @@
 
     A desk <obj_3> by the window <obj_9>. On the desk <obj_3>: a laptop <obj_4> and two books <obj_5> <obj_6>.
 
-A description is made from boxes by rules, so that it says nothing that the map does not hold. The dense form writes
-``<p>a desk</p>[<obj_3>]`` (3D-GRAND, arXiv 2406.05132); :func:`read_mentions` reads both forms of anybody's text.
+A description is made from boxes by rules, so it states only what the map contains. The dense form writes
+``<p>a desk</p>[<obj_3>]`` (3D-GRAND, arXiv 2406.05132); :func:`read_mentions` parses both forms.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ F64 = NDArray[np.float64]
 Relation = Literal["on", "in", "under"]
 Form = Literal["plain", "dense"]
 
-_HOLDS = 0.6  # from here on a relation is said
-_RESTS_M = 0.12  # between a bottom and the top that carries it: boxes are wrong by so much
-STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # is there in every room: not said, and not counted
-# what stands within their boxes is under them, not in them
+_HOLDS = 0.6  # least score of a stated relation
+_RESTS_M = 0.12  # largest gap between a bottom and the top under it (box error)
+STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # in every room: not described
+# objects within their boxes are under them, not in them
 _OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "couch", "counter", "stand"))
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
 _MOST_CHARACTERS = 100  # of a label
@@ -39,7 +39,7 @@ _PLACED: dict[Relation, str] = {"on": "On", "in": "In", "under": "Under"}
 
 @dataclass(frozen=True)
 class Fact:
-    """One relation that geometry decides: ``subject`` is on, in or under ``anchor``; ids."""
+    """One relation decided by geometry: object id ``subject`` is on, in or under object id ``anchor``."""
 
     subject: int
     relation: Relation
@@ -48,11 +48,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Mention:
-    """A noun phrase of a text and the objects that it carries.
+    """A noun phrase of a text and its objects.
 
     Attributes:
-        phrase: without its article and number.
-        ids: of objects; empty where it carries none.
+        phrase: without article and number.
+        ids: of its objects.
         start, end: characters of the phrase with its tags.
     """
 
@@ -64,12 +64,12 @@ class Mention:
 
 @dataclass(frozen=True)
 class Description:
-    """A text about a scene, with what it speaks of.
+    """A text about a scene.
 
     Attributes:
         text: sentences.
-        mentions: in their order.
-        facts: that it states.
+        mentions: its noun phrases in order.
+        facts: the stated relations.
     """
 
     text: str
@@ -78,15 +78,16 @@ class Description:
 
 
 def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
-    """What lies on, in or under what, by their boxes alone; at most one fact for each object, the surest.
+    """Relations on, in and under between boxes; at most one per object.
 
-    A thing is *on* what its bottom rests on, *in* what holds most of it, *under* what is over it and does not carry it.
+    An object is *on* the box that its bottom rests on, *in* the box that contains most of it, *under* a box above it
+    that it does not carry.
     """
     if len(objects) < 2:
         return ()
     geometry = SceneGeometry(np.stack([o.box for o in objects]).astype(np.float64))
     named = np.array([o.label not in STRUCTURE for o in objects])
-    # every relation that is said needs a common footprint
+    # every stated relation needs a common footprint
     thing, by = geometry.bounds.pairs_within(geometry.bounds, 0.0)
     wanted = (thing != by) & named[thing] & named[by]
     thing, by = thing[wanted], by[wanted]
@@ -101,7 +102,7 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
     carries = _rests(pairs.swapped) >= _HOLDS
     beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * ~carries
     strengths: tuple[tuple[Relation, F64], ...] = (("on", _rests(pairs)), ("in", held), ("under", beneath))
-    # of several that hold it the smallest: a cup on a tray on a table
+    # the smallest of several anchors: a cup on a tray on a table
     best: dict[int, tuple[float, Relation, int]] = {}
     for relation, strength in strengths:
         for row in np.flatnonzero(strength >= _HOLDS).tolist():
@@ -113,7 +114,7 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
 
 
 def _rests(pairs: Pairs) -> F64:
-    """Whether the target's bottom rests on the anchor."""
+    """Score: the target's bottom rests on the anchor."""
     rises = pairs.g.low[pairs.target, 2] - pairs.g.high[pairs.anchor, 2]
     return np.asarray(is_on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3))
 
@@ -132,9 +133,9 @@ def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:
 
 
 def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Description:
-    """A grounded description of a map's objects: the large things and what they are by, then what is on, in and under
-    each. Every object that has a name is mentioned; walls, floors and ceilings are not. What has a condition is called
-    so: "a closed door".
+    """Describe a map's objects: free-standing ones with a landmark, then the objects on, in and under each.
+
+    Every labelled object is mentioned, except walls, floors and ceilings. States are included: "a closed door".
 
     ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``.
     """
@@ -149,18 +150,18 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
         return writer.done(())
     free = [o for o in things if o.id not in placed]
     bounds = Bounds.of(np.stack([o.box for o in free])) if free else None
-    said = np.zeros(len(free), bool)
+    named_before = np.zeros(len(free), bool)
     row_of = {o.id: row for row, o in enumerate(free)}
     for group in _alike(free):
         writer.start()
         writer.name(group, definite=False)
-        # by what was named before and is nearest
-        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, row_of[group[0].id], said)
+        # next to the nearest object named before
+        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, row_of[group[0].id], named_before)
         if near is not None:
             writer.say(" by ")
             writer.name([near], definite=True)
         writer.say(".")
-        said[[row_of[o.id] for o in group]] = True
+        named_before[[row_of[o.id] for o in group]] = True
     carried: dict[tuple[int, Relation], list[SceneObject]] = {}
     for fact in facts:
         carried.setdefault((fact.anchor, fact.relation), []).append(by_id[fact.subject])
@@ -187,7 +188,7 @@ def _rank(label: str) -> int:
 
 
 def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
-    """Things of one name that stand close to each other are named together."""
+    """Group objects with the same label that are close to each other."""
     groups: list[list[SceneObject]] = []
     centers = np.array([o.box[:3] for o in objects]).reshape(-1, 3)
     group_of = np.zeros(len(objects), np.intp)
@@ -196,7 +197,7 @@ def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
         earlier = np.array(rows_of.setdefault(thing.label, []), np.intp)
         near = np.linalg.norm(centers[earlier] - centers[row], axis=1) < 2 * NEAR_M
         if near.any():
-            group_of[row] = group_of[earlier[near]].min()  # of several the first
+            group_of[row] = group_of[earlier[near]].min()  # the first of several groups
             groups[group_of[row]].append(thing)
         else:
             group_of[row] = len(groups)
@@ -205,9 +206,11 @@ def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
     return groups
 
 
-def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDArray[np.bool_]) -> SceneObject | None:
-    """Of those that were said and have another name the nearest, the earliest of several, if it is near."""
-    others = np.flatnonzero(said)
+def _nearest(
+    things: Sequence[SceneObject], bounds: Bounds, row: int, named_before: NDArray[np.bool_]
+) -> SceneObject | None:
+    """The nearest object already named that has another label, within :data:`NEAR_M`."""
+    others = np.flatnonzero(named_before)
     apart = np.maximum(bounds.low[row] - bounds.high[others], bounds.low[others] - bounds.high[row])
     gaps = np.linalg.norm(np.maximum(apart, 0.0), axis=1)
     near = np.argsort(gaps, kind="stable")[: int((gaps <= NEAR_M).sum())]
@@ -215,7 +218,7 @@ def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: NDAr
 
 
 class _Writer:
-    """The text so far, and where it mentions what."""
+    """Builds the text and its mentions."""
 
     def __init__(self, form: Form) -> None:
         if form not in ("plain", "dense"):
@@ -231,8 +234,10 @@ class _Writer:
         self._text += words
 
     def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
-        """A noun phrase with its objects; with a capital where a sentence begins."""
-        label, count = _without_tags(group[0].label), len(group)
+        """Add a noun phrase with its objects; capitalized at the start of a sentence."""
+        # without brackets, which mark tags
+        label = " ".join(re.sub(r"[<>\[\]]", " ", group[0].label[:_MOST_CHARACTERS]).split()) or UNNAMED
+        count = len(group)
         conditions = {o.condition for o in group}
         if len(conditions) == 1 and group[0].condition:
             label = f"{group[0].condition} {label}"
@@ -250,11 +255,6 @@ class _Writer:
         return Description(self._text, tuple(self._mentions), facts)
 
 
-def _without_tags(label: str) -> str:
-    """A label as words alone: whatever reads the text takes brackets for its tags."""
-    return " ".join(re.sub(r"[<>\[\]]", " ", label[:_MOST_CHARACTERS]).split()) or UNNAMED
-
-
 def _article(noun: str) -> str:
     if lexicon().always_plural(noun):
         return "some"
@@ -262,7 +262,7 @@ def _article(noun: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# anybody's text
+# Parsing.
 
 _ID = r"<?obj(?:ect)?_(\d+)>?"
 _DENSE = re.compile(r"<p>(?P<phrase>[^<]*)</p>\s*\[(?P<ids>[^\[\]]*)\]")
@@ -274,7 +274,7 @@ _MOST_WORDS = 5
 
 
 def read_mentions(text: str) -> tuple[Mention, ...]:
-    """The tagged noun phrases of a text, of either form; in the plain one a phrase is what follows the last article."""
+    """Parse the tagged noun phrases of a text in either form; a plain phrase begins after the last article."""
     dense = list(_DENSE.finditer(text))
     found = dense if dense else list(_PLAIN.finditer(text))
     mentions = []
@@ -282,7 +282,7 @@ def read_mentions(text: str) -> tuple[Mention, ...]:
         words, start = match["phrase"], match.start()
         if not dense:
             breaks = list(_BREAK.finditer(words))
-            if breaks:  # an article belongs to the phrase
+            if breaks:  # the phrase includes its article
                 at = breaks[-1].start() if breaks[-1].group().lower() in (*_LEADS, *_NUMBERS) else breaks[-1].end()
                 start, words = start + at, words[at:]
             start += len(words) - len(words.lstrip())

@@ -1,21 +1,20 @@
-"""States and relations that geometry decides, from boxes, names and the map.
+"""States of objects and relations between them, decided by geometry from boxes, labels and the map.
 
-    objects = with_conditions(perception.objects, perception.voxels)   each with its condition, where one is seen
+    objects = with_conditions(perception.objects, perception.voxels)   each with its state, where it is visible
 
-    ontop, inside          the relations that the language uses, each thing with the one that carries it best
-    under                  both stand on one floor, and a board on legs reaches over half of its footprint
+ontop, inside          the relations that sentences use; each object with its best anchor
+under                  both stand on one floor, and a legged object reaches over half of the footprint
 
-Nothing is inside of a thing on legs except on its lowest board: what lies within the box of a bed with a headboard lies
-on it, and what stands on the floor within the box of a table is beside its legs. What is fixed to the building is not
-put on anything, and nothing carries what is far larger than itself.
+Only the lowest board of a legged object contains objects: what lies within the box of a bed with a headboard is on the
+bed, and what stands on the floor within the box of a table is beside its legs. Fixtures are on nothing, and an object
+does not carry a far larger one.
 
-    open, closed           of a door: its leaf against its frame; without one, against the wall that goes on beside it
-                           of what has doors or drawers: its front is one plane, or things are before and behind it
-    filled, empty          of what is open at the top: whether things lie in it, or how deep one looks into its middle
-    folded, unfolded       of cloth: what is folded lies as a small pile, what is not hangs, or is spread wide
+open, closed           door: leaf against its frame, or else against the wall that continues beside it; furniture with
+                       doors or drawers: the front is one plane, or surfaces lie before and behind it
+filled, empty          open containers: objects inside, or the depth of the surface seen in the middle
+folded, unfolded       cloth: folded is a small pile; hanging or spread out is unfolded
 
-Of a thing whose front was not seen, or that lies between the two, no state is said, and none of what is too small for
-the map's voxels (cups, glasses).
+Objects whose front was not seen, unclear cases, and objects too small for the voxels (cups, glasses) have no state.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.relations import SceneGeometry, front_probabilities
 from embodied_perceptron.results import SceneObject, VoxelSnapshot
 
-_CARRIED = {"ontop": "on", "inside": "in"}  # name of the labels -> of the language
+_CARRIED = {"ontop": "on", "inside": "in"}  # name in labels -> relation of sentences
 RELATIONS = (*_CARRIED, "under")
 _DOORS, _CONTAINERS, _CLOTH = ("open", "closed"), ("filled", "empty"), ("folded", "unfolded")
 _CUPBOARDS = (
@@ -49,35 +48,35 @@ STATES_OF: Mapping[str, tuple[str, str]] = {
 }
 STATES = (*_DOORS, *_CONTAINERS, *_CLOTH)
 MIN_SCORE = 0.5
-_NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # nothing is put on these
-_FIXED = frozenset(("windowsill", "radiator", "counter", "mirror", "socket", "curtain", "blinds"))  # carried by walls
+_NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # no anchors of relations
+_FIXED = frozenset(("windowsill", "radiator", "counter", "mirror", "socket", "curtain", "blinds"))  # fixed to walls
 _LEGGED = frozenset(
     ("table", "desk", "bed", "crib", "bench", "chair", "stool", "couch", "sofa")
-)  # what shelves hold is in them
+)  # objects on shelves count as inside
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
-_LOW_BOARD_M = 0.25  # above the floor: the board between the legs of a table, below any seat or mattress
+_LOW_BOARD_M = 0.25  # above the floor: below any seat or mattress
 _RESTING = 0.8
-_LEAST_BEARER = 0.25  # of the footprint of what it carries: a crown of leaves is wider than its stand
+_LEAST_BEARER = 0.25  # least footprint of an anchor as a share: a plant is wider than its stand
 _DOOR, _FRAME = "door", "doorframe"
-_FRAME_REACH_M = 1.0  # from the leaf's middle to the frame's
-_OPEN_RAD = np.radians(9.0)  # a tenth of a door's way, from where the labels call it open
-_LEVELS_M = (0.4, 1.9)  # above a leaf's foot: skirtings and lintels are left out
+_FRAME_REACH_M = 1.0  # most distance of the middles of leaf and frame
+_OPEN_RAD = np.radians(9.0)  # a tenth of a door's range, from which labels call it open
+_LEVELS_M = (0.4, 1.9)  # heights above a leaf's foot, between skirting and lintel
 _LEVEL_M = 0.1
 _BESIDE_M = (0.1, 0.4)  # beyond a leaf's end: past the frame's lining
-_PLANE_M = 0.15  # a wall's surface lies so near to the plane of the leaf in it
-_WALL_SHARE = 0.5  # of the levels beside a leaf
-_CELL_M = 0.05  # of a front
-_BEFORE_M, _WITHIN_M = 0.08, 0.45  # of a front's plane: how far things count that are seen there
-_AT_FRONT_M = (-0.15, 0.09, 0.02)  # where the plane of a closed front may lie, and the step that it is looked for by
+_PLANE_M = 0.15  # most distance of a wall's surface from the plane of a closed leaf
+_WALL_SHARE = 0.5  # least share of occupied levels of a wall
+_CELL_M = 0.05  # grid on a front
+_BEFORE_M, _WITHIN_M = 0.08, 0.45  # depth range of points before and behind a front's plane
+_AT_FRONT_M = (-0.15, 0.09, 0.02)  # possible offsets of a closed front's plane: from, to, step
 _PLANE_THICK_M = 0.06
-_LEAF_M = (0.1, 0.3)  # before a front, all along which an open leaf stands
-_LEAF_HEIGHT, _FOOT = 0.5, 0.1  # at least, as a share of the thing's; below the foot there is the floor
-_FRONT_SEEN, _FRONT_KNOWN = 0.4, 0.5  # share of its cells, and probability of the side, from which on it says something
-_CLOSED_SHARE, _OPEN_SHARE = 0.6, 0.4  # of a front's cells that lie in one plane
-_MIDDLE = 0.5  # of a container's half sides: its walls and rim are left out
+_LEAF_M = (0.1, 0.3)  # depth range that an open leaf covers before a front
+_LEAF_HEIGHT, _FOOT = 0.5, 0.1  # least height of a leaf, and height of the floor zone, as shares of the object's
+_FRONT_SEEN, _FRONT_KNOWN = 0.4, 0.5  # least share of observed cells, and least probability of the front's side
+_CLOSED_SHARE, _OPEN_SHARE = 0.6, 0.4  # of a front's cells in one plane
+_MIDDLE = 0.5  # share of a container's half sides, without walls and rim
 _LEAST_POINTS = 3
-_FULL = 0.5  # of its height, up to which it is filled
-_PILE_M, _PILE_SIDE_M = 0.3, 0.7  # highest and longest pile of something folded
+_FULL = 0.5  # share of the height from which it is filled
+_PILE_M, _PILE_SIDE_M = 0.3, 0.7  # largest height and side of folded cloth
 
 F64 = NDArray[np.float64]
 Pair = tuple[int, str, int]
@@ -85,15 +84,18 @@ Pair = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class StateLabels:
-    """What is so in one scene, or what is said to be: pairs (row, relation, row), and the state of things by row."""
+    """True or predicted relations (row, relation, row) and states by row of one scene."""
 
     pairs: frozenset[Pair] = frozenset()
     states: Mapping[int, str] = field(default_factory=dict)
 
 
 def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = None) -> StateLabels:
-    """Of (N, 9) boxes, world frame with z up, and their names; ``points_m``: (K, 3) the map's occupied voxels, without
-    which doors without a frame, and containers in which nothing was found, have no state."""
+    """Predict relations and states of (N, 9) boxes, world frame with z up, and their labels.
+
+    ``points_m``: (K, 3) occupied voxels of the map. Without them, doors without a frame and containers without detected
+    contents have no state. Raises ``ValueError`` for other shapes.
+    """
     if boxes.shape != (len(labels), 9):
         raise ValueError(f"boxes must be ({len(labels)}, 9) for {len(labels)} labels, got {boxes.shape}")
     points = np.zeros((0, 3)) if points_m is None else np.asarray(points_m, dtype=np.float64)
@@ -107,7 +109,7 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
         kinds = STATES_OF.get(label)
         if kinds is None:
             continue
-        reach_m = float(np.linalg.norm(boxes[row, 3:6])) / 2 + _BESIDE_M[1] + _PLANE_M  # also past any leaf
+        reach_m = float(np.linalg.norm(boxes[row, 3:6])) / 2 + _BESIDE_M[1] + _PLANE_M  # includes any leaf
         near = points[(np.abs(points - boxes[row, :3]) < reach_m).all(axis=1)]
         if label in _CUPBOARDS:
             state = _front_state(boxes[row], fronts[row], near)
@@ -125,7 +127,7 @@ def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = Non
 
 
 def with_conditions(objects: Sequence[SceneObject], voxels: VoxelSnapshot | None) -> tuple[SceneObject, ...]:
-    """``objects`` with :attr:`~.results.SceneObject.condition`, as the map shows it; "" where it does not."""
+    """Set :attr:`~.results.SceneObject.condition` of ``objects`` from the map; "" = unknown."""
     asked = [o.label in STATES_OF and bool(np.isfinite(o.box).all()) for o in objects]
     if voxels is None or not any(asked):
         return tuple(objects)
@@ -146,15 +148,15 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     usable = (things & ~fixed)[:, None] & things[None] & ~np.eye(len(labels), dtype=bool)
     usable &= area[None] >= _LEAST_BEARER * area[:, None]
     scores = {name: np.where(usable, geometry.matrix(word), 0.0) for name, word in _CARRIED.items()}
-    legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # a coffee table is a table
+    legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # "coffee table" is a table
     under = np.where(usable & legged[None], _under(boxes), 0.0)
     rise = geometry.low[:, None, 2] - geometry.low[None, :, 2]
     on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
-    # beneath the top of its box, as of a headboard or a back rest; less than what lies plainly on something else
+    # below the top of the box (headboard, back rest); scores less than resting plainly on another object
     resting = np.where(legged[None] & (rise > _LOW_BOARD_M), _RESTING * scores["inside"], 0.0)
     scores["inside"] = np.where(legged[None] & ~on_board, 0.0, scores["inside"])
     scores["ontop"] = np.maximum(scores["ontop"], resting)
-    # to the language what is on a shelf is in it too, only less plainly
+    # an object on a shelf also scores for "in"; keep the larger score
     inside = scores["inside"] > scores["ontop"]
     scores["inside"], scores["ontop"] = np.where(inside, scores["inside"], 0.0), np.where(inside, 0.0, scores["ontop"])
     found = set[Pair]()
@@ -165,7 +167,7 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
 
 
 def _under(boxes: F64) -> F64:
-    """(N, N) share of the first's footprint that the second reaches over, where that is more than half."""
+    """(N, N) share of the first's footprint under the second, where more than half."""
     bounds = Bounds.of(boxes)
     low, high = bounds.low, bounds.high
     common = bounds.common_extent(bounds, 0) * bounds.common_extent(bounds, 1)
@@ -177,7 +179,7 @@ def _under(boxes: F64) -> F64:
 
 
 def _door_state(leaf: F64, frames: F64, points_m: F64) -> str | None:
-    """Closed where the leaf lies in its frame's plane, or in that of a wall that goes on beyond both of its ends."""
+    """Closed: the leaf lies in the plane of its frame, or of a wall that continues beyond both of its ends."""
     apart = np.linalg.norm(frames[:, :2] - leaf[:2], axis=1)
     if len(apart) and apart.min() <= _FRAME_REACH_M:
         turn = _along(leaf) - _along(frames[int(apart.argmin())])
@@ -188,8 +190,7 @@ def _door_state(leaf: F64, frames: F64, points_m: F64) -> str | None:
 
 
 def _in_wall(leaf: F64, points_m: F64) -> bool | None:
-    """Whether a wall goes on in the plane of an upright (9,) leaf beyond both of its ends; None where not even the leaf
-    is mapped."""
+    """Whether a wall continues in the plane of an upright (9,) leaf beyond both ends; None: leaf not mapped."""
     x, y = _turned(points_m[:, :2] - leaf[:2], _along(leaf)).T
     z = points_m[:, 2] - (leaf[2] - leaf[5] / 2)
     half, (low, high) = max(leaf[3], leaf[4]) / 2, _LEVELS_M
@@ -207,7 +208,7 @@ def _in_wall(leaf: F64, points_m: F64) -> bool | None:
 
 
 def _fronts(boxes: F64, labels: Sequence[str]) -> F64:
-    """(N, 4) probability that -y, +x, +y, -x of each box is its front; zero where none is asked for."""
+    """(N, 4) probability that -y, +x, +y, -x of each box is its front; zero without doors or drawers."""
     asked = np.array([label in _CUPBOARDS for label in labels], dtype=bool)
     if not asked.any():
         return np.zeros((len(labels), 4))
@@ -216,14 +217,14 @@ def _fronts(boxes: F64, labels: Sequence[str]) -> F64:
 
 
 def _front_state(box: F64, front: F64, points_m: F64) -> str | None:
-    """Of an upright (9,) thing with doors or drawers: open where a leaf stands out of its front, or the front lies at
-    many depths; closed where most of it lies in one plane."""
+    """State of an upright (9,) box with doors or drawers. Open: a leaf stands out, or the front has many depths;
+    closed: most of the front lies in one plane."""
     side = int(front.argmax())
     if front[side] < _FRONT_KNOWN:
         return None
     axis, sign = ((1, -1.0), (0, 1.0), (1, 1.0), (0, -1.0))[side]
     local = _turned(points_m[:, :2] - box[:2], float(box[6]))
-    depth = sign * local[:, axis] - box[3 + axis] / 2  # 0 in the plane of the front, below it within
+    depth = sign * local[:, axis] - box[3 + axis] / 2  # 0 in the plane of the front, negative inside
     across = local[:, 1 - axis] / box[4 - axis] + 0.5
     up = (points_m[:, 2] - box[2]) / box[5] + 0.5
     if _leaf_before(box, axis, depth, across, up):
@@ -243,7 +244,7 @@ def _front_state(box: F64, front: F64, points_m: F64) -> str | None:
 
 
 def _leaf_before(box: F64, axis: int, depth_m: F64, across: F64, up: F64) -> bool:
-    """Whether something upright, half as high as the thing, goes on from its front for as long as a leaf is wide."""
+    """Whether an upright surface, half as high as the object, extends from its front like a leaf."""
     low, high = _LEAF_M
     there = (depth_m >= low) & (depth_m < high) & (across > 0) & (across < 1) & (up > _FOOT) & (up < 1)
     bins = np.stack(
@@ -261,8 +262,8 @@ def _leaf_before(box: F64, axis: int, depth_m: F64, across: F64, up: F64) -> boo
 
 
 def _filling(box: F64, points_m: F64) -> str | None:
-    """Of an upright (9,) container: filled where what is seen of its middle is in its upper half, unknown where nothing
-    of it is seen."""
+    """State of an upright (9,) container: filled where the surface in its middle is in the upper half; None where
+    it was not seen."""
     local = _turned(points_m[:, :2] - box[:2], float(box[6]))
     z = (points_m[:, 2] - box[2]) / box[5] + 0.5  # share of its height
     middle = (np.abs(local) <= _MIDDLE * box[3:5] / 2).all(axis=1) & (z > -0.1) & (z < 1.1)
@@ -272,19 +273,19 @@ def _filling(box: F64, points_m: F64) -> str | None:
 
 
 def _folding(box: F64) -> str:
-    """Of (9,) cloth, by its sides in the world."""
+    """State of (9,) cloth by its extent."""
     extent = Bounds.of(box[None]).extent[0]
     pile = extent[2] <= _PILE_M and max(extent[0], extent[1], box[3], box[4]) <= _PILE_SIDE_M
     return "folded" if pile else "unfolded"
 
 
 def _turned(xy_m: F64, yaw_rad: float) -> F64:
-    """(K, 2) positions along and across a direction."""
+    """(K, 2) positions along and across ``yaw_rad``."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
     turned: F64 = xy_m @ np.array([[c, -s], [s, c]])
     return turned
 
 
 def _along(box: F64) -> float:
-    """Direction of a (9,) box's longer ground side."""
+    """Yaw of a (9,) box's longer horizontal side."""
     return float(box[6] + (0.0 if box[3] >= box[4] else np.pi / 2))

@@ -1,19 +1,19 @@
-"""Spatial relations between boxes: per relation a score in [0, 1] for each pair of a target and an anchor.
+"""Spatial relations between boxes: scores, likelihoods, and the fronts of objects.
 
 The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose
-little: support and vertical relations by footprints and heights, "between" in the plane, front and behind of an anchor
-by its front where it has one, otherwise as seen by who speaks.
+little: support and vertical relations by footprints and heights, "between" in the plane, front and behind by the
+anchor's front where it has one, otherwise as the speaker sees it.
 
-Left and right of an anchor are the speaker's wherever it is known from where the sentence is spoken: "left of the
-couch" is left in the picture that the speaker sees. The anchor's own side ("on the couch's left", for who sits on it)
-is meant where the sentence says so, and in the benchmark's prompts, whose speaker stands nowhere.
+"Left of the couch" is left in the speaker's view wherever the viewpoint is known. The anchor's own side ("on the
+couch's left", for somebody who sits on it) is used where the sentence says so, and in the benchmark's prompts, which
+have no viewpoint.
 
-Of N boxes there are N * N pairs, millions in a building, and a sentence speaks of few: scores are computed for the
-pairs of what may be meant and what may be an anchor, and of many such pairs for those within the relation's reach
-(:class:`Pairs`). What lies beyond it scores less than a millionth, above and below less than a hundredth.
+N boxes have N * N pairs, millions in a building. Scores are computed only for pairs of possible targets and anchors,
+and of many such pairs only for those within the relation's reach (:class:`Pairs`). Beyond it scores are below a
+millionth, for above and below a hundredth.
 
-Everything is computed in a frame that is turned with the furniture (:func:`main_direction`), so the result does not
-depend on the yaw and origin of the world, and axis-aligned bounds are tight for rooms that are rectangular anywhere.
+All computation is done in a frame turned with the furniture (:func:`main_direction`): results do not depend on yaw and
+origin of the world, and axis-aligned bounds fit rectangular rooms.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Relation = Callable[["Pairs"], F64]
 _SECTOR_COS = float(np.cos(np.deg2rad(40.0)))  # half width of front, behind, left, right (the benchmark's prompts)
 _REACH_M = 2.5  # from the outline of the anchor
 _VIEWER_REACH_M = 3.5
-_BLOCK = 4096  # so many pairs are looked at all; of more, only those within reach
-_VIEW_CELLS = 4  # plausible viewpoints: a grid of so many by so many over the room
+_BLOCK = 4096  # up to this many pairs all are computed; of more, only those within reach
+_VIEW_CELLS = 4  # plausible viewpoints: a 4 x 4 grid over the room
 
 
 @dataclass(frozen=True, eq=False)
 class Viewer:
-    """Where somebody stands and looks, in the frame of the boxes.
+    """Position and heading of the speaker, in the frame of the boxes.
 
     Attributes:
         position: (2,) metres.
@@ -60,8 +60,8 @@ class Viewer:
 def viewer_of(pose: NDArray[np.floating]) -> Viewer:
     """The viewer of a (4, 4) pose in the world: a camera's (z forward, y down) or a robot's (x forward, z up).
 
-    Which one it is shows in its third axis: up for a robot, level for a camera. Of a camera that looks straight down,
-    the upper edge of the image is ahead. Raises ``ValueError`` for anything that is no finite (4, 4) matrix.
+    The third axis tells them apart: up for a robot, level for a camera. For a camera that looks straight down, the
+    upper edge of the image is ahead. Raises ``ValueError`` for anything but a finite (4, 4) matrix.
     """
     T = np.asarray(pose, dtype=np.float64)
     if T.shape != (4, 4) or not np.isfinite(T).all():
@@ -79,7 +79,7 @@ def viewer_of(pose: NDArray[np.floating]) -> Viewer:
 
 
 def main_direction(boxes: F64, R: F64) -> float:
-    """Yaw of most of the furniture in [-pi/4, pi/4], weighted by size; 0 for no boxes."""
+    """Dominant yaw of the boxes in [-pi/4, pi/4], weighted by size; 0 for no boxes."""
     if len(boxes) == 0:
         return 0.0
     upright = np.abs(R[:, 2, 2]) > 0.9
@@ -94,22 +94,21 @@ def sigmoid(x: F64) -> F64:
 
 
 class SceneGeometry:
-    """Geometry of N boxes, made once per answer; relations are computed on first use.
+    """Geometry of N boxes, made once per answer; everything is computed on first use.
 
     Args:
         boxes: (N, 9) world frame.
         fronts: (N, 4) probability that -y, +x, +y, -x of the box is the object's front; the rest to 1 is the
-            probability that it has no front. None = unknown.
+            probability that it has no front. None = unknown; a function estimates them on first use.
         viewer: the speaker, world frame, or None.
-        barriers: (N,) bool: which boxes are walls, that stand between rooms.
-        anchors: (N,) bool: which boxes may be anchors; None = all. Fronts and views, which cost most, are computed for
-            these alone.
+        barriers: (N,) bool: walls that separate rooms.
+        anchors: (N,) bool: possible anchors; None = all. Fronts and views are computed only for these.
     """
 
     def __init__(
         self,
         boxes: F64,
-        fronts: F64 | None = None,
+        fronts: F64 | Callable[[SceneGeometry], F64] | None = None,
         viewer: Viewer | None = None,
         barriers: NDArray[np.bool_] | None = None,
         anchors: NDArray[np.bool_] | None = None,
@@ -131,7 +130,7 @@ class SceneGeometry:
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
         self.sides = axes / np.maximum(np.linalg.norm(axes, axis=2, keepdims=True), 1e-9)
         self._fronts: F64 | Callable[[SceneGeometry], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
-        self.conditions: tuple[str, ...] = ()
+        self.conditions: tuple[str, ...] = ()  # state of each box (open, filled, ...); "" = unknown
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         every = np.arange(self.n, dtype=np.intp)
@@ -145,21 +144,13 @@ class SceneGeometry:
             self._fronts = self._fronts(self)
         return self._fronts
 
-    def tell_fronts(self, fronts: Callable[[SceneGeometry], F64]) -> None:
-        """Estimate the fronts by this function of this geometry, if a sentence needs them."""
-        self._fronts = fronts
-
-    def tell_conditions(self, conditions: Sequence[str]) -> None:
-        """Whether each box is open, closed, filled, ...; "" = nobody knows."""
-        self.conditions = tuple(conditions)
-
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
         return self.bounds.iou(Bounds.of(boxes, self._turn))
 
     @cached_property
     def room(self) -> tuple[F64, F64]:
-        """(3,), (3,) bounds of what is there, less a few outliers."""
+        """(3,), (3,) bounds of the boxes without outliers."""
         if self.n == 0:
             return np.zeros(3), np.ones(3)
         low, high = np.percentile(self.low, 4, axis=0), np.percentile(self.high, 96, axis=0)
@@ -168,7 +159,7 @@ class SceneGeometry:
 
     @cached_property
     def view_points(self) -> F64:
-        """(V, 2) where somebody may stand."""
+        """(V, 2) plausible viewpoints."""
         low, high = self.room
         share = np.linspace(0.15, 0.85, _VIEW_CELLS)
         grid = np.stack(np.meshgrid(share, share, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -176,16 +167,16 @@ class SceneGeometry:
 
     @cached_property
     def lines_of_sight(self) -> tuple[F64, F64]:
-        """(V, N, 2) unit vectors from where somebody may stand towards each box, (V, N) how much each view counts.
+        """(V, N, 2) unit vectors from each viewpoint to each box, and (V, N) weights that sum to 1 per box.
 
-        The views of a box count 1 together. With a viewer there is one view.
+        With a viewer there is one view.
         """
         points = self.view_points if self.viewer is None else self.viewer.position[None]
         d = self.center[None, :, :2] - points[:, None]  # (V, N, 2)
         r = np.linalg.norm(d, axis=-1)
         u = d / np.maximum(r, 1e-6)[..., None]
         weight = np.clip((r - 0.6) / 1.0, 0.0, 1.0)
-        if self.viewer is not None:  # so close that only the heading tells
+        if self.viewer is not None:  # very close: use the heading
             u = np.where((r < 0.5)[..., None], self.viewer.heading, u)
             weight = np.ones_like(r)
         return u, weight / np.maximum(weight.sum(0), 1e-6)
@@ -194,7 +185,7 @@ class SceneGeometry:
 
     @cached_property
     def every(self) -> Pairs:
-        """All N * N pairs, as a block."""
+        """All N * N pairs as a block."""
         everything = np.arange(self.n, dtype=np.intp)
         return Pairs(self, everything[:, None], everything[None])
 
@@ -205,15 +196,14 @@ class SceneGeometry:
     def near(self, targets: Index, anchors: Index, reach_m: float = 0.0) -> Pairs:
         """Pairs of (R,) targets and (C,) anchors whose bounds are at most ``reach_m`` apart along x and along y.
 
-        Few pairs come as a block, with those that are further apart. The same pairs are made once, so that a sentence
-        that says a thing many times costs little more than once.
+        Few pairs come as a complete block. Pairs are cached, so repeated phrases cost little.
         """
         few = len(targets) * len(anchors) <= _BLOCK
         if not few and not np.isfinite(reach_m):
             return self.block(targets, anchors)
         key = (targets.tobytes(), anchors.tobytes(), np.inf if few else reach_m)
         if key not in self._near:
-            this: SceneGeometry = weakref.proxy(self)  # what is kept holds nobody: freed with the last reader
+            this: SceneGeometry = weakref.proxy(self)  # a cached strong reference would keep the geometry alive
             if few:
                 self._near[key] = Pairs(this, targets[:, None], anchors[None])
             else:
@@ -227,12 +217,12 @@ class SceneGeometry:
         return pairs, pairs.scores(relation)
 
     def matrix(self, relation: str) -> F64:
-        """(N, N) scores of a relation for all pairs; how much a box relates to itself means nothing."""
+        """(N, N) scores of a relation for all pairs; the diagonal is meaningless."""
         return self.every.scores(relation)
 
 
 class Pairs:
-    """Pairs of boxes, a target and an anchor each; everything about a pair is computed on first use.
+    """Pairs of a target box and an anchor box; everything is computed on first use.
 
     The indices broadcast to the shape S of everything below: (R, 1) and (1, C) for all pairs of R targets with C
     anchors, (P,) and (P,) for a list of pairs.
@@ -253,22 +243,22 @@ class Pairs:
 
     @cached_property
     def swapped(self) -> Pairs:
-        """The same pairs with the anchor as the target, in the same places."""
+        """The same pairs with target and anchor exchanged."""
         return Pairs(self.g, self.anchor, self.target)
 
     def scores(self, relation: str) -> F64:
-        """S of a relation of :data:`PAIR_RELATIONS`, less where a wall stands between."""
+        """S scores of a relation of :data:`PAIR_RELATIONS`, reduced across walls."""
         if relation not in self._scores:
             self._scores[relation] = PAIR_RELATIONS[relation](self) * self.same_room
         return self._scores[relation]
 
     def where(self, mask: NDArray[np.bool_]) -> Pairs:
-        """The list of those pairs that an S mask chooses."""
+        """The list of pairs selected by an S mask."""
         target, anchor = np.broadcast_arrays(self.target, self.anchor)
         return Pairs(self.g, target[mask], anchor[mask])
 
     def best(self, values: F64, none: float = 0.0) -> F64:
-        """(N,) the largest of the S values of each target, ``none`` at least, and where it has no pair."""
+        """(N,) largest of the S values of each target; ``none`` is the minimum and the value without a pair."""
         best = np.full(self.g.n, none)
         if self.target.ndim == 2:
             best[self.target[:, 0]] = values.max(axis=1, initial=none)
@@ -277,7 +267,7 @@ class Pairs:
         return best
 
     def mean_of_best(self, values: F64, count: int) -> F64:
-        """(N,) mean of the ``count`` largest of the S values of each target; what has no pair counts 0."""
+        """(N,) mean of the ``count`` largest of the S values of each target; missing pairs count 0."""
         target = np.broadcast_to(self.target, values.shape).ravel()
         order = np.lexsort((-values.ravel(), target))
         sorted_target = target[order]
@@ -289,13 +279,13 @@ class Pairs:
 
     @cached_property
     def offset(self) -> F64:
-        """(*S, 2) centre of the target less centre of the anchor."""
+        """(*S, 2) centre of the target minus centre of the anchor."""
         center = self.g.center[:, :2]
         return np.asarray(center[self.target] - center[self.anchor])
 
     @cached_property
     def distance_xy(self) -> F64:
-        """S between centres, in the plane."""
+        """S metres between centres in the plane."""
         return np.asarray(np.hypot(self.offset[..., 0], self.offset[..., 1]))
 
     def _gap(self, axis: int) -> F64:
@@ -312,11 +302,6 @@ class Pairs:
     def gap(self) -> F64:
         """S metres between bounds, 0 where they touch."""
         return np.asarray(np.hypot(self.gap_xy, self._gap(2)))
-
-    @cached_property
-    def reach_distance(self) -> F64:
-        """S how far things are apart, metres: half between outlines, half between centres in the plane."""
-        return np.asarray(0.5 * self.gap + 0.5 * self.distance_xy)
 
     def _common(self, axis: int) -> F64:
         low, high = self.g.low[:, axis], self.g.high[:, axis]
@@ -335,19 +320,19 @@ class Pairs:
 
     @cached_property
     def iou(self) -> F64:
-        """S of the bounds."""
+        """S intersection over union of the bounds."""
         volume = self.g.bounds.volume
         return np.asarray(self._common_volume / (volume[self.target] + volume[self.anchor] - self._common_volume))
 
     @cached_property
     def inside(self) -> F64:
-        """S common volume of the bounds as a share of the smaller."""
+        """S common volume as a share of the smaller bounds."""
         volume = self.g.bounds.volume
         return np.asarray(self._common_volume / np.minimum(volume[self.target], volume[self.anchor]))
 
     @cached_property
     def share_within(self) -> F64:
-        """S the part of the target that lies within the anchor."""
+        """S share of the target's volume within the anchor."""
         share = np.ones(())
         for axis, common in enumerate(self.overlap):
             share = share * (common / np.maximum(self.g.extent[:, axis], 1e-3)[self.target]).clip(0.0, 1.0)
@@ -355,7 +340,7 @@ class Pairs:
 
     @cached_property
     def different(self) -> NDArray[np.bool_]:
-        """S: not the same thing (nor a second box of it)."""
+        """S: boxes of different objects."""
         return self.iou < RELATED_IOU
 
     @cached_property
@@ -367,7 +352,7 @@ class Pairs:
 
     @cached_property
     def same_room(self) -> F64:
-        """S 1, or a little where the line between the centres crosses a wall."""
+        """S 1, or 0.15 where the line between the centres crosses a wall."""
         g = self.g
         crossed = np.zeros(self.shape, bool)
         target, anchor = np.broadcast_to(self.target, self.shape), np.broadcast_to(self.anchor, self.shape)
@@ -393,9 +378,9 @@ class Pairs:
 
     @cached_property
     def seen(self) -> tuple[F64, F64]:
-        """S, S: how far the target is left of, and before, the anchor for who looks at the anchor; in [0, 1].
+        """S, S in [0, 1]: target left of, and in front of, the anchor, seen by a viewer who looks at the anchor.
 
-        With a viewer, from there; otherwise the mean over plausible viewpoints.
+        Without a viewer: the mean over plausible viewpoints.
         """
         u, share = self.g.lines_of_sight
         half_width = 0.5 * self.g.size[:, :2].max(axis=1, initial=0.0)[self.anchor]
@@ -411,13 +396,13 @@ class Pairs:
         return left, before
 
     def along(self, direction: F64) -> F64:
-        """S the offset along a direction of each anchor, (N, 2)."""
+        """S offset along the (N, 2) direction of each anchor."""
         return np.asarray(
             self.offset[..., 0] * direction[:, 0][self.anchor] + self.offset[..., 1] * direction[:, 1][self.anchor]
         )
 
     def sector(self, quarter_turns: int) -> F64:
-        """S whether the target lies in front of the anchor (0), to its own left (1), behind (2), right (3)."""
+        """S score: target in front of the anchor (0), to its own left (1), behind (2), right (3)."""
         g = self.g
         distance = np.maximum(self.distance_xy, 1e-6)
         reach = _REACH_M + 0.5 * np.linalg.norm(g.extent[:, :2], axis=1)[self.anchor]
@@ -432,7 +417,7 @@ class Pairs:
         return total * near
 
     def viewer_side(self, sign: float) -> F64:
-        """S left (+1) or right (-1) of the anchor for who stands before its front and faces it."""
+        """S score: left (+1) or right (-1) of the anchor, seen by a viewer who faces its front."""
         g = self.g
         total = np.zeros(self.shape)
         for k in range(4):
@@ -457,7 +442,7 @@ def _near(p: Pairs) -> F64:
 
 
 def near_beyond(gap_m: float) -> float:
-    """The most that "near" can score where bounds are further apart than this along x or y."""
+    """Upper limit of the score of "near" for bounds further apart than ``gap_m`` along x or y."""
     return float(0.8 * np.exp(-gap_m / 0.5) + 0.2 * np.exp(-gap_m / 1.0))
 
 
@@ -467,7 +452,7 @@ def _higher(p: Pairs, slack_m: float, soft_m: float) -> F64:
 
 
 def _on(p: Pairs) -> F64:
-    """Carried: footprints overlap, and the bottom is at the top of the anchor, or within it (a seat with a back)."""
+    """Supported: footprints overlap, and the bottom is at the anchor's top or within it (a seat with a back)."""
     bottom = p.g.low[:, 2][p.target]
     top, foot = p.g.high[:, 2][p.anchor], p.g.low[:, 2][p.anchor]
     share = np.maximum(p.footprint_share, 0.3 * np.exp(-p.gap_xy / 0.3))
@@ -478,7 +463,7 @@ def _on(p: Pairs) -> F64:
 
 
 def _in(p: Pairs) -> F64:
-    """The share of the target that lies within the anchor."""
+    """Share of the target within the anchor."""
     volume = np.log(p.g.volume)
     return np.asarray(p.share_within * sigmoid((volume[p.anchor] - volume[p.target]) / 0.3))
 
@@ -497,7 +482,7 @@ def _below(p: Pairs) -> F64:
 
 
 def _side(own: str, quarter_turns: int) -> Relation:
-    """A side of the anchor; "own-left" is its own whoever speaks, "left" the speaker's where one stands somewhere."""
+    """A side of the anchor: "own-left" is its own side, "left" the viewer's where the viewpoint is known."""
 
     def score(p: Pairs) -> F64:
         left, before = p.seen
@@ -537,15 +522,11 @@ def _across(p: Pairs) -> F64:
     return np.asarray(0.95 * apart * level + 0.05)
 
 
-def _with(p: Pairs) -> F64:
-    return np.asarray(np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))))
-
-
 PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
     "supporting": lambda p: _on(p.swapped),
-    "with": _with,
+    "with": lambda p: np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))),
     "in": lambda p: np.maximum(_in(p), 0.8 * _on(p)),
     "above": lambda p: np.maximum(_above(p), 0.25 * _on(p)),
     "below": _below,
@@ -561,7 +542,7 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "viewer-right": lambda p: p.viewer_side(-1.0),
 }
 
-# metres between bounds along x or y from which a relation hardly scores; a decay of d metres ends there
+# reach of a relation: gap along x or y in metres beyond which its score vanishes; _ENDS decay lengths
 _ENDS = 14.0
 REACH_M = {
     "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
@@ -574,8 +555,7 @@ REACH_M = {
 
 
 def between(first: Pairs, second: Pairs) -> F64:
-    """How well each target lies between the anchor of its first and the anchor of its second pair, S: in the plane,
-    within the strip, inside its ends."""
+    """S score: target between the anchors of its first and second pair, in the plane, within the strip between them."""
     g = first.g
     center, broad = g.center[:, :2], g.extent[:, :2].max(axis=1, initial=0.0)
     axis = center[second.anchor] - center[first.anchor]
@@ -591,28 +571,30 @@ def between(first: Pairs, second: Pairs) -> F64:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# LIKELIHOODS
+# Likelihood that people would say that a relation holds: near 1 where it does, near 0 where it plainly does not. The
+# scores above rank objects; these decide whether an object fits at all. They are monotone in distances and tolerate box
+# errors of decimetres. The thresholds were set by hand on hand-made rooms and synthetic homes, not fitted to sentences.
 
 
-NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
+NEAR_M = 1.2  # gap at which half of the people would still say "next to"
 _BESIDE_M = 2.0  # the same for left, right, in front, behind
-_SLACK_M = 0.3  # by which heights of boxes may be wrong
-_APART_M = 1.5  # between outlines: nothing is carried by, or hangs over, what is so far off
-_UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
+_SLACK_M = 0.3  # error of box heights
+_APART_M = 1.5  # largest gap of an object on, or above, another
+_UNKNOWN_SIDE = 0.5  # likelihood of a side without viewpoint and front
 
 
 def is_near(p: Pairs) -> F64:
-    """Outlines within about :data:`NEAR_M`."""
+    """Gap below about :data:`NEAR_M`."""
     return sigmoid((NEAR_M - p.gap) / 0.12)
 
 
 def is_touching(p: Pairs) -> F64:
-    """So close that nobody would say "not near": outlines within about 0.3 m."""
+    """Gap below about 0.3 m: too close for "not near"."""
     return sigmoid((0.3 - p.gap) / 0.08)
 
 
 def is_on(p: Pairs) -> F64:
-    """Carried: over its footprint or touching its side, neither far above its top nor at its foot."""
+    """Supported: over the footprint or touching its side, not far above its top, not at its foot."""
     low, high, extent = p.g.low[:, 2], p.g.high[:, 2], p.g.extent[:, 2]
     bottom, middle = low[p.target], p.g.center[:, 2][p.target]
     top, foot, height = high[p.anchor], low[p.anchor], extent[p.anchor]
@@ -623,13 +605,13 @@ def is_on(p: Pairs) -> F64:
 
 
 def is_inside(p: Pairs) -> F64:
-    """A good part of the target lies within the anchor; or it lies in it as in a bowl."""
+    """A large part of the target within the anchor, or on it as in a bowl."""
     smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
     return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * is_on(p)))
 
 
 def is_above(p: Pairs) -> F64:
-    """Its bottom is not below the anchor's top, and it is over it or just beside that."""
+    """Bottom not below the anchor's top, over its footprint or just beside it."""
     z = p.g.center[:, 2]
     rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
     over = np.maximum(sigmoid((p.footprint_share - 0.1) / 0.03), sigmoid((0.4 - p.gap_xy) / 0.08))
@@ -637,7 +619,7 @@ def is_above(p: Pairs) -> F64:
 
 
 def is_below(p: Pairs) -> F64:
-    """Under the anchor, or within its lower half (a box under a bed, whose box reaches the floor)."""
+    """Under the anchor, or within the lower part of its box (a box under a bed)."""
     z, volume = p.g.center[:, 2], p.g.volume
     lower = (z[p.target] < z[p.anchor]) & (p.g.low[:, 2][p.target] < p.g.high[:, 2][p.anchor] - 0.1)
     smaller = volume[p.target] < volume[p.anchor]
@@ -645,7 +627,7 @@ def is_below(p: Pairs) -> F64:
 
 
 def is_beside(name: str) -> Relation:
-    """Left, right, in front of or behind the anchor, for the viewer or by its own front."""
+    """Left, right, in front of or behind the anchor, for the viewer or by the anchor's front."""
 
     def holds(p: Pairs) -> F64:
         g = p.g
@@ -680,9 +662,7 @@ LIKELIHOODS: dict[str, Relation] = {
     "end": is_near,
     "on": is_on,
     "supporting": lambda p: is_on(p.swapped),
-    "with": lambda p: np.maximum.reduce(
-        [is_on(p.swapped), is_inside(p.swapped), is_near(p)]
-    ),  # carried, contained or beside
+    "with": lambda p: np.maximum.reduce([is_on(p.swapped), is_inside(p.swapped), is_near(p)]),  # on, in or beside it
     "in": is_inside,
     "above": lambda p: np.maximum(is_above(p), 0.5 * is_on(p)),
     "below": is_below,
@@ -693,7 +673,7 @@ LIKELIHOODS: dict[str, Relation] = {
     "viewer-left": _is_in_reach,
     "viewer-right": _is_in_reach,
 }
-# metres between bounds along x or y, from which none of these holds
+# gap along x or y in metres beyond which the likelihood vanishes
 LIKELIHOOD_REACH_M = {
     "near": 3.0, "end": 3.0, "with": 3.0, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
     "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
@@ -701,28 +681,28 @@ LIKELIHOOD_REACH_M = {
 
 
 def is_between(score: F64) -> F64:
-    """Whether something lies between two others, by its score of :func:`~.relations.between`."""
+    """Likelihood from the score of :func:`between`."""
     return sigmoid((score - 0.12) / 0.03)
 
 
 def is_within(distance_m: F64, amount_m: float) -> F64:
-    """Whether a distance is at most ``amount_m``, give or take a per cent."""
+    """Likelihood that a distance is at most ``amount_m``."""
     return sigmoid((1.02 * amount_m + 0.02 - distance_m) / (0.02 + 0.02 * amount_m))
 
 
 def is_more_than(measure_m: F64, amount_m: float) -> F64:
-    """Whether a measure is more than ``amount_m``, give or take a per cent."""
+    """Likelihood that a measure is more than ``amount_m``."""
     return sigmoid((measure_m - amount_m - 0.005) / (0.003 + 0.005 * amount_m))
 
 
 def is_about(measures_m: F64, amount_m: float) -> F64:
-    """(K, N) measures of which one is told to be ``amount_m`` -> (N,) whether it is about so much."""
+    """(K, N) measures -> (N,) likelihood that one of the K is about ``amount_m``."""
     apart = np.maximum(np.abs(measures_m - amount_m).min(axis=0) - 0.03, 0.0) / (0.12 * amount_m + 1e-9)
     return np.asarray(np.exp(-0.5 * np.minimum(apart, 30.0) ** 2))
 
 
 def from_viewer(g: SceneGeometry, name: str) -> F64:
-    """(N,) whether each box is "behind-me", "ahead-of-me", "left-of-me", "right-of-me"; NaN without a viewer."""
+    """(N,) likelihood of "behind-me", "ahead-of-me", "left-of-me" or "right-of-me"; NaN without a viewer."""
     if g.viewer is None:
         return np.full(g.n, np.nan)
     d = g.center[:, :2] - g.viewer.position
@@ -735,7 +715,7 @@ def from_viewer(g: SceneGeometry, name: str) -> F64:
 
 
 def viewer_distance(g: SceneGeometry) -> F64:
-    """(N,) metres from the viewer to the outline of each box in the plane; NaN without a viewer."""
+    """(N,) metres from the viewer to each box in the plane; NaN without a viewer."""
     if g.viewer is None:
         return np.full(g.n, np.nan)
     p = g.viewer.position
@@ -744,19 +724,21 @@ def viewer_distance(g: SceneGeometry) -> F64:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# FRONTS
+# Canonical orientation. The front of an annotated box is -y. Predicted boxes have no known front, but furniture stands
+# with its back to a wall, chairs face tables, pictures and windows look into the room: a conditional logit over the
+# four sides estimates the front from the boxes around. Its weights are in ``lexicon/fronts.json``.
 
 FrontSource = Literal["boxes", "estimated", "none"]
 
 FRONT_WEIGHTS = Path(__file__).parent / "lexicon" / "fronts.json"
-# kinds of things that look the same from all sides, so that nobody speaks of their front
+# labels of objects that look the same from all sides
 WITHOUT_FRONT = word_set("without_front")
 _ON_WALLS = word_set("on_walls")
 _TABLES = word_set("tables")
 _CEILING = frozenset(("light", "chandelier", "ceiling"))
 
 FRONT_FEATURES = (
-    "company",
+    "neighbours",
     "open_m",
     "open_behind_m",
     "depth_over_width",
@@ -767,11 +749,11 @@ FRONT_FEATURES = (
     "shut_behind",
 )
 _NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
-_FAR_OFF_M = 6.0  # what is further off says nothing of a front
+_FAR_OFF_M = 6.0  # boxes further away do not influence the front
 
 
 def front_sources(sources: FrontSource | Sequence[FrontSource], count: int) -> tuple[FrontSource, ...]:
-    """One source for each of ``count`` boxes. Raises ``ValueError`` for anything else, and for another number."""
+    """Expand to one source per box. Raises ``ValueError`` for unknown sources and another number than ``count``."""
     each = (sources,) * count if isinstance(sources, str) else tuple(sources)
     for source in (sources,) if isinstance(sources, str) else each:
         if source not in ("boxes", "estimated", "none"):
@@ -782,10 +764,9 @@ def front_sources(sources: FrontSource | Sequence[FrontSource], count: int) -> t
 
 
 def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontSource | Sequence[FrontSource]) -> F64:
-    """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
+    """(N, 4) probability that -y, +x, +y, -x of each box is its front; zero for objects without a front.
 
-    ``sources`` is one for all boxes or one for each. Estimated fronts are given for what may be an anchor of ``g``
-    alone.
+    ``sources`` is one for all boxes or one for each. Fronts are estimated only for possible anchors of ``g``.
     Raises ``ValueError`` for an unknown source.
     """
     source = np.array(front_sources(sources, g.n), dtype=object)
@@ -808,19 +789,18 @@ def front_probabilities(g: SceneGeometry, labels: Sequence[str], sources: FrontS
 
 @lru_cache(maxsize=1)
 def _front_weights() -> tuple[F64, dict[str, F64]]:
-    """(F,) for any label, and by label."""
+    """(F,) weights for any label, and by label."""
     data = json.loads(FRONT_WEIGHTS.read_text(encoding="utf-8"))
     if tuple(data["features"]) != FRONT_FEATURES:
-        raise ValueError(f"{FRONT_WEIGHTS.name} has weights of {data['features']}, wanted are {list(FRONT_FEATURES)}")
+        raise ValueError(f"{FRONT_WEIGHTS.name} has weights of {data['features']}, expected {list(FRONT_FEATURES)}")
     return np.array(data["shared"]), {label: np.array(row) for label, row in data["by_label"].items()}
 
 
 def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp] | None = None) -> F64:
-    """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FRONT_FEATURES`; of the
-    boxes ``rows``, default all."""
+    """(K, 4, F) :data:`FRONT_FEATURES` of each side (-y, +x, +y, -x) of the boxes ``rows``, default all."""
     rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
     everything = np.arange(g.n, dtype=np.intp)
-    pairs = g.near(rows, everything, _FAR_OFF_M)  # of each of them with each object around, itself too
+    pairs = g.near(rows, everything, _FAR_OFF_M)  # each with all objects around, itself included
     pairs = pairs.where(np.ones(pairs.shape, dtype=bool))  # P of them, ordered by rows
     if len(rows) == 0:
         return np.zeros((0, 4, len(FRONT_FEATURES)))
@@ -838,29 +818,31 @@ def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp
     half = 0.5 * np.stack([size[:, 1], size[:, 0], size[:, 1], size[:, 0]], axis=1)  # (K, 4) depth
     width = np.roll(half, 1, axis=1)
     closeness = np.exp(-distance / 1.5) * (distance < _FAR_OFF_M)
-    company = np.add.reduceat(closeness[:, None] * np.maximum(cosine, 0.0), begin)
-    company /= company.sum(1, keepdims=True) + 1e-6
-    # how far the room reaches beyond this side, by what stands there
+    neighbours = np.add.reduceat(closeness[:, None] * np.maximum(cosine, 0.0), begin)
+    neighbours /= neighbours.sum(1, keepdims=True) + 1e-6
+    # free depth beyond this side, up to the farthest object
     standing = np.array([label not in _CEILING for label in labels])[pairs.anchor]
     near = ((distance < _NEIGHBOURS_M) & standing)[:, None] & (aside < _BAND_M)
     depth = 0.5 * np.einsum("pkd,pd->pk", np.abs(sides)[one], g.extent[pairs.anchor, :2])
     reached = np.maximum.reduceat(np.where(near, ahead + depth, 0.0), begin)
     open_m = np.clip(reached - half, -0.5, _FAR_M)
     behind_m = np.roll(open_m, 2, axis=1)
-    # chairs
+    # chairs face tables
     is_table = np.array([label in _TABLES for label in labels])
     table = np.zeros((len(rows), 4))
     if is_table.any():
         at_table = np.exp(-pairs.gap_xy / 0.4)[:, None] * cosine
         table = np.maximum.reduceat(np.where(is_table[pairs.anchor, None], at_table, -1.0), begin)
         around = np.add.reduceat(is_table[pairs.anchor].astype(np.intp), begin)
-        table = np.where((around < int(is_table.sum()))[:, None], np.maximum(table, 0.0), table)  # the same
-    # things that hang on a wall in the plane of this side
+        table = np.where(
+            (around < int(is_table.sum()))[:, None], np.maximum(table, 0.0), table
+        )  # no table within reach for the others
+    # objects on a wall in the plane of this side
     hangs = np.array([label in _ON_WALLS for label in labels])[pairs.anchor] & (distance < _FAR_OFF_M)
     flush = np.exp(-np.abs(ahead - half[one] - 0.03) / 0.08) * (hangs[:, None] & (aside < 4.0))
     flush = np.minimum(np.add.reduceat(flush, begin), 3.0)
     columns = [
-        company, open_m, behind_m, np.log((half + 0.03) / (width + 0.03)), table, np.roll(flush, 2, axis=1), flush,
+        neighbours, open_m, behind_m, np.log((half + 0.03) / (width + 0.03)), table, np.roll(flush, 2, axis=1), flush,
         (open_m < 0.15).astype(np.float64), (behind_m < 0.15).astype(np.float64),
     ]  # fmt: skip
     return np.stack(columns, axis=-1)

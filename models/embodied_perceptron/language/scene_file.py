@@ -1,9 +1,9 @@
-"""Files of scenes and sentences: answers over boxes of any detector, without a map and a network.
+"""Files of scenes and sentences: answers over boxes of any detector, without a map or a network.
 
 The scenes file holds ``scenes`` (name -> ``detections``: ``center`` and ``size`` in metres, ``category``, and where
 known ``score``, ``yaw`` in radians with the front at -y, ``color`` [r, g, b] in 0..255; ``viewpoint``: 16 numbers,
-row-major T_world_camera of an optical frame, where known) and ``queries`` (``scene``, ``text``). Nothing else of it is
-read: no truth, no other field.
+row-major T_world_camera of an optical frame, where known) and ``queries`` (``scene``, ``text``). Other fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import FrontSource
 from embodied_perceptron.results import Grounding, SceneObject
 
-_LEAST_SIZE_M = 0.01  # flat boxes are made so thick
+_LEAST_SIZE_M = 0.01  # of flat boxes
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +28,11 @@ class DetectedScene:
     """Boxes of one scene.
 
     Attributes:
-        detections: as they stand in the file.
-        objects: of those that have a finite box; the id is the place in ``detections`` plus 1.
-        colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not given; None where none is.
+        detections: of the file.
+        objects: detections with a finite box; the id is the index in ``detections`` plus 1.
+        colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not given; None without any.
         viewpoint: (4, 4) T_world_camera of an optical frame, or None.
-        fronts: of each object "boxes" where its detection says its yaw, otherwise "none".
+        fronts: of each object "boxes" where its detection has a yaw, otherwise "none".
     """
 
     detections: Sequence[Mapping[str, Any]]
@@ -42,10 +42,7 @@ class DetectedScene:
     fronts: tuple[FrontSource, ...]
 
     def ground(self, text: str) -> Grounding:
-        """The answer to one sentence, that of a running perceptron about the same objects.
-
-        Where all names are its own, they mean what they mean there; names of another detector are read more freely.
-        """
+        """Answer one sentence as a running perceptron does; labels of an unknown detector are matched more loosely."""
         own = all(o.label in VOCABULARY for o in self.objects)
         vocabulary = VOCABULARY if own else None
         query = Query(text).parsed({o.label for o in self.objects})
@@ -54,7 +51,7 @@ class DetectedScene:
         )
 
     def answer(self, scene: str, text: str) -> dict[str, Any]:
-        """One entry of the answers file; what is NOT_FOUND gives the boxes that come nearest to it."""
+        """One entry of the answers file; for NOT_FOUND with the closest boxes."""
         grounding = self.ground(text)
         boxes = []
         for candidate in grounding.choice:
@@ -82,8 +79,8 @@ class DetectedScene:
 def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
     """One scene of the file.
 
-    A detection whose box is not finite is no object; one without size becomes a centimetre thick. Raises ``ValueError``
-    naming scene and detection for anything that has another form.
+    Detections without a finite box are skipped; flat boxes become a centimetre thick. Raises ``ValueError`` naming
+    scene and detection for another form.
     """
     detections = scene.get("detections")
     if not isinstance(detections, list):
@@ -125,10 +122,7 @@ def answer_file(
     data: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """The answers to all queries of a scenes file, in their order.
-
-    Raises ``ValueError`` naming what is wrong with the file.
-    """
+    """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file."""
     scenes, queries = data.get("scenes"), data.get("queries")
     if not isinstance(scenes, dict) or not isinstance(queries, list):
         raise ValueError("a scenes file holds 'scenes' (an object) and 'queries' (a list)")

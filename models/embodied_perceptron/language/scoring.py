@@ -1,6 +1,7 @@
 """Log scores of each object for a sentence: category, constraints and context, combined in two passes.
 
-First everything but the superlatives; then "the largest", "the closest to" among the objects that satisfy the rest.
+The first pass scores everything except superlatives; the second scores "the largest" or "the closest to" among the
+objects that satisfy the rest.
 """
 
 from __future__ import annotations
@@ -40,21 +41,23 @@ F64 = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 _EPS = 0.05
-_OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
-_PAIRS_OF_ANCHORS = 60  # that things may lie between: of more, those that have both near
+_OTHER_NAME = 0.75  # upper limit of similarity where another label equals the noun
+_PAIRS_OF_ANCHORS = 60  # most pairs for "between"; of more, only pairs near the target
 _BETWEEN_REACH_M = 6.0
-_CLOSE_BY_M = (1.5, 4.0)  # within which what else is named is looked for first
-_PLAINLY = 1e-3  # a relation that holds less within its reach is looked for beyond
-_LIKELY = 0.3  # weight above which something may well be the anchor
-_ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
-_MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
+_CLOSE_BY_M = (1.5, 4.0)  # first search radii for mentioned objects
+_PLAINLY = 1e-3  # below it a relation is searched beyond its reach
+_LIKELY = 0.3  # weight of a likely anchor
+_ANCHOR_THERE = 0.2  # below this weight an anchor is missing
+_MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # may have several anchors
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _MEASURES = frozenset(("within", "beyond", "larger", "smaller", "measured"))
-_WITH_BOARDS = frozenset(("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving"))  # what is in it is on it
+_WITH_BOARDS = frozenset(
+    ("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving")
+)  # "on the shelf" may be inside its box
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
-_PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
-_SIZE_APART = 0.05  # of the logarithms of sizes: what differs less is about as large
-_SEEN_SO = 0.95  # of a state that was seen
+_PERHAPS = 0.5  # below it a relation to an unconfirmed anchor is no evidence
+_SIZE_APART = 0.05  # difference of log sizes of equally large objects
+_SEEN_SO = 0.95  # probability of an observed state
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
@@ -76,18 +79,18 @@ WEIGHTS = {
 
 
 def _has_boards(c: Constraint) -> bool:
-    """Whether "on" it is said of something that has boards: on one of these is inside its box."""
+    """Whether the constraint is "on" an object with boards, which may mean inside of its box."""
     return c.relation == "on" and any(a.noun.split()[-1] in _WITH_BOARDS for a in c.anchors)
 
 
 @dataclass(frozen=True, eq=False)
 class ConstraintScore:
-    """How well one constraint holds of each object.
+    """Score of one constraint for each object.
 
     Attributes:
         constraint: of the sentence.
-        holds: (N,) in [0, 1]; NaN where it cannot be decided.
-        missing: nouns of anchors that the scene does not have; the constraint then counts nothing.
+        holds: (N,) in [0, 1]; NaN = undecided.
+        missing: nouns of anchors that the scene lacks; the constraint is then ignored.
     """
 
     constraint: Constraint
@@ -96,8 +99,10 @@ class ConstraintScore:
 
     @property
     def satisfied(self) -> F64:
-        """(N,) how well each object meets the constraint, which may be that something does not hold; NaN as above."""
-        denied = self.constraint.negated and not self.constraint.is_superlative  # a superlative's score is turned
+        """(N,) ``holds``, inverted for a negated constraint; NaN = undecided."""
+        denied = (
+            self.constraint.negated and not self.constraint.is_superlative
+        )  # a superlative's score is already negated
         return np.asarray(1.0 - self.holds) if denied else self.holds
 
 
@@ -106,11 +111,11 @@ class Evidence:
     """The log scores of N objects.
 
     Attributes:
-        category: (N,) how well each label answers to the noun.
-        log_score: (N,) sum of everything.
-        fit: (N,) the same less the confidence of the detections: only what the sentence says.
+        category: (N,) similarity of each label to the noun.
+        log_score: (N,) sum of all terms.
+        fit: (N,) the same without detection confidences.
         terms: per constraint.
-        not_excluded: (N,) how likely it is none of what the sentence excludes.
+        not_excluded: (N,) probability that the object is not excluded by the sentence.
     """
 
     category: F64
@@ -121,23 +126,22 @@ class Evidence:
 
 
 class Trust(NamedTuple):
-    """How far objects are trusted: so many, the first, are known to be there, the others may not be; and how much all
-    their scores count, as a share of what those of an unknown detector do."""
+    """Trust in the objects: the first ``confirmed`` exist, the others may not; ``confidence`` is the weight of their
+    scores relative to those of an unknown detector."""
 
     confirmed: int
     confidence: float = 1.0
 
 
 class Scorer:
-    """The scores of one meaning over one scene.
+    """Scores of one meaning over one scene.
 
     Args:
         meaning: of the sentence, with a target.
         geometry: of the N objects.
         labels, scores: of the objects.
         colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
-        extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
-        category: (N,) how well each object answers to the target's noun; None = by the lexicon.
+        extra: (N,) scores in [0, 1] of a neural grounder, or None.
         trust: in the objects and their scores.
     """
 
@@ -149,7 +153,6 @@ class Scorer:
         scores: F64,
         colors: F64 | None = None,
         extra: F64 | None = None,
-        category: F64 | None = None,
         trust: Trust | None = None,
     ) -> None:
         assert meaning.target is not None
@@ -163,25 +166,25 @@ class Scorer:
         self.noun = meaning.target.noun
         self._weights: dict[ObjectPhrase, F64] = {}
         self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
-        self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
-        if self.noun == ANYTHING and category is None:
-            self._similar[self.noun] = self._whatever_is_not_an_anchor()
+        self._similar: dict[str, F64] = {}
+        if self.noun == ANYTHING:
+            self._similar[self.noun] = self._anything_but_anchors()
         own = self.similarity(self.noun)
         self.category = own
-        # of every object with those that answer to the noun: all that touch
+        # overlapping pairs of every object with those that fit the noun
         self.here = here = geometry.near(np.arange(geometry.n, dtype=np.intp), np.flatnonzero(own))
         self.duplicate = here.best(own[here.anchor] * (here.iou > ONE_PLACE_IOU))
-        self.rows: Index = np.flatnonzero(self.duplicate)  # of all objects those that can be the target
+        self.rows: Index = np.flatnonzero(self.duplicate)  # possible targets
         self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
         self._likely: dict[Constraint, F64] = {}
 
     @cached_property
     def group(self) -> F64:
-        """(N,) 1 for the candidates, one box each."""
+        """(N,) 1 for the candidates, one box per object."""
         return self._one_each(self.candidates).astype(np.float64)
 
-    def _whatever_is_not_an_anchor(self) -> F64:
-        """(N,) 1 for all things but walls, floors and what the sentence tells them by."""
+    def _anything_but_anchors(self) -> F64:
+        """(N,) 1 for all objects except structure and the anchors of the sentence."""
         other = self._anything()
         for constraint in self.meaning.constraints:
             for anchor in constraint.anchors:
@@ -193,18 +196,18 @@ class Scorer:
         return np.array([label not in _STRUCTURE for label in self.labels], dtype=np.float64)
 
     def similarity(self, noun: str) -> F64:
-        """(N,) how well each label answers to a noun."""
+        """(N,) similarity of each label to a noun."""
         if noun == ANYTHING and noun not in self._similar:
             return self._anything()
         if noun not in self._similar:
             table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
-            if noun in table:  # where something is called just so, other names mean other things rather
+            if noun in table:  # with an exact match, other labels fit less
                 table = {label: w if label == noun else min(w, _OTHER_NAME) for label, w in table.items()}
             self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
         return self._similar[noun]
 
     def _one_each(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of boxes of the same thing only the most confident one."""
+        """Keep only the most confident box of each object."""
         rows = np.flatnonzero(mask)
         alike = self.g.near(rows, rows)
         order = rows[np.argsort(-self.scores[rows], kind="stable")]
@@ -215,7 +218,7 @@ class Scorer:
     # ---------------------------------------------------------------------------------------------------- both passes
 
     def evidence(self) -> Evidence:
-        """All terms, superlatives among the objects that satisfy the rest."""
+        """Score all terms; superlatives among the objects that satisfy the rest."""
         w = WEIGHTS
         confidence = self.trust.confidence * w["confidence"] * np.log(self.scores + _EPS)
         log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
@@ -247,7 +250,7 @@ class Scorer:
         return Evidence(self.category, log_score + confidence, log_score, terms, holds_not)
 
     def _is_meant(self, other: Meaning) -> F64:
-        """(N,) how likely each object is (one of) what ``other`` means."""
+        """(N,) probability that each object is meant by ``other``."""
         assert other.target is not None
         if not other.constraints and other.target.noun == self.noun:
             return np.zeros(self.g.n)
@@ -260,10 +263,10 @@ class Scorer:
             meant = meant * (evidence.log_score >= best - 0.05)
         return np.asarray(meant)
 
-    # ---------------------------------------------------------------------------- whether what is said holds at all
+    # ---------------------------------------------------------------------------- whether a condition holds at all
 
     def plausible(self, evidence: Evidence) -> F64:
-        """(N,) product of how likely each condition holds, or was not meant; 1 for what cannot be decided."""
+        """(N,) product of the likelihoods of all conditions; 1 for undecided ones."""
         total = evidence.not_excluded.copy()
         for term in evidence.terms:
             meant = min(term.constraint.weight, 1.0)
@@ -271,7 +274,7 @@ class Scorer:
         return np.asarray(total)
 
     def likely(self, term: ConstraintScore) -> F64:
-        """(N,) how likely one condition holds, in [0, 1]; NaN where it cannot be decided, or compares candidates."""
+        """(N,) likelihood of one condition in [0, 1]; NaN for undecided ones and superlatives."""
         if term.constraint not in self._likely:
             self._likely[term.constraint] = self._how_likely(term)
         return self._likely[term.constraint]
@@ -282,7 +285,7 @@ class Scorer:
         if term.missing or c.is_superlative:
             return undecided
         if c.relation in _MEASURES | _FROM_VIEWER | {"same-colour"}:
-            holds = term.holds  # such already
+            holds = term.holds
         elif c.relation == "colour":
             if self.colors is None:
                 return undecided
@@ -299,13 +302,13 @@ class Scorer:
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
             pairs = self.g.near(self.rows, np.flatnonzero(chosen), LIKELIHOOD_REACH_M[c.relation])
             if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
-                likely = LIKELIHOODS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
+                likely = LIKELIHOODS["viewer-left"](pairs)  # the stated viewpoint decides the side
             else:
                 likely = LIKELIHOODS[c.relation](pairs)
             if _has_boards(c):
                 likely = np.maximum(likely, LIKELIHOODS["in"](pairs))
             if c.negated and c.relation == "near":
-                likely = is_touching(pairs)  # "not near" fails only where it is close by
+                likely = is_touching(pairs)  # "not near" excludes only very close objects
             holds = pairs.best(likely * pairs.different)
             itself = pairs.where(~pairs.different).target
             others = int(chosen.sum()) - np.bincount(itself, minlength=self.g.n)
@@ -316,7 +319,7 @@ class Scorer:
         return np.asarray(1.0 - holds if c.negated else holds)
 
     def _doubted(self, holds: F64, c: Constraint) -> F64:
-        """``holds`` undecided where it says no of what may not be there: the anchor meant stands elsewhere, unseen."""
+        """Make low values undecided where no confirmed object is the anchor: the real anchor may be unseen."""
         for anchor in c.anchors:
             weight = self.anchor_weights(anchor)
             if not (weight[: self.trust.confirmed] >= 0.5 * float(weight.max(initial=0.0))).any():
@@ -324,7 +327,7 @@ class Scorer:
         return holds
 
     def _in_sight(self, c: Constraint) -> Constraint:
-        """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
+        """Replace viewer relations that need an unknown front: leftmost as seen from there."""
         if c.relation in ("left-of-me", "right-of-me") and self.g.viewer is None:
             return replace(c, relation=c.relation.removesuffix("-of-me") + "-of-all")
         if c.relation not in ("viewer-left", "viewer-right"):
@@ -335,7 +338,7 @@ class Scorer:
         return replace(c, relation=c.relation.removeprefix("viewer-") + "-of-all", anchors=())
 
     def _log(self, term: ConstraintScore) -> F64:
-        """Log score of a constraint, scaled by the best candidate: what nobody satisfies says little."""
+        """Log score of a constraint relative to the best candidate: an unsatisfied constraint counts little."""
         c, holds = term.constraint, term.holds
         if term.missing or np.isnan(holds).all():
             return np.zeros(self.g.n)
@@ -368,7 +371,10 @@ class Scorer:
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
             self._find_ends(c, weights)
-            return self._between(c)
+            if c not in self._ends:
+                return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+            pairs, lies, weight = self._ends[c]
+            return ConstraintScore(c, pairs.best(lies * weight))
         if c.relation in ("larger", "smaller", "same-colour"):
             return ConstraintScore(c, self._compared(c, np.maximum.reduce(weights)))
         if c.relation in _MEASURES:
@@ -379,7 +385,7 @@ class Scorer:
             return ConstraintScore(c, (is_within if c.relation == "within" else is_more_than)(far, c.amount_m))
         weight = np.maximum.reduce(weights)
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
-        if pairs.different.size and not pairs.different.any():  # "the desk on the desk", where there is one
+        if pairs.different.size and not pairs.different.any():  # "the desk on the desk" with only one desk
             return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(f"other {a.noun}" for a in c.anchors))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
@@ -393,13 +399,13 @@ class Scorer:
         return ConstraintScore(c, holds)
 
     def _in_state(self, state: str) -> F64:
-        """(N,) whether each object is open, empty, folded, ...; NaN where nobody knows."""
-        said = self.g.conditions or ("",) * self.g.n
-        same = np.array([_SEEN_SO if known == state else 1.0 - _SEEN_SO for known in said], dtype=np.float64)
-        return np.where([bool(known) for known in said], same, np.nan)
+        """(N,) probability that each object has the state; NaN = unknown."""
+        states = self.g.conditions or ("",) * self.g.n
+        same = np.array([_SEEN_SO if known == state else 1.0 - _SEEN_SO for known in states], dtype=np.float64)
+        return np.where([bool(known) for known in states], same, np.nan)
 
     def _measured(self, c: Constraint) -> F64:
-        """(N,) sizes, and distances from the viewer."""
+        """(N,) likelihood of a measure without an anchor: sizes, and distances from the viewer."""
         g = self.g
         if c.relation in ("within", "beyond"):
             return (is_within if c.relation == "within" else is_more_than)(viewer_distance(g), c.amount_m)
@@ -409,7 +415,7 @@ class Scorer:
         return holds if c.relation == "larger" else 1.0 - holds
 
     def _size(self, axis: str) -> F64:
-        """(K, N) metres: of the axis, or of each that may be meant."""
+        """(K, N) metres along the axis, or along each possible axis."""
         g = self.g
         height: F64 = g.extent[:, 2]
         width: F64 = g.size[:, :2].max(axis=1, initial=0.0)
@@ -419,7 +425,7 @@ class Scorer:
         return np.stack([height, width]) if one is None else one[None]
 
     def _compared(self, c: Constraint, weight: F64) -> F64:
-        """(N,) whether each is larger or smaller than the anchor, or of its colour; NaN where it is not known."""
+        """(N,) likelihood that each is larger or smaller than the anchor, or has its colour; NaN = unknown."""
         chosen = np.flatnonzero(weight >= 0.5 * float(weight.max()))
         other = np.arange(self.g.n)[:, None] != chosen[None]
         share = weight[chosen] * other
@@ -435,7 +441,7 @@ class Scorer:
         return np.asarray(np.where(total > 0, (share * alike).sum(axis=1) / np.maximum(total, 1e-9), np.nan))
 
     def _related(self, c: Constraint, rows: Index, columns: Index) -> tuple[Pairs, F64]:
-        """Pairs within reach of a constraint's relation, and how well it holds of each."""
+        """Pairs within reach of a constraint's relation, and their scores."""
         direction = self._direction(self.meaning.speaker)
         if direction is None or c.relation not in ("left", "right"):
             return self.g.related(c.relation, rows, columns)
@@ -444,14 +450,8 @@ class Scorer:
         lateral = pairs.offset @ left * (1.0 if c.relation == "left" else -1.0)
         return pairs, np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-pairs.gap / 1.2))
 
-    def _between(self, c: Constraint) -> ConstraintScore:
-        if c not in self._ends:
-            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
-        pairs, lies, weight = self._ends[c]
-        return ConstraintScore(c, pairs.best(lies * weight))
-
     def _find_ends(self, c: Constraint, weights: list[F64]) -> None:
-        """Keeps pairs of targets and one end, how well they lie between it and another end, and what both weigh."""
+        """Store pairs of targets and one end, their scores of lying between both ends, and the weights of the ends."""
         g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
         anchors = g.block(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
@@ -470,7 +470,7 @@ class Scorer:
             self._ends[c] = one, between(one, other), first[one.anchor] * second[other.anchor]
 
     def _joined(self, first: Index, second: Index) -> tuple[Pairs, Pairs]:
-        """All that is near to one of ``first`` and to one of ``second``: lists with the same targets, in order."""
+        """Pairs of targets near one of ``first`` and near one of ``second``: two lists with equal targets."""
         lists = [self.g.near(self.rows, ends, _BETWEEN_REACH_M) for ends in (first, second)]
         one, other = (p.where(np.ones(p.shape, dtype=bool)) for p in lists)
         begin = np.searchsorted(other.target, one.target, side="left")
@@ -482,14 +482,14 @@ class Scorer:
         )
 
     def anchor_weights(self, anchor: ObjectPhrase) -> F64:
-        """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
+        """(N,) weight of each object as the anchor: by label, confidence and constraints."""
         if anchor not in self._weights:
             self._weights[anchor] = self._anchor_weights(anchor)
         return self._weights[anchor]
 
     def _anchor_weights(self, anchor: ObjectPhrase) -> F64:
         weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
-        if " " in anchor.noun and anchor.noun in self.labels:  # where there is a kitchen island, no counter is meant
+        if " " in anchor.noun and anchor.noun in self.labels:  # a kitchen island is preferred over a counter
             exact = np.array([label == anchor.noun for label in self.labels], dtype=bool)
             weight = np.where(exact, weight, 0.5 * weight)
         if not anchor.constraints or not (weight > _LIKELY).any():
@@ -502,24 +502,21 @@ class Scorer:
             if term.missing or not likely.any():
                 continue
             if c.relation in PAIR_RELATIONS and not c.negated:
-                if holds[likely].max() < _PLAINLY:  # all of them far off: the nearest all the same
+                if holds[likely].max() < _PLAINLY:  # all far away: search without a limit
                     others = np.maximum.reduce([scorer.anchor_weights(a) for a in c.anchors])
-                    holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others, np.inf)
+                    pairs, fits = self.g.related(c.relation, np.flatnonzero(weight), np.flatnonzero(others), np.inf)
+                    holds = pairs.best(fits * pairs.different * others[pairs.anchor])
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
 
-    def _holds_of_anchors(self, relation: str, rows: Index, others: F64, reach_m: float) -> F64:
-        pairs, fits = self.g.related(relation, rows, np.flatnonzero(others), reach_m)
-        return pairs.best(fits * pairs.different * others[pairs.anchor])
-
     def _context(self) -> F64:
-        """Mean log closeness to everything else that the sentence names."""
+        """Mean log closeness to all other objects in the sentence."""
         total, count = np.zeros(self.g.n), 0
         compared = {a.span for c in self.meaning.constraints if c.is_superlative and c.rank > 1 for a in c.anchors}
         for phrase in self.meaning.mentioned:
             if phrase.span in compared:
-                continue  # "the second closest to the table" is not all the likelier the nearest
+                continue  # "the second closest to the table" must not prefer the closest
             weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
             if weight.max(initial=0.0) > 0.3:
                 total += np.log(_EPS + self._nearest_of(weight))
@@ -527,8 +524,8 @@ class Scorer:
         return total / max(count, 1)
 
     def _nearest_of(self, weight: F64) -> F64:
-        """(N,) how near each of the rows is to what weighs most: first to what is close by, and beyond that only of
-        those rows that something further off may be nearer to."""
+        """(N,) weighted closeness of each target, searched in growing radii; rows that are already close enough are
+        skipped."""
         columns, rest = np.flatnonzero(weight), self.rows
         best = np.zeros(self.g.n)
         for reach_m in (*_CLOSE_BY_M, REACH_M["near"]):
@@ -569,11 +566,11 @@ class Scorer:
             return sign * place_in_room(name, self.g, group), ()
         left = leftness(self.g, group, self._direction(self.meaning.speaker))
         if name in ("from-left", "from-right"):
-            return nth_from(self.g, group, left, c.rank, name == "from-left"), ()
+            return nth_best(left if name == "from-left" else -left, group, c.rank), ()
         return sign * (left if name in ("leftmost", "left-of-all") else -left), ()
 
     def _among_its_kind(self, group: F64) -> F64:
-        """How near each is to the middle of the group; of a pair, to the middle of the room."""
+        """Closeness to the middle of the group; for fewer than three objects, to the middle of the room."""
         if int((group > _COUNTS).sum()) < 3:
             return place_in_room("middle", self.g, group)
         center = self.g.center[:, :2]
@@ -582,7 +579,7 @@ class Scorer:
         return 0.7 * own + 0.3 * place_in_room("middle", self.g, group)
 
     def _direction(self, speaker: SpeakerViewpoint | None) -> F64 | None:
-        """(2,) unit direction that the sentence says somebody looks in, in the geometry's frame."""
+        """(2,) unit viewing direction that the sentence states, in the geometry's frame."""
         if speaker is None:
             return None
         weight = self.similarity(speaker.anchor.noun) * self.scores
@@ -602,17 +599,16 @@ class Scorer:
 # --------------------------------------------------------------------------------------------------------------------
 # Superlatives compare candidates with each other: closest, largest, leftmost, the second from the left, in the corner.
 #
-# Each takes the geometry and (N,) weights in [0, 1], how much an object counts as a candidate, and returns (N,) log
-# scores (differences matter, not values). Weights are soft: how well the rest of the sentence is satisfied.
+# Each takes the geometry and (N,) weights in [0, 1] of the group of candidates (how well they satisfy the rest of the
+# sentence), and returns (N,) log scores, of which only differences matter.
 
-_COUNTS = 0.05  # a weight above it makes a candidate
+_COUNTS = 0.05  # least weight of a candidate
 
 
 def contrast(x: F64, group: F64) -> F64:
-    """How far each value stands out of those of the group, in standard deviations, about [-2.5, 2.5].
+    """Standard score of each value in the group, about [-2.5, 2.5]; larger values keep their order.
 
-    What stands out further keeps its order and hardly counts more. Fades to zero when the group has hardly more than
-    one member.
+    Fades to zero for groups of hardly more than one member.
     """
     total = float(group.sum())
     if total <= 0 or int((group > _COUNTS).sum()) < 2:
@@ -624,7 +620,7 @@ def contrast(x: F64, group: F64) -> F64:
 
 
 def log_share(x: F64, group: F64) -> F64:
-    """Log of the softmax of ``x`` over the group, about [-3, 0]; what is far behind keeps its order."""
+    """Log of the softmax of ``x`` over the group, about [-3, 0]; lower values keep their order."""
     members = group > _COUNTS
     if not members.any():
         return np.zeros_like(x)
@@ -634,14 +630,14 @@ def log_share(x: F64, group: F64) -> F64:
 
 
 def soft_clip(x: F64, low: float, high: float) -> F64:
-    """``x`` within [low, high], and what is beyond within a tenth of it, in its order: ranks can be counted."""
+    """Clip ``x`` to [low, high] softly: values beyond keep their order within 0.1."""
     inside = np.clip(x, low, high)
     beyond = x - inside
     return np.asarray(inside + 0.1 * beyond / (10.0 + np.abs(beyond)))
 
 
 def first_of_each(order: Index, alike: Pairs) -> Index:
-    """Of things in an order those that are not like any that was taken before; ``alike`` is a list, each both ways."""
+    """Return boxes in order, skipping those similar to one already kept; ``alike`` lists similar pairs both ways."""
     begin = np.searchsorted(alike.target, np.arange(alike.g.n + 1))
     taken, blocked = [], np.zeros(alike.g.n, bool)
     for i in order.tolist():
@@ -652,20 +648,20 @@ def first_of_each(order: Index, alike: Pairs) -> Index:
 
 
 def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False, rows: Index | None = None) -> F64:
-    """Closest to (farthest from) the nearest of the anchors, given as (N,) weights; of ``rows``, default all."""
+    """Score of the closest to (farthest from) the nearest anchor; (N,) weights of anchors; ``rows``: default all."""
     rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
     most = 60.0
     pairs = g.near(rows, np.flatnonzero(anchors >= 0.5 * anchors.max()), most if farthest else 18.0)
-    distance = np.where(pairs.different, pairs.reach_distance, 9.0)
+    distance = np.where(pairs.different, np.asarray(0.5 * pairs.gap + 0.5 * pairs.distance_xy), 9.0)
     distance = -pairs.best(-distance, none=-most)
     return log_share(distance / 0.5 if farthest else -distance / 0.35, group)
 
 
 def leftness(g: SceneGeometry, group: F64, direction: F64 | None) -> F64:
-    """(N,) how far left each box lies among the group, about [-1, 1].
+    """(N,) position of each box to the left within the group, about [-1, 1].
 
-    Along ``direction``, the (2,) direction of view that the sentence states. Otherwise from the viewer's position and
-    heading, or the mean over plausible viewpoints.
+    ``direction``: (2,) viewing direction that the sentence states. Otherwise the viewer decides, or the mean over
+    plausible viewpoints.
     """
     center = g.center[:, :2]
     if direction is not None:
@@ -687,25 +683,16 @@ def leftness(g: SceneGeometry, group: F64, direction: F64 | None) -> F64:
 
 
 def _bearing(center: F64, middle: F64, viewer: Viewer) -> F64:
-    """(N,) angle to the left of the line of prediction, which goes to the group when it is ahead."""
+    """(N,) angle to the left of the line of sight, which points to the group when it is ahead."""
     ahead = middle - viewer.position
     r = float(np.linalg.norm(ahead))
-    prediction = ahead / r if r > 0.5 and float(ahead @ viewer.heading) > 0 else viewer.heading
+    sight = ahead / r if r > 0.5 and float(ahead @ viewer.heading) > 0 else viewer.heading
     d = center - viewer.position
-    return np.asarray(np.arctan2(d @ np.array([-prediction[1], prediction[0]]), d @ prediction))
-
-
-def nth_from(g: SceneGeometry, group: F64, left: F64, rank: int, from_left: bool) -> F64:
-    """The ``rank``-th from one side: 0 for it, -1 for its neighbours and so on."""
-    members = np.flatnonzero(group > 0.15)
-    order = np.argsort(-left[members] if from_left else left[members], kind="stable")
-    place = np.full(g.n, float(len(members)))
-    place[members[order]] = np.arange(len(members), dtype=np.float64)
-    return np.asarray(-np.minimum(np.abs(place - (rank - 1)), 2.5))
+    return np.asarray(np.arctan2(d @ np.array([-sight[1], sight[0]]), d @ sight))
 
 
 def nth_best(score: F64, group: F64, rank: int) -> F64:
-    """Of a superlative's scores the ``rank``-th: 0 for it, -1 for its neighbours and so on."""
+    """Score of the ``rank``-th best: 0 for it, -1 for its neighbours and so on."""
     members = np.flatnonzero(group > 0.15)
     place = np.full(len(score), float(len(members)))
     place[members[np.argsort(-score[members], kind="stable")]] = np.arange(len(members), dtype=np.float64)
@@ -713,7 +700,7 @@ def nth_best(score: F64, group: F64, rank: int) -> F64:
 
 
 def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
-    """Sizes and heights: large, small, tall, short, long, narrow, round, high, low."""
+    """Score of a size or height: large, small, tall, short, long, narrow, round, high, low."""
     lengths = np.maximum(g.size[:, 0], g.size[:, 1])
     widths = np.minimum(g.size[:, 0], g.size[:, 1])
     measure, sign = {
@@ -731,7 +718,7 @@ def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
 
 
 def place_in_room(relation: str, g: SceneGeometry, group: F64) -> F64:
-    """In the corner, in the middle, at the wall, by itself."""
+    """Score of a place: corner, middle, wall, alone."""
     if relation == "alone":
         pairs = g.near(np.arange(g.n, dtype=np.intp), np.flatnonzero(group > 0.5), 5.0)
         others = -pairs.best(-np.where(pairs.different, pairs.gap, np.inf), none=-5.0)

@@ -1,10 +1,9 @@
-"""Copies of the map that cost what has changed: its voxels block by block, in memory shared by all copies.
+"""Incremental copies of the map, block by block, in memory shared by all copies.
 
-A copy is a :class:`BlockView`: which blocks there are, where the voxels of each stand in an *arena* of rows, and a
-version that a block's content never shares with another content. What changed since the copy before is written to rows
-that no view uses; unchanged blocks stay where they are. A view is therefore frozen although later copies write to the
-same arena: rows are used again only after the last view that shows them is gone. Whoever keeps something of a view
-keeps the view.
+A copy is a :class:`BlockView`: its blocks, the rows of each block in an *arena*, and a unique version for each content
+of a block. Blocks that changed since the last copy are written to rows that no view uses; others stay. A view is
+therefore frozen although later copies write to the same arena: rows are reused only after the last view of them is
+gone. Keep the view as long as anything read from it.
 
 Values that follow from the voxels block by block stand in a :class:`BlockCache`, which computes them again for the
 blocks that changed.
@@ -51,11 +50,11 @@ from embodied_perceptron.results import VoxelSnapshot
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 
-_UNIT = 16  # rows by which room is given to blocks: a block that grows a little stays in the same size
+_UNIT = 16  # rows: granularity of the room of a block, so that small growth does not move it
 _SIZES = BLOCK_VOXELS // _UNIT + 1
-_ROOM = 2.0  # of a new arena, by what it must hold
+_ROOM = 2.0  # size of a new arena, by the rows that it must hold
 _MAX_CELLS = 1 << 22  # of a grid of blocks
-_MOMENTS = itertools.count(1)  # one for all maps of the process: no two contents share a version
+_MOMENTS = itertools.count(1)  # shared by all maps of the process: no two contents have one version
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ class Arena:
 
     @staticmethod
     def of(rows: int) -> Arena:
-        """So large, of any content."""
+        """Arena with uninitialised rows."""
         return Arena(
             np.empty((rows, 3), np.int32),
             np.empty((rows, RECORD), np.int32),
@@ -91,23 +90,25 @@ class Arena:
         return len(self.coords)
 
     def take(self, starts: Index, other: Arena, others: Index, counts: Index) -> None:
-        """The voxels of some blocks from another one."""
-        ours, theirs = ((a.coords, a.records, a.last_seen_ns, a.points_m, a.colors, a.lengths) for a in (self, other))
-        _take_blocks(ours, starts, theirs, others, counts)
+        """Copy the voxels of some blocks from another arena."""
+        for name in ("coords", "records", "last_seen_ns", "points_m", "colors"):
+            ours, theirs = (a if a.ndim == 2 else a[:, None] for a in (getattr(self, name), getattr(other, name)))
+            copy_rows(theirs, others, counts, ours, starts)
+        self.lengths[starts // _UNIT] = other.lengths[others // _UNIT]
 
 
 @dataclass(frozen=True, eq=False)
 class BlockView:
-    """The map at one moment, block by block.
+    """Blocks of the map at one moment.
 
     Attributes:
         voxel_size_m: edge of a voxel.
         keys: (B,) int64 of blocks with voxels, ascending.
         coords: (B, 3) int32 block coordinates.
-        starts, counts: (B,) int64 first row of each block's voxels in the arena, and how many, ordered within a block.
-        newest_ns: (B,) int64 newest stamp of its voxels.
-        versions: (B,) int64 of its content.
-        arena: the rows; mean points and colours are there once :meth:`with_means` was called.
+        starts, counts: (B,) int64 first row of each block in the arena, and its number of voxels, sorted in a block.
+        newest_ns: (B,) int64 newest stamp of the voxels.
+        versions: (B,) int64 version of the content.
+        arena: the rows; mean points and colours are filled by :meth:`with_means`.
     """
 
     voxel_size_m: float
@@ -129,34 +130,34 @@ class BlockView:
 
     @cached_property
     def ranges(self) -> Index:
-        """(B, 2) first row of each block in the arena, and the one behind its last."""
+        """(B, 2) first row of each block in the arena, and the one past its last."""
         return np.stack([self.starts, self.starts + self.counts], axis=1)
 
     @property
     def lengths(self) -> NDArray[np.uint16]:
-        """(B, 64) voxels in each (x, y) row of each block; with means."""
+        """(B, 64) number of voxels in each (x, y) row of each block; with means."""
         return self.arena.lengths[self.starts // _UNIT]
 
     @cached_property
     def order(self) -> Index:
-        """(N,) rows of the arena by voxel, x slowest, z fastest."""
+        """(N,) row of each voxel in the arena, sorted by (x, y, z)."""
         rows = self.with_means().lengths.astype(np.int32)
         order = np.empty(row_starts(self.coords, rows), np.int64)
         order_rows(self.starts, self.counts, self.arena.coords, rows, order)
         return order
 
     def with_means(self) -> BlockView:
-        """The same view, the means of whose voxels have been computed."""
+        """This view, after computing the voxel means."""
         if self._fill_means is not None:
             self._fill_means()
         return self
 
     def rows(self) -> VoxelRows:
-        """The voxels as they are stored, sorted when they are asked for."""
+        """Stored voxels, sorted on first use."""
         return BlockRows(self)
 
     def snapshot(self) -> VoxelSnapshot:
-        """Their means, sorted when they are asked for."""
+        """Mean values of the voxels, sorted on first use."""
         return BlockSnapshot(self.with_means())
 
 
@@ -228,8 +229,8 @@ class BlockSnapshot(VoxelSnapshot):
 
 
 def blocks_of(snapshot: VoxelSnapshot) -> BlockView:
-    """A snapshot block by block, with means: as it was copied, or else put in order here, with coordinates, points and
-    stamps alone."""
+    """Blocks of a snapshot, with means. For a snapshot that is no copy of a map they are built once, with coordinates,
+    points and stamps only."""
     if isinstance(snapshot, BlockSnapshot):
         return snapshot.blocks
     if snapshot not in _BLOCKS:
@@ -252,8 +253,8 @@ def _in_blocks(snapshot: VoxelSnapshot) -> BlockView:
 
 
 def _block_order(coords: NDArray[np.int32]) -> tuple[Index, Index, Index]:
-    """(N, 3) voxels -> (B, 3) coordinates of their blocks, ascending by key, (B,) voxels in each, and (N,) voxels block
-    by block, in the order in which they came."""
+    """(N, 3) voxels -> (B, 3) coordinates of their blocks, ascending by key, (B,) numbers of voxels, and (N,) voxels
+    block by block, in stable order."""
     blocks = coords >> BLOCK_BITS
     low, high = (blocks.min(axis=0), blocks.max(axis=0)) if len(blocks) else (np.zeros(3, np.int32),) * 2
     dims = (high - low + 1).astype(np.int64)
@@ -270,9 +271,9 @@ _BLOCKS: weakref.WeakKeyDictionary[VoxelSnapshot, BlockView] = weakref.WeakKeyDi
 
 
 class Rooms:
-    """Which rows of an arena are given away: room for a block is a multiple of 16 rows, given again when it is freed.
+    """Allocator of the rows of an arena, in rooms of multiples of 16 rows.
 
-    ``end``: rows behind it were never given away. ``rows``: that there are.
+    ``end``: rows from here on were never allocated. ``rows``: of the arena.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -283,21 +284,21 @@ class Rooms:
 
     @staticmethod
     def sizes(counts: NDArray[np.integer[Any]]) -> Index:
-        """Rows of the rooms for so many voxels."""
+        """(N,) numbers of rows -> sizes of their rooms."""
         return (counts.astype(np.int64) + (_UNIT - 1)) // _UNIT * _UNIT
 
     def fits(self, sizes: Index) -> bool:
-        """Whether there is room for all of these, whatever is free."""
+        """Whether rooms of these sizes fit behind ``end``."""
         return self.end + int(sizes.sum()) <= self.rows
 
     def take(self, sizes: Index) -> Index:
-        """First rows of rooms of these sizes, which fit."""
+        """Allocate rooms of these sizes, which fit; returns their first rows."""
         starts = np.empty(len(sizes), np.int64)
         self.end = take_room(sizes, self._free, self._next_free, self.end, starts)
         return starts
 
     def free(self, starts: Index, sizes: Index) -> None:
-        """Rooms that nobody reads any more."""
+        """Free rooms that no view reads any more."""
         free_room(starts, sizes, self._free, self._next_free)
 
 
@@ -365,35 +366,35 @@ class BlockCache:
 
 
 class BlockCopier:
-    """Makes a view of a map's blocks after the other; for one thread at a time, views may be read in others.
+    """Makes consecutive views of a map; not thread-safe, but views are for any thread.
 
-    Blocks are known by the slots in which the map keeps them.
+    Blocks are identified by their slots in the map.
     """
 
     def __init__(self, slots: int, voxel_size_m: float) -> None:
         self._voxel_size_m = voxel_size_m
         self._start = np.zeros(slots, np.int64)
-        self._size = np.zeros(slots, np.int64)  # of the room that it has
+        self._size = np.zeros(slots, np.int64)  # of its room
         self._count = np.zeros(slots, np.int64)
         self._newest = np.zeros(slots, np.int64)
         self._version = np.zeros(slots, np.int64)
         self._arena, self._rooms = Arena.of(0), Rooms()
-        self._left: deque[tuple[int, Index, Index]] = deque()  # moment, rooms that views before it may show
+        self._left: deque[tuple[int, Index, Index]] = deque()  # moment, rooms that earlier views may show
         self._views: deque[tuple[int, weakref.ref[BlockView]]] = deque()
         self._without_means: list[tuple[Index, Index]] = []
         self._means_lock = threading.Lock()
-        self._asked = 0  # rows of the last room
+        self._asked = 0  # rows of the last request
 
     def prepare(self) -> None:
-        """Into a larger arena now, where the next view may need one: nobody waits for it who would wait for the view.
-        For the thread that makes views, not while it makes one."""
+        """Move to a larger arena now if the next view may need one, so that the view does not wait for it.
+        For the thread that makes views, between them."""
         if self._asked and self._rooms.end + 2 * self._asked > self._rooms.rows:
             self._move(4 * self._asked)
 
     def make_room(self, slots: NDArray[np.int32], sizes: NDArray[np.int32]) -> Index:
-        """(N,) first rows of new room for blocks that have changed, ``sizes`` voxels at most in each.
+        """Allocate rooms for changed blocks of at most ``sizes`` voxels; returns their (N,) first rows.
 
-        What they had before is free when no view shows it any more. :meth:`view` follows.
+        Their old rooms are freed when no view shows them any more. Call :meth:`view` next.
         """
         self._moment = next(_MOMENTS)
         had = slots[self._size[slots] > 0]
@@ -413,7 +414,7 @@ class BlockCopier:
         return starts
 
     def _move(self, rows: int) -> None:
-        """Into a new arena with room for so much more; views stay in the one that they were made with."""
+        """Move to a new arena with room for so many more rows; existing views keep the old one."""
         self._fill_means()
         slots = np.flatnonzero(self._size)
         sizes, counts, old = self._size[slots], self._count[slots], self._start[slots]
@@ -426,7 +427,7 @@ class BlockCopier:
 
     @property
     def arena(self) -> Arena:
-        """Where rows are written now."""
+        """The present arena."""
         return self._arena
 
     def view(
@@ -438,8 +439,13 @@ class BlockCopier:
         counts: Index,
         newest_ns: Index,
     ) -> BlockView:
-        """The map now: ``slots``, ``keys`` and ``coords`` of all blocks, ascending by key, and how many voxels of the
-        ``changed`` ones were written to the room of :meth:`make_room`, with their newest stamps."""
+        """View of the map now.
+
+        Args:
+            slots, keys, coords: of all blocks, ascending by key.
+            changed: slots of the blocks written to the rooms of :meth:`make_room`.
+            counts, newest_ns: their numbers of voxels, and newest stamps.
+        """
         self._count[changed], self._newest[changed] = counts, newest_ns
         with self._means_lock:
             self._without_means.append((self._start[changed], counts))
@@ -467,7 +473,7 @@ class BlockCopier:
 
 @njit(cache=True, nogil=True)
 def row_ranges(starts: Array, counts: Array) -> Array:
-    """Rows of some ranges, one after the other."""
+    """Concatenated rows of some ranges."""
     rows = np.empty(counts.sum(), np.int64)
     n = 0
     for b in range(starts.shape[0]):
@@ -487,23 +493,8 @@ def copy_rows(source: Array, starts: Array, counts: Array, target: Array, places
 
 
 @njit(cache=True, nogil=True)
-def _take_blocks(
-    ours: tuple[Array, ...], starts: Array, theirs: tuple[Array, ...], others: Array, counts: Array
-) -> None:
-    """See :meth:`Arena.take`; both arenas in the order of their attributes."""
-    for b in range(starts.shape[0]):
-        a, o, n = starts[b], others[b], counts[b]
-        ours[0][a : a + n] = theirs[0][o : o + n]
-        ours[1][a : a + n] = theirs[1][o : o + n]
-        ours[2][a : a + n] = theirs[2][o : o + n]
-        ours[3][a : a + n] = theirs[3][o : o + n]
-        ours[4][a : a + n] = theirs[4][o : o + n]
-        ours[5][a // _UNIT] = theirs[5][o // _UNIT]
-
-
-@njit(cache=True, nogil=True)
 def order_by_block(blocks: Array, low: Array, dims: Array) -> tuple[Array, Array]:
-    """How many voxels lie in each cell of a grid of blocks, flat, x slowest; and their rows, cell by cell."""
+    """Number of voxels in each cell of a flat grid of blocks, x slowest; and their rows, cell by cell."""
     counts = np.zeros(dims[0] * dims[1] * dims[2], np.int64)
     cells = np.empty(blocks.shape[0], np.int64)
     for i in range(blocks.shape[0]):
@@ -520,7 +511,7 @@ def order_by_block(blocks: Array, low: Array, dims: Array) -> tuple[Array, Array
 
 @njit(cache=True, nogil=True)
 def free_room(starts: Array, sizes: Array, free: Array, next_free: Array) -> None:
-    """Put rooms on the lists of free ones of their sizes; both lists in units."""
+    """Put rooms on the free lists of their sizes; both lists in units."""
     for i in range(starts.shape[0]):
         start, size = starts[i] // _UNIT, sizes[i] // _UNIT
         next_free[start] = free[size]
@@ -529,7 +520,7 @@ def free_room(starts: Array, sizes: Array, free: Array, next_free: Array) -> Non
 
 @njit(cache=True, nogil=True)
 def take_room(sizes: Array, free: Array, next_free: Array, end: int, starts: Array) -> int:
-    """First rows of rooms, free ones or else behind ``end``; returns the new end."""
+    """First rows of rooms, from the free lists or from ``end``; returns the new end."""
     for i in range(sizes.shape[0]):
         size = sizes[i] // _UNIT
         if size > 0 and free[size] >= 0:
@@ -550,7 +541,7 @@ def voxel_means(
         for i in range(starts[b], starts[b] + counts[b]):
             n = np.float64(records[i, HITS])
             for c in range(3):
-                # half a unit: a fixed-point number stands for the unit above it
+                # half a unit: fixed-point numbers are rounded down
                 place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
                 points[i, c] = (coords[i, c] + place) * voxel_size_m
                 colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
@@ -558,7 +549,7 @@ def voxel_means(
 
 @njit(cache=True, nogil=True)
 def row_lengths(starts: Array, counts: Array, coords: Array, lengths: Array) -> None:
-    """How many voxels stand in each (x, y) row of each block."""
+    """Number of voxels in each (x, y) row of each block."""
     for b in range(starts.shape[0]):
         if counts[b] == 0:  # it may have no room
             continue
@@ -570,7 +561,7 @@ def row_lengths(starts: Array, counts: Array, coords: Array, lengths: Array) -> 
 
 @njit(cache=True, nogil=True)
 def order_rows(starts: Array, counts: Array, coords: Array, rows: Array, order: Array) -> None:
-    """Row of each voxel in order, by where each (x, y) row begins."""
+    """Row of each voxel in order, from the starts of the (x, y) rows."""
     for b in range(starts.shape[0]):
         for i in range(starts[b], starts[b] + counts[b]):
             row = (coords[i, 0] & 7) * 8 + (coords[i, 1] & 7)
@@ -580,7 +571,7 @@ def order_rows(starts: Array, counts: Array, coords: Array, rows: Array, order: 
 
 @njit(cache=True, nogil=True)
 def match_blocks(old_keys: Array, old_versions: Array, keys: Array, versions: Array, rows: Array) -> None:
-    """Position of each block in the old ones, into ``rows``, where its version is the same; keys are ascending."""
+    """Fill ``rows`` with positions in the old blocks where key and version are equal; keys are ascending."""
     i = 0
     for j in range(keys.shape[0]):
         while i < old_keys.shape[0] and old_keys[i] < keys[j]:

@@ -1,7 +1,7 @@
-"""Which 8^3 blocks the map holds, and in which slot of the voxel tensors each of them lives.
+"""Table of the 8^3 blocks of the map and their slots in the voxel arrays.
 
-Bookkeeping stays on the host for every device: a frame touches a few thousand blocks, so their keys are cheap to move,
-and the rule that decides who stays (the budget) is then one piece of code.
+The table stays on the host for every device: a frame touches a few thousand blocks, and CPU and device share the rule
+of eviction.
 """
 
 from __future__ import annotations
@@ -32,43 +32,20 @@ Array = NDArray[Any]
 
 @njit(cache=True, inline="always")
 def pack_key(x: int, y: int, z: int) -> int:
-    """The key of :func:`embodied_perceptron.geometry.transforms.pack_keys`, for one coordinate inside compiled
-    loops."""
+    """:func:`embodied_perceptron.geometry.transforms.pack_keys` of one coordinate, for compiled loops."""
     return ((x + _KEY_OFFSET) << (2 * KEY_BITS)) | ((y + _KEY_OFFSET) << KEY_BITS) | (z + _KEY_OFFSET)
 
 
 @njit(cache=True, inline="always")
 def hash_position(key: int, shift: int) -> int:
-    """Home position of ``key`` in a table of ``2 ** (64 - shift)`` entries."""
+    """Hash of ``key`` for a table of ``2 ** (64 - shift)`` entries."""
     position: int = np.int64((np.uint64(key) * _HASH_MULTIPLIER) >> np.uint64(shift))
     return position
 
 
 @njit(cache=True, nogil=True)
-def _find(table_keys: Array, table_slots: Array, shift: int, key: int) -> int:
-    mask = table_keys.shape[0] - 1
-    i = hash_position(key, shift)
-    while table_keys[i] != _EMPTY:
-        if table_keys[i] == key:
-            slot: int = table_slots[i]
-            return slot
-        i = (i + 1) & mask
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _insert(table_keys: Array, table_slots: Array, shift: int, key: int, slot: int) -> None:
-    mask = table_keys.shape[0] - 1
-    i = hash_position(key, shift)
-    while table_keys[i] != _EMPTY:
-        i = (i + 1) & mask
-    table_keys[i] = key
-    table_slots[i] = slot
-
-
-@njit(cache=True, nogil=True)
 def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
-    """Remove ``key`` (present) by shifting the run behind it back: no tombstones, so probing never gets slower."""
+    """Remove ``key`` (present) by shifting the following run back: no tombstones that would slow probing down."""
     mask = table_keys.shape[0] - 1
     i = hash_position(key, shift)
     while table_keys[i] != key:
@@ -88,17 +65,26 @@ def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _find_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> int:
+    """Fill ``slots``, -1 where absent; returns the number of absent keys."""
+    mask = table_keys.shape[0] - 1
     missing = 0
-    for i in range(keys.shape[0]):
-        slots[i] = _find(table_keys, table_slots, shift, keys[i])
-        missing += slots[i] < 0
+    for k in range(keys.shape[0]):
+        i = hash_position(keys[k], shift)
+        while table_keys[i] != _EMPTY and table_keys[i] != keys[k]:
+            i = (i + 1) & mask
+        slots[k] = -1 if table_keys[i] == _EMPTY else table_slots[i]
+        missing += slots[k] < 0
     return missing
 
 
 @njit(cache=True, nogil=True)
 def _insert_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> None:
-    for i in range(keys.shape[0]):
-        _insert(table_keys, table_slots, shift, keys[i], slots[i])
+    mask = table_keys.shape[0] - 1
+    for k in range(keys.shape[0]):
+        i = hash_position(keys[k], shift)
+        while table_keys[i] != _EMPTY:
+            i = (i + 1) & mask
+        table_keys[i], table_slots[i] = keys[k], slots[k]
 
 
 @njit(cache=True, nogil=True)
@@ -162,10 +148,10 @@ def _run_end(coords: Array, start: int, columns: int) -> int:
 
 @njit(cache=True, nogil=True)
 def row_starts(coords: Array, rows: Array) -> int:
-    """Lengths of the (x, y) rows of blocks, (B, 64) -> where each begins among all by (x, y, z); how many voxels.
+    """Replace lengths of (x, y) voxel rows, (B, 64), by their starts in the order (x, y, z); returns the sum.
 
-    Blocks come ordered by (x, y, z). Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with
-    one y: voxel rows y; in a row the blocks by z.
+    Blocks are ordered by (x, y, z). Loops: slabs of blocks with equal x, their voxel planes x, rows of blocks with
+    equal y, their voxel rows y, and the blocks of a row by z.
     """
     n = 0
     slab = 0
@@ -199,12 +185,12 @@ def squared_distance(coords: Array, center: NDArray[np.float64]) -> NDArray[np.f
 
 @dataclass(frozen=True, eq=False)
 class Acquired:
-    """Answer of :meth:`BlockTable.acquire`.
+    """Result of :meth:`BlockTable.acquire`.
 
     Attributes:
-        slots: (N,) int32 slot per wanted block, -1 where the block found no room.
-        evicted: (M,) int32 slots whose old content must be erased before use; some may already serve new blocks.
-        evicted_keys: (M,) int64 keys of the blocks that were in them.
+        slots: (N,) int32 slot of each wanted block, -1 = refused.
+        evicted: (M,) int32 slots to be erased before use; some may belong to new blocks already.
+        evicted_keys: (M,) int64 keys of the evicted blocks.
     """
 
     slots: NDArray[np.int32]
@@ -213,11 +199,9 @@ class Acquired:
 
 
 class BlockTable:
-    """Block key -> slot, with a fixed number of slots.
+    """Block key -> slot, for ``capacity`` blocks at most.
 
-    ``capacity`` blocks at most. Keys are those of :func:`embodied_perceptron.geometry.transforms.pack_keys` of block
-    coordinates
-    (voxel coordinate >> 3).
+    Keys are :func:`embodied_perceptron.geometry.transforms.pack_keys` of block coordinates (voxel coordinate >> 3).
     """
 
     def __init__(self, capacity: int) -> None:
@@ -228,12 +212,12 @@ class BlockTable:
         self._table_slots = np.empty(1 << bits, np.int32)
         self._keys = np.empty(capacity, np.int64)  # key per slot
         self._coords = np.zeros((capacity, 3), np.int32)
-        self._free = np.empty(capacity, np.int32)  # a stack: the slot freed last is used first, so memory stays compact
+        self._free = np.empty(capacity, np.int32)  # a stack: reusing the last freed slot keeps memory compact
         self._scratch = np.empty(capacity, np.int32)
         self.clear()
 
     def clear(self) -> None:
-        """Forget every block."""
+        """Remove all blocks."""
         self._table_keys.fill(_EMPTY)
         self._keys.fill(_EMPTY)
         self._free[:] = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
@@ -248,7 +232,7 @@ class BlockTable:
     ) -> NDArray[np.int32]:
         """(N,) slots in use, ordered by block key (coordinates x slowest, z fastest).
 
-        With ``lower`` and ``upper``, (3,) in block edges: only blocks that overlap this part of space.
+        ``lower``, ``upper``: (3,) in block edges, to select the blocks that overlap this box.
         """
         used = self._keys[: self.slots_ever_used] != _EMPTY
         if lower is not None and upper is not None:
@@ -264,7 +248,7 @@ class BlockTable:
         return coords
 
     def keys_of(self, slots: NDArray[np.int32]) -> NDArray[np.int64]:
-        """(N,) slots -> (N,) block keys; -1 of slots not in use."""
+        """(N,) slots -> (N,) block keys; -1 for slots not in use."""
         keys: NDArray[np.int64] = self._keys[slots]
         return keys
 
@@ -275,10 +259,10 @@ class BlockTable:
         return slots
 
     def acquire(self, wanted: NDArray[np.int64], center: NDArray[np.float64], radius: float) -> Acquired:
-        """Find or make room for the blocks ``wanted`` (N distinct keys).
+        """Find or allocate slots for the blocks ``wanted`` (N distinct keys).
 
-        Rule: of all blocks, stored and wanted, those within ``radius`` of ``center`` (both in block edges) may be
-        stored, and of these the ``capacity`` nearest to the centre stay (ties: the smaller key).
+        Of all stored and wanted blocks within ``radius`` of ``center`` (both in block edges), the ``capacity`` nearest
+        are stored (on a tie the smaller key).
         """
         slots = np.empty(len(wanted), np.int32)
         none, evicted_keys = np.empty(0, np.int32), np.empty(0, np.int64)
@@ -319,7 +303,7 @@ class BlockTable:
         return Acquired(slots, evicted, evicted_keys)
 
     def release(self, slots: NDArray[np.int32]) -> None:
-        """Forget the blocks in ``slots`` (distinct, in use)."""
+        """Remove the blocks in ``slots`` (distinct, in use)."""
         if len(slots) == 0:
             return
         _erase_all(self._table_keys, self._table_slots, self._shift, self._keys[slots])
@@ -328,14 +312,14 @@ class BlockTable:
         self._free_count += len(slots)
 
     def beyond(self, center: NDArray[np.float64], radius: float) -> NDArray[np.int32]:
-        """Slots of blocks whose centre is further than ``radius`` from ``center`` (block edges)."""
+        """Slots of blocks with their centre further than ``radius`` from ``center`` (block edges)."""
         n = _beyond(self._keys, self._coords, self.slots_ever_used, center, radius * radius, self._scratch)
         slots: NDArray[np.int32] = self._scratch[:n].copy()
         return slots
 
     def reach(self, center: NDArray[np.float64], radius: float) -> float:
-        """How far from ``center``, at most ``radius``, a block may lie to be stored: as far as the furthest one where
-        all slots are in use."""
+        """Largest distance from ``center`` at which a block is stored: ``radius``, or that of the furthest block if all
+        slots are in use."""
         if self._free_count or not self.capacity:
             return radius
         furthest = float(squared_distance(self._coords[: self.slots_ever_used], center).max())
@@ -344,10 +328,10 @@ class BlockTable:
     def in_frustum(
         self, T_camera_block: NDArray[np.float64], planes: NDArray[np.float64], z_min: float, z_max: float, rho: float
     ) -> NDArray[np.int32]:
-        """Slots of blocks whose bounding sphere meets a view frustum; never misses one, may add some at the edges.
+        """Slots of blocks whose bounding sphere meets a view frustum; may include some outside at the edges.
 
         Args:
-            T_camera_block: (4, 4) from block coordinates (in block edges) to camera metres.
+            T_camera_block: (4, 4) block coordinates (in block edges) -> camera, metres.
             planes: (4, 2) inward unit normals (x, z), (x, z), (y, z), (y, z) of the side planes, camera frame.
             z_min, z_max: depth limits, metres.
             rho: radius of the sphere around a block, metres.
@@ -368,12 +352,8 @@ def nearest(distance: NDArray[np.float64], keys: NDArray[np.int64], count: int) 
     return keep
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which block a voxel lies in, and where inside of it.
-
-
 def split_coords(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(N, 3) voxel coordinates -> (N,) block keys and (N,) index inside of the block."""
+    """(N, 3) voxel coordinates -> (N,) block keys and (N,) index in the block."""
     c = np.asarray(coords, dtype=np.int64)
     low = c & (BLOCK_EDGE - 1)
     keys: NDArray[np.int64] = pack_keys(torch.from_numpy(c >> BLOCK_BITS)).numpy()
@@ -381,7 +361,7 @@ def split_coords(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], N
 
 
 def within_budget(rows: VoxelRows, max_blocks: int, center_m: NDArray[np.float64], block_m: float) -> VoxelRows:
-    """Of sorted rows those of the ``max_blocks`` blocks, ``block_m`` metres wide, nearest to ``center_m``."""
+    """Rows of the ``max_blocks`` blocks, ``block_m`` metres wide, nearest to ``center_m``; ``rows`` are sorted."""
     block_keys, _ = split_coords(rows.coords.numpy())
     distinct = distinct_keys(block_keys)
     if len(distinct) <= max_blocks:

@@ -1,8 +1,8 @@
-"""Corrected poses: how the world moves when a SLAM system learns where the keyframes really were.
+"""Motion of the map when a SLAM system corrects the poses of keyframes.
 
-Each retained keyframe gets a rigid motion ``D = T_new @ inverse(T_old)``; one that is not named moves as the named one
-nearest in time does, since drift is slow. What the retained keyframes cover in time is made anew from them; what is
-older has no images any more and moves rigidly, as the oldest retained keyframe does.
+Each retained keyframe gets a rigid motion ``D = T_new @ inverse(T_old)``; one without a corrected pose moves like the
+corrected one nearest in time, since drift is slow. Voxels seen since the oldest retained keyframe are recomputed from
+the keyframes; older voxels move rigidly with that keyframe.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Correction:
     Attributes:
         stamps_ns: (K,) int64 of the retained keyframes, ascending.
         motions: (K, 4, 4) old world -> new world.
-        corrected: how many keyframes were named.
-        unknown: what was named but is not kept (any more).
+        corrected: number of keyframes with a corrected pose.
+        unknown: names of poses without a retained keyframe.
     """
 
     stamps_ns: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Correction:
     unknown: tuple[CameraStamp, ...]
 
     def at(self, stamp_ns: int) -> NDArray[np.float64]:
-        """(4, 4) motion of what was seen at ``stamp_ns``: that of the keyframe nearest in time, of two the older."""
+        """(4, 4) motion at ``stamp_ns``: that of the keyframe nearest in time, on a tie the older."""
         if len(self.stamps_ns) == 0:
             return np.eye(4)
         motion: NDArray[np.float64] = self.motions[int(np.argmin(np.abs(self.stamps_ns - stamp_ns)))]
@@ -64,9 +64,9 @@ class Correction:
 def correct(
     keyframes: Sequence[Keyframe], poses: Mapping[CameraStamp, NDArray[np.float64]]
 ) -> tuple[list[Keyframe], Correction]:
-    """Keyframes at their corrected poses, in the same order, and how the world moved.
+    """Keyframes at their corrected poses, in the same order, and the motion of the world.
 
-    Raises ``ValueError`` for a pose that is not rigid; names that no keyframe has are reported, not refused.
+    Raises ``ValueError`` for a pose that is not rigid; names without a keyframe are reported as unknown.
     """
     wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
     order = sorted(keyframes, key=lambda k: k.frame.stamp_ns)
@@ -89,7 +89,9 @@ def correct(
         elif np.array_equal(motion[k.id], np.eye(4)):
             T = k.T_world_camera
         else:
-            T = orthonormal(motion[k.id] @ k.T_world_camera)
+            T = motion[k.id] @ k.T_world_camera
+            u, _, vt = np.linalg.svd(T[:3, :3])
+            T[:3, :3] = u @ vt  # without the rounding errors of many products
         moved.append(k if np.array_equal(T, k.T_world_camera) else Keyframe(k.id, k.frame, T))
     correction = Correction(
         np.array([k.frame.stamp_ns for k in order], np.int64),
@@ -100,19 +102,10 @@ def correct(
     return moved, correction
 
 
-def orthonormal(T: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(4, 4) ``T`` without what rounding has added to its rotation over many products."""
-    u, _, vt = np.linalg.svd(T[:3, :3])
-    clean: NDArray[np.float64] = T.copy()
-    clean[:3, :3] = u @ vt
-    return clean
-
-
 def move_voxels(rows: VoxelRows, T: NDArray[np.float64], voxel_size_m: float) -> VoxelRows:
-    """Stored voxels after a rigid motion of the world, on the same lattice, sorted, on the CPU.
+    """Stored voxels after a rigid motion ``T`` (4, 4) old world -> new world, on the same grid, sorted, on the CPU.
 
-    A voxel moves as its mean point with all its points; voxels that come to lie in one place are added up (evidence
-    and stamp: the larger). (4, 4) ``T`` maps old world to new world.
+    A voxel moves as a whole with its mean point; voxels that meet in one place are summed (evidence, stamp: maximum).
     """
     rows = rows.cpu()
     if len(rows) == 0 or np.allclose(T, np.eye(4), atol=1e-12):

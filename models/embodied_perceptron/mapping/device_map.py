@@ -1,19 +1,18 @@
-"""The map on a device: plain tensor operations of sizes that the host knows, so that nothing waits for the device.
+"""The map on a device, in tensor operations whose sizes the host knows, so that the host never waits for the device.
 
-The host keeps the table of blocks (:class:`~.blocks.BlockTable`, the rule of the CPU's map) and says of each point
-which voxel it is of: one pass over a depth image that lies there anyway, and no double precision for it on the device.
-It sends points as row and summands, the slots of the blocks that they touch and of those that the camera may see
-through. The device gathers the voxels of these blocks, adds the points, clears what is seen through, voxel by voxel
-whether it holds anything or not, and writes all of it back by one operation: when it fails before that, the host goes
-on from where the frame was (:class:`~.voxels.FusionProgress`).
+The host keeps the table of blocks (:class:`~.blocks.BlockTable`) and assigns points to voxels in one pass over the
+depth image, so the device needs no double precision for it. It sends the points as rows and summands, and the slots of
+the blocks that they touch or that the camera may see through. The device gathers the voxels of these blocks, adds the
+points, clears voxels seen through (empty ones included) and writes everything back in one operation. When it fails
+before that, fusion continues on the CPU from :class:`~.voxels.FusionProgress`.
 
-How many voxels a block holds the host learns when the device has come so far (:class:`_Ledger`), and gives the slots of
-emptied blocks back then. Only where the budget of blocks may be used up does it wait for that.
+The host learns the numbers of voxels of blocks later (:class:`_Ledger`), and then frees the slots of emptied blocks. It
+waits for them only when the budget of blocks may be exhausted.
 
-Everything summed is an integer, and where a point lies is the float64 expression of ``host_map.py``, in the same
-order: points make the same map bit for bit. What is seen through follows the same rule by matrix products, whose last
-bits may differ: that decides nothing unless a comparison is as close as 1e-12, or a voxel within 1e-6 m of the maximum
-range. Of an image in several bands a voxel counts as touched once, whatever else was seen at the frame's stamp.
+All sums are integers, and voxel coordinates are the float64 expression of ``host_map.py`` in the same order: points
+give the same map bit for bit. Clearing follows the same rule by matrix products, whose last bits may differ; this
+matters only where a comparison is closer than 1e-12, or a voxel lies within 1e-6 m of the maximum range. In an image of
+several bands a voxel counts as touched once.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameView,
     FusionProgress,
     MapSize,
-    StageTimer,
+    StageClock,
     VoxelRows,
 )
 
@@ -74,7 +73,7 @@ _FAR = 1e30  # metres: projects onto the lowest pixel
 
 
 class _Counts:
-    """:class:`~embodied_perceptron.results.Arriving` of one frame: sent to the host together."""
+    """:class:`~embodied_perceptron.results.Arriving` counts of one frame, sent to the host together."""
 
     def __init__(self, ledger: _Ledger) -> None:
         self._ledger = ledger
@@ -83,16 +82,16 @@ class _Counts:
         self._event: torch.cuda.Event | None = None
         self._result: dict[str, int] | None = None
 
-    def add(self, told: tuple[torch.Tensor, ...], read: Callable[[NDArray[np.int64]], dict[str, int]]) -> None:
-        """Numbers on the device, (N,) int64 each, and what all of them say."""
-        self._parts.append((told, read))
+    def add(self, numbers: tuple[torch.Tensor, ...], read: Callable[[NDArray[np.int64]], dict[str, int]]) -> None:
+        """Add numbers on the device, (N,) int64 each, and the function that turns them into counts."""
+        self._parts.append((numbers, read))
 
     def send(self) -> None:
-        """No more is added: to the host, without waiting."""
-        told = [tensor for part, _ in self._parts for tensor in part]
-        if not told:
+        """Send all numbers to the host, without waiting; none may be added afterwards."""
+        parts = [tensor for part, _ in self._parts for tensor in part]
+        if not parts:
             return
-        together = torch.cat(told)
+        together = torch.cat(parts)
         on_gpu = together.device.type == "cuda"
         copy = torch.empty(len(together), dtype=torch.int64, pin_memory=on_gpu)
         numbers = copy.numpy()
@@ -115,7 +114,7 @@ class _Counts:
         return self._result or {}
 
     def read(self) -> None:
-        """What has arrived, into the ledger; the counts of earlier frames are there already."""
+        """Enter the arrived counts into the ledger, after those of earlier frames."""
         if self._result is None:
             try:
                 self._result = self._read()
@@ -128,8 +127,8 @@ class _Counts:
             self._event.synchronize()
         numbers = self._arriving
         if numbers is None:  # the frame was not finished
-            told = [tensor.cpu().numpy() for part, _ in self._parts for tensor in part]
-            numbers = np.concatenate([np.empty(0, np.int64), *told])
+            parts = [tensor.cpu().numpy() for part, _ in self._parts for tensor in part]
+            numbers = np.concatenate([np.empty(0, np.int64), *parts])
         total = Counter[str]()
         for tensors, read in self._parts:
             count = sum(map(len, tensors))
@@ -139,7 +138,7 @@ class _Counts:
         return total
 
     def _lost(self, error: RuntimeError) -> bool:
-        """A device that failed tells nothing any more; the map says so when it is used next."""
+        """Give up the counts of a failed device; the next use of the map reports the failure."""
         if not is_device_fault(error):
             raise error
         self._result = {}
@@ -147,12 +146,12 @@ class _Counts:
 
 
 class _Ledger:
-    """What the host knows: which block is in which slot, and how many voxels each held after the frame told last.
+    """State known to the host: slots of blocks, and their numbers of voxels after the last frame whose counts arrived.
 
-    Holds nothing of the device, so that counts that nobody has read yet keep no memory there.
+    Holds no device memory.
 
     Attributes:
-        blocks: those stored, and some that have been emptied by frames under way.
+        blocks: stored blocks, including some emptied by frames in progress.
         voxels: (max_blocks,) by slot, and ``stored`` their sum.
     """
 
@@ -160,12 +159,12 @@ class _Ledger:
         self.blocks = BlockTable(max_blocks)
         self.voxels = np.zeros(max_blocks, np.int64)
         self.stored = 0
-        self._touched_by = np.zeros(max_blocks, np.int64)  # number of the frame whose points came last, by slot
+        self._touched_by = np.zeros(max_blocks, np.int64)  # number of the last frame with points, by slot
         self._frames = 0
-        self._pending: deque[_Counts] = deque()  # of frames under way, oldest first
+        self._pending: deque[_Counts] = deque()  # of frames in progress, oldest first
 
     def begin(self) -> _Counts:
-        """The next frame."""
+        """Begin the next frame."""
         while self._pending and self._pending[0].ready():
             self._pending.popleft().read()
         self._frames += 1
@@ -174,7 +173,7 @@ class _Ledger:
         return counts
 
     def settle(self, last: _Counts | None = None) -> None:
-        """Wait for the counts of all frames, or of those until ``last``, which may have been read long ago."""
+        """Wait for the counts of all frames, or of those up to ``last``."""
         if last is not None and last not in self._pending:
             return
         while self._pending:
@@ -185,22 +184,22 @@ class _Ledger:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no frame is under way, without waiting."""
+        """Whether no frame is in progress; does not wait."""
         while self._pending and self._pending[0].ready():
             self._pending.popleft().read()
         return not self._pending
 
     def before(self, counts: _Counts) -> None:
-        """Wait for all that was done before the frame of ``counts``, which is under way."""
+        """Wait for the frames before that of ``counts``, which is in progress."""
         while self._pending[0] is not counts:
             self._pending.popleft().read()
 
     def touch(self, slots: NDArray[np.int32]) -> None:
-        """The frame that has begun has points in these blocks."""
+        """Record that the present frame has points in these blocks."""
         self._touched_by[slots] = self._frames
 
     def forget(self, slots: NDArray[np.int32], counts: _Counts, reason: str) -> None:
-        """These blocks are evicted from the map; those that are known to be empty by then don't count."""
+        """Record the eviction of blocks; those known to be empty by then are not counted."""
 
         def read(_: NDArray[np.int64]) -> dict[str, int]:
             evicted = int(np.count_nonzero(self.voxels[slots]))
@@ -211,9 +210,9 @@ class _Ledger:
         counts.add((), read)
 
     def expect(
-        self, slots: NDArray[np.int32], told: tuple[torch.Tensor, ...], counts: _Counts, points: dict[str, int]
+        self, slots: NDArray[np.int32], sizes: tuple[torch.Tensor, ...], counts: _Counts, points: dict[str, int]
     ) -> None:
-        """How many voxels the blocks hold after the frame's points, and, where it clears, after that."""
+        """Await the ``sizes`` of blocks after the frame's points, and, where it clears, after clearing."""
         frame = self._frames
 
         def read(numbers: NDArray[np.int64]) -> dict[str, int]:
@@ -221,14 +220,14 @@ class _Ledger:
             self.stored += int(left.sum() - self.voxels[slots].sum())
             self.voxels[slots] = left
             emptied = slots[(left == 0) & (self._touched_by[slots] <= frame)]
-            self.blocks.release(emptied[self.blocks.keys_of(emptied) >= 0])  # some may be evicted since
+            self.blocks.release(emptied[self.blocks.keys_of(emptied) >= 0])  # some are evicted since
             return {**points, "voxels_cleared": int(after.sum() - left.sum())}
 
-        counts.add(told, read)
+        counts.add(sizes, read)
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# what the host makes of a frame
+# work of the host for a frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,11 +235,11 @@ class _Points:
     """Points of a band of rows.
 
     Attributes:
-        keys: (B,) int64 of the blocks that they fall into.
-        place: (P,) int64 number of the block * 512 + place inside of it.
-        values: (P, 8) int16 what they add to a record; evidence with the first point of a voxel.
-        total: how many there are, out of keys' reach or not.
-        touched: voxels.
+        keys: (B,) int64 keys of their blocks.
+        place: (P,) int64 number of the block * 512 + index in it.
+        values: (P, 8) int16 summands of a record; evidence with the first point of a voxel.
+        total: number of points, including those outside the key range.
+        touched: number of voxels.
     """
 
     keys: NDArray[np.int64]
@@ -251,7 +250,7 @@ class _Points:
 
     @staticmethod
     def of(view: FrameView, band: tuple[int, int], rule: ClearingRule, block_m: float) -> _Points:
-        """Raises ``ValueError`` where they lie too far apart."""
+        """Raises ``ValueError`` when they lie too far apart."""
         lower, dims = _box(view, band, rule)
         cells = int(dims.prod())
         if cells > _MAX_CELLS:
@@ -270,10 +269,10 @@ class _Points:
         return _Points(keys[:blocks], place[:points], values[:points], total, touched)
 
     def settled(self, slots: NDArray[np.int32], seen: NDArray[np.uint64] | None) -> _Points:
-        """Those whose block has a slot, blocks numbered without the others; ``slots`` (B,), -1 = refused.
+        """Points in blocks with a slot, blocks renumbered; ``slots`` (B,), -1 = refused.
 
-        ``seen`` (slots, 8): bits of the voxels that earlier bands of the image have touched; None = there are none.
-        Changes it, and these arrays.
+        ``seen`` (slots, 8): bits of the voxels touched by earlier bands; None = there are none. Changes ``seen`` and
+        the arrays of these points.
         """
         taken = slots >= 0
         if taken.all() and seen is None:
@@ -285,12 +284,12 @@ class _Points:
 
 
 def _box(view: FrameView, band: tuple[int, int], rule: ClearingRule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Lowest of the blocks that points of the rows can fall into, (3,), and how many there are along each axis."""
+    """Box of blocks that the points of the rows can fall into: lowest block (3,), and size (3,)."""
     z = np.array([rule.min_range_m, min(float(view.depth_m[slice(*band)].max()), rule.max_range_m)])
     rays = view.ray_x[:, None, [0, -1]] + view.ray_y[:, [band[0], band[1] - 1], None]
     corners = rays[..., None] * z + view.origin[:, None, None, None]
     bounds = np.stack([corners.min((1, 2, 3)) - _BLOCK_UNITS, corners.max((1, 2, 3)) + _BLOCK_UNITS])
-    if (np.clip(bounds[1] - bounds[0], 0, _LIMIT) / _BLOCK_UNITS + 2).prod() > _FEW_CELLS:  # where points really are
+    if (np.clip(bounds[1] - bounds[0], 0, _LIMIT) / _BLOCK_UNITS + 2).prod() > _FEW_CELLS:  # exact bounds of the points
         limits = rule.min_range_m, rule.max_range_m
         point_bounds(view.depth_m, view.ray_x, view.ray_y, view.origin, *limits, *band, bounds)
     lower, last = (np.floor(np.clip(corner, -_LIMIT, _LIMIT - 1) / _BLOCK_UNITS).astype(np.int64) for corner in bounds)
@@ -309,10 +308,9 @@ def point_bounds(
     last: int,
     bounds: NDArray[np.float64],
 ) -> None:
-    """Where the points of the rows from ``first`` up to ``last`` lie.
+    """Bounds of the points of the rows [first, last).
 
-    ``bounds`` (2, 3) out: lowest and highest of those within the reach of voxel keys, fixed point numbers, the camera's
-    where there are none.
+    ``bounds`` (2, 3) out: fixed-point minimum and maximum of the points in the key range; the camera if there are none.
     """
     empty = True
     for c in range(3):
@@ -355,12 +353,12 @@ def place_points(
     place: NDArray[np.int64],
     values: NDArray[np.int16],
 ) -> tuple[int, int, int, int]:
-    """How many blocks the points of the rows fall into; points within the reach of voxel keys, and all; voxels.
+    """Assign points of the rows to voxels; returns the numbers of (blocks, points in the key range, points, voxels).
 
     Args:
-        lower, dims: (3,) the box of blocks that they lie in.
-        numbers: (blocks of the box,) zero; out: 1 + number of each block that is met.
-        seen: (blocks, 8) zero; out: bits of the voxels that are met.
+        lower, dims: (3,) box of their blocks.
+        numbers: (blocks of the box,) zero; out: 1 + number of each touched block.
+        seen: (blocks, 8) zero; out: bits of the touched voxels.
         keys, place, values: out, see :class:`_Points`.
     """
     blocks = 0
@@ -417,7 +415,7 @@ def settle_points(
     row_of: NDArray[np.int64],
     seen: NDArray[np.uint64],
 ) -> tuple[int, int]:
-    """Keep the points whose block has a slot, at the front of both arrays; how many they are, and the voxels touched.
+    """Move the points whose block has a slot to the front; returns the numbers of (points, touched voxels).
 
     Args:
         place, values: of :class:`_Points`; out: the row of the block times 512 + place inside of it, and evidence for
@@ -446,18 +444,18 @@ def settle_points(
 
 
 class _Sight:
-    """What a frame sees through, as arrays for the device.
+    """Inputs of clearing for the device.
 
-    Places in the image are (column, row), in pixels from the first one whose window leaves the image by one; (H', W')
-    pixels of which those on the border see through nothing.
+    Image coordinates are (column, row), in pixels from the first one whose window leaves the image by one; of the
+    (H', W') pixels, those on the border see through nothing.
 
     Attributes:
         slots: (B,) int32 blocks that may meet the frustum.
-        arrays: ``far`` (H + 2, W + 2) float32 depth, infinite where it is unknown and around the image; ``pixels``
-            (H' W', 3) float32 own and nearest depth, and loss of evidence of what is seen through, the bits of an
-            int32; ``local`` (512, 4) float64 of voxels from their block's corner: place in the image times depth,
-            depth, and depth again; ``normal`` (3, 3) a plane's inverse depth, linear in (column, row, 1), to its n with
-            n x = 1 from the camera, in the world's axes, times half a voxel.
+        arrays: ``far`` (H + 2, W + 2) float32 depth, infinite where unknown and around the image; ``pixels`` (H' W', 3)
+            float32 own depth, nearest depth, and loss of evidence as the bits of an int32; ``local`` (512, 4) float64
+            of voxels from their block's corner: image coordinates times depth, depth, and depth again; ``normal``
+            (3, 3) maps a plane's inverse depth, linear in (column, row, 1), to n with n x = 1 from the camera, in world
+            axes, times half a voxel.
     """
 
     def __init__(self, view: FrameView, config: VolumeConfig, rule: ClearingRule, blocks: BlockTable) -> None:
@@ -496,8 +494,7 @@ class _Sight:
         return far, pixels.reshape(-1, 3)
 
     def corners(self, coords: NDArray[np.int32]) -> NDArray[np.float64]:
-        """(B, 3) block coordinates -> (B, 4) as ``local``, of their corners from the camera; the last one with the
-        margin."""
+        """(B, 3) block coordinates -> (B, 4) like ``local``, of their corners; the last column includes the margin."""
         placed = np.empty((len(coords), 4))
         placed[:, :3] = (coords * self._edge_m) @ self._to_image.T + self._offset
         placed[:, 3] = placed[:, 2] + self._margin_m
@@ -516,19 +513,19 @@ def sight_pixels(
     depths: NDArray[np.float32],
     loss: NDArray[np.int32],
 ) -> None:
-    """What :class:`_Sight` says of pixels.
+    """Arrays of pixels of :class:`_Sight`.
 
     Args:
         near, unknown: of ``host_map.window_evidence``.
-        steps: loss of evidence by how many pixels are unknown.
-        furthest: no own depth exceeds it: what lies beyond the range is seen through by none.
-        far: (H + 2, W + 2) infinite; out: where depth is known.
-        depths, loss: (H', W', 3), -inf and 0, and the same memory as int32; out: where windows lie in the image.
+        steps: loss of evidence by the number of unknown pixels.
+        furthest: maximum of the own depth, so that voxels beyond the range are not cleared.
+        far: (H + 2, W + 2) infinite; out: known depths.
+        depths, loss: (H', W', 3), -inf and 0, and the same memory as int32; out: windows inside the image.
     """
     height, width = depth.shape
     for v in range(height):
         for u in range(width):
-            if depth[v, u] != 0:  # known to be far is not unknown
+            if depth[v, u] != 0:  # infinite depth is known
                 far[v + 1, u + 1] = min(depth[v, u], np.float32(3e38))
     for v in range(height - 2 * r):
         for u in range(width - 2 * r):
@@ -538,7 +535,7 @@ def sight_pixels(
 
 
 def upload(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, torch.Tensor]:
-    """Arrays as tensors on a device, brought there in one copy that nothing waits for."""
+    """Copy arrays to a device in one asynchronous transfer."""
     starts, end = [], 0
     for array in arrays.values():
         starts.append(end)
@@ -563,7 +560,7 @@ def _number(value: float, device: torch.device) -> torch.Tensor:
 
 @lru_cache(2)
 def _locals(device: torch.device) -> torch.Tensor:
-    """(512, 2) int64: what a voxel's place inside of a block adds to the key of the block's corner, and to its row."""
+    """(512, 2) int64 offsets of the voxels of a block: from the key of the block's corner, and from its first row."""
     i = np.arange(BLOCK_VOXELS)
     keys = ((i >> (2 * BLOCK_BITS)) << (2 * KEY_BITS)) | (((i >> BLOCK_BITS) & 7) << KEY_BITS) | (i & 7)
     return upload({"locals": np.stack([keys, i], 1)}, device)["locals"]
@@ -574,11 +571,11 @@ class _Windows:
     """Constants of windows of ``size``^2 = n pixels in an image, float64.
 
     Attributes:
-        of_pixels, offset: (2 n, 24) and (24,): inverse depths of paired pixels (0 elsewhere), and which pixels are
-            paired, to factors: the first twelve columns times the last, the first six of these minus the last, are what
-            slopes and middle of the least-squares plane are to be divided from, and by.
-        minus_plane: (3, n) of slopes and middle to their plane at the pixels, negative.
-        at_pixel: (H' W', 3, 3) the same to inverse depth in (column, row, 1), see :class:`_Sight`.
+        of_pixels, offset: (2 n, 24) and (24,): map inverse depths of paired pixels (0 elsewhere) and the mask of paired
+            pixels to factors. The products of the first and last twelve columns, the first six of these minus the last
+            six, are numerators (3) and denominators (3) of slopes and middle of the least-squares plane.
+        minus_plane: (3, n) maps slopes and middle to the negative plane at the pixels.
+        at_pixel: (H' W', 3, 3) maps them to inverse depth in (column, row, 1), see :class:`_Sight`.
     """
 
     of_pixels: torch.Tensor
@@ -633,8 +630,7 @@ class DeviceMap:
         self._restart()
 
     def _allocate(self, capacity: int) -> None:
-        """Room for so many blocks, with those that are there in their slots; where the device has no room for that,
-        nothing has changed."""
+        """Allocate memory for ``capacity`` blocks and keep the stored ones; no change when the device has no room."""
         voxels = torch.zeros((capacity, BLOCK_VOXELS, _COLUMNS), dtype=torch.int32, device=self.device)
         if self._capacity:
             voxels[: self._capacity] = self._voxels
@@ -642,15 +638,15 @@ class DeviceMap:
         self._voxels, self._rows = voxels, voxels.view(-1, _COLUMNS)
 
     def _make_room(self) -> None:
-        """For all slots that have a block. Memory is taken in steps, for only a large map needs that of its budget."""
+        """Allocate memory for all slots with a block, in steps: only a large map needs its whole budget."""
         needed = self._ledger.blocks.slots_ever_used
         if needed > self._capacity:
             self._allocate(min(max(2 * self._capacity, needed), self.config.max_blocks))
 
     def _restart(self) -> None:
-        """Nothing is stored, or under way."""
+        """Start with an empty map and no frame in progress."""
         self._ledger = _Ledger(self.config.max_blocks)
-        self._unwritten = np.empty(0, np.int32)  # slots that a frame under way will write to for the first time
+        self._unwritten = np.empty(0, np.int32)  # new slots that the present frame will write
 
     def size(self) -> MapSize:
         self._ledger.settle()
@@ -669,7 +665,7 @@ class DeviceMap:
         center_m: NDArray[np.float64],
         rule: ClearingRule,
         done: FusionProgress,
-        clock: StageTimer,
+        clock: StageClock,
     ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         counts = self._ledger.begin()
@@ -686,7 +682,7 @@ class DeviceMap:
             clock.lap("points")
             slots = self._acquire(points.keys, center, radius, seen, counts)
             last = band == len(bands) - 1
-            self._take_in(view, points, slots, seen, rule if last and clears else None, counts)
+            self._fuse_points(view, points, slots, seen, rule if last and clears else None, counts)
             self._unwritten = self._unwritten[:0]
             done.bands += 1
             done.cleared = last
@@ -708,11 +704,11 @@ class DeviceMap:
         seen: NDArray[np.uint64] | None,
         counts: _Counts,
     ) -> NDArray[np.int32]:
-        """(B,) slots of the blocks that a band's points fall into, -1 = refused."""
+        """(B,) slots of the blocks of a band's points, -1 = refused."""
         blocks = self._ledger.blocks
         new = blocks.lookup(keys) < 0
         if len(blocks) + int(new.sum()) > self.config.max_blocks:
-            self._ledger.before(counts)  # what has been emptied makes room
+            self._ledger.before(counts)  # emptied blocks make room
         acquired = blocks.acquire(keys, center, radius)
         self._unwritten = acquired.slots[new & (acquired.slots >= 0)]
         if len(acquired.evicted):
@@ -724,7 +720,7 @@ class DeviceMap:
         self._make_room()
         return acquired.slots
 
-    def _take_in(
+    def _fuse_points(
         self,
         view: FrameView,
         points: _Points,
@@ -733,10 +729,10 @@ class DeviceMap:
         clearing: ClearingRule | None,
         counts: _Counts,
     ) -> None:
-        """Points of a band, whose blocks are in ``slots``; then, with ``clearing``, what the frame sees through."""
+        """Add a band's points, whose blocks are in ``slots``; then, with ``clearing``, clear seen-through voxels."""
         points = points.settled(slots, seen)
         slots, refused = slots[slots >= 0], points.total - len(points.place)
-        told = {"points": points.total, "points_refused": refused, "voxels_touched": points.touched}
+        known = {"points": points.total, "points_refused": refused, "voxels_touched": points.touched}
         blocks, of_points = self._ledger.blocks, len(slots)
         arrays: dict[str, NDArray[Any]] = {
             "at": points.place, "values": points.values, "stamp": np.array([view.stamp_ns])
@@ -748,7 +744,7 @@ class DeviceMap:
             slots = np.concatenate([slots, sight.slots[others[sight.slots]]])
             arrays |= {**sight.arrays, "corners": sight.corners(blocks.coords_of(slots))}
         if not len(slots):
-            counts.add((), lambda _: told)
+            counts.add((), lambda _: known)
             return
         frame = upload(arrays | {"slots": slots.astype(np.int64)}, self.device)
         rows = self._voxels[frame["slots"]]
@@ -756,11 +752,11 @@ class DeviceMap:
         numbers = [_occupied(rows)]
         if clearing is not None:
             numbers += self._clear_seen_through(frame, rows, clearing, view)
-        self._voxels.index_copy_(0, frame["slots"], rows)  # all of it at once
-        self._ledger.expect(slots, tuple(numbers), counts, told)
+        self._voxels.index_copy_(0, frame["slots"], rows)  # everything at once
+        self._ledger.expect(slots, tuple(numbers), counts, known)
 
     def _add_points(self, frame: Mapping[str, torch.Tensor], rows: torch.Tensor) -> None:
-        """Points into copied voxels (B, 512, 10)."""
+        """Add points to copied voxels (B, 512, 10)."""
         voxels = rows.view(-1, _COLUMNS)
         voxels[:, :RECORD].index_add_(0, frame["at"], frame["values"].int())
         halvings = torch.bucketize(rows, self._caps, out_int32=True, right=True)[..., HITS : HITS + 1]
@@ -774,8 +770,7 @@ class DeviceMap:
     def _clear_seen_through(
         self, frame: Mapping[str, torch.Tensor], rows: torch.Tensor, rule: ClearingRule, view: FrameView
     ) -> list[torch.Tensor]:
-        """By ``rule``, of copied voxels; how many are left in each block. Places without a voxel take part: nothing
-        becomes of them."""
+        """Clear copied voxels by ``rule``; returns the numbers left in each block. Empty places stay empty."""
         fitted, left = self._window_planes(frame, rule, view.intrinsics), []
         r, (height, width) = rule.window_px(view.intrinsics), view.depth_m.shape
         lowest = constant((0, 0), self.device, torch.float64)
@@ -784,14 +779,14 @@ class DeviceMap:
             voxels = rows[first : first + _CLEARED_AT_ONCE]
             image_at = frame["corners"][first : first + _CLEARED_AT_ONCE, None] + frame["local"]  # (B, 512, 4)
             z = image_at[..., 2:3]
-            # what is too near, or behind, falls onto the border
+            # voxels too near, or behind, project onto the border
             safe = torch.nn.functional.threshold(z, float(np.nextafter(rule.min_range_m, 0.0)), _FAR)
             uv = torch.clamp(torch.div(image_at[..., :2], safe, rounding_mode="floor"), lowest, border)
             pixel = torch.add(uv[..., 0], uv[..., 1], alpha=width - 2 * r + 2).long()
             depth, plane = frame["pixels"][pixel], fitted[pixel]
             limit = torch.addcmul(image_at[..., 3:], z, z, value=rule.margin_per_m2)
             beyond = depth[..., :2] > limit
-            along = (plane[..., :3] * image_at[..., :3]).sum(-1, keepdim=True)  # depth, as a share of the plane's there
+            along = (plane[..., :3] * image_at[..., :3]).sum(-1, keepdim=True)  # depth as a share of the plane's
             before = (along > 0) & (along < torch.minimum(z / limit, plane[..., 3:]))
             through = (beyond[..., 1:] | before) & beyond[..., :1]
             through &= voxels[..., RECORD:].view(torch.int64) != view.stamp_ns
@@ -805,8 +800,8 @@ class DeviceMap:
         self, frame: Mapping[str, torch.Tensor], rule: ClearingRule, intrinsics: Intrinsics
     ) -> torch.Tensor:
         """(H' W', 4) float64 of the window around each pixel: its plane's inverse depth, linear in (column, row, 1),
-        and what the share of the plane's depth must stay below, so that a voxel lies clear of it (see
-        ``host_map.before_plane``); no number or negative where there is no plane."""
+        and the limit on the share of the plane's depth for voxels clear in front of it (see ``host_map.before_plane``);
+        NaN or negative without a plane."""
         r = rule.window_px(intrinsics)
         w = _Windows.of(intrinsics, r, self.device)
         size = 2 * r + 1
@@ -816,20 +811,20 @@ class DeviceMap:
         torch.sign(inverse, out=known)
         windows = image.unfold(1, size, 1).unfold(2, size, 1).permute(1, 2, 0, 3, 4).reshape(-1, 2, size * size)
         inverses = windows[:, 0]
-        paired = windows * windows[:, 1:].flip(2)  # 0 of pixels without an opposite
+        paired = windows * windows[:, 1:].flip(2)  # 0 for pixels without an opposite
         sums = torch.addmm(w.offset, paired.view(len(paired), -1), w.of_pixels)
         products = sums[:, :12] * sums[:, 12:]
         minors = products[:, :6] - products[:, 6:]
-        fit = minors[:, :3] / minors[:, 3:]  # slopes, and inverse depth in the middle; not finite without a plane
+        fit = minors[:, :3] / minors[:, 3:]  # slopes, inverse depth in the middle; not finite without a plane
         off = torch.addmm(inverses, fit, w.minus_plane) * windows[:, 1]
         middle = inverses[:, 2 * r * (r + 1) :][:, :1]
         tolerance = torch.addcmul(_number(rule.margin_per_m2, self.device), middle, middle, value=rule.margin_m)
-        flat = torch.linalg.vector_norm(off, torch.inf, 1, keepdim=True) <= tolerance  # nothing compares with NaN
+        flat = torch.linalg.vector_norm(off, torch.inf, 1, keepdim=True) <= tolerance  # False for NaN
         planes = torch.empty((len(fit), 4), dtype=torch.float64, device=self.device)
         plane = planes[:, :3]
         torch.bmm(fit[:, None], w.at_pixel, out=plane[:, None])
         normal = plane @ frame["normal"]  # in the world's axes, times half a voxel
-        # a voxel's corner reaches this far across the plane, and the margin further
+        # extent of a voxel across the plane, plus the margin
         clear = torch.add(flat, torch.linalg.vector_norm(normal, 1, 1, keepdim=True), alpha=-1)
         further = -2.0 * rule.margin_m / self.config.voxel_size_m
         across = torch.linalg.vector_norm(normal, dim=1, keepdim=True)
@@ -858,11 +853,11 @@ class DeviceMap:
 
     def copy(self, min_hits: int) -> VoxelRows:
         rows = self.gather(min_hits)
-        rows.cpu()  # what is shown reads them there; a device fails here, where the map can still be moved
+        rows.cpu()  # if the device fails, it must be here, where the map can still be moved
         return rows
 
     def prepare_copy(self) -> None:
-        """A copy takes no memory of its own."""
+        """Do nothing: a copy needs no prepared memory."""
 
     def put(self, rows: VoxelRows) -> None:
         ledger = self._ledger
@@ -899,12 +894,12 @@ class DeviceMap:
 
 
 def _occupied(rows: torch.Tensor) -> torch.Tensor:
-    """(B,) int64 how many voxels copied blocks hold."""
+    """(B,) int64 numbers of voxels in copied blocks."""
     return torch.count_nonzero(rows[..., HITS], dim=1)
 
 
 def warm_up(view: FrameView, rule: ClearingRule) -> None:
-    """Compile what most frames do without: points that are far apart, and blocks that are refused."""
+    """Compile the rare paths: points far apart, and refused blocks."""
     band = view.bands()[0]
     point_bounds(
         view.depth_m, view.ray_x, view.ray_y, view.origin, rule.min_range_m, rule.max_range_m, *band, np.empty((2, 3))

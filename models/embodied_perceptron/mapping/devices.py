@@ -1,4 +1,4 @@
-"""Where tensors are computed: the device that a configuration names, and what to do when it fails."""
+"""Selection of the device, and detection of its failures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 from embodied_perceptron.config import ConfigError
 
 log = logging.getLogger(__name__)
-_GIVES_WAY = 5  # steps of Unix priority
+_NICENESS = 5  # Unix priority steps of background threads
 _ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
 
 
 def resolve_device(name: str, what: str = "device") -> torch.device:
-    """The device of a name: "cpu", "cuda", "cuda:0"; "auto" = the GPU where it is there and works, otherwise the CPU.
+    """Device of a name: "cpu", "cuda", "cuda:0"; "auto" = a working GPU, otherwise the CPU.
 
-    One line in the log says which, calling it ``what``. Raises ``ConfigError`` with one line for a device that is not
-    available, and for a name that is none.
+    Logs the choice in one line, as ``what``. Raises ``ConfigError`` with one line for an unavailable device and an
+    invalid name.
     """
     if name == "auto":
         device, why = _automatic()
@@ -33,7 +33,7 @@ def resolve_device(name: str, what: str = "device") -> torch.device:
         raise ConfigError(f"{what} must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).add_(1).cpu()  # wheels for other cards allocate, and fail at the first kernel
+        torch.zeros(1, device=device).add_(1).cpu()  # a wheel for other cards fails at the first kernel only
     except (RuntimeError, AssertionError) as error:
         reason = _no_cuda() if kind == "cuda" and not torch.cuda.is_available() else first_line(error)
         raise ConfigError(f"{what} {name!r} is not available: {reason}") from error
@@ -43,7 +43,7 @@ def resolve_device(name: str, what: str = "device") -> torch.device:
 
 @cache
 def _automatic() -> tuple[torch.device, str]:
-    """What ``auto`` stands for in this process, and why."""
+    """Device of ``auto`` in this process, and the reason."""
     if not torch.cuda.is_available():
         return torch.device("cpu"), f"cpu, {_no_cuda()}"
     try:
@@ -55,16 +55,16 @@ def _automatic() -> tuple[torch.device, str]:
 
 
 def _no_cuda() -> str:
-    """Why there is no CUDA device."""
+    """Reason why there is no CUDA device."""
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch is built without CUDA"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip("-1 "):
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU"
-    with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that is too old, or does not answer
+    with warnings.catch_warnings(record=True) as caught:  # torch warns of an old or silent driver
         warnings.simplefilter("always")
         torch.cuda.is_available()
-    for warning in said:
+    for warning in caught:
         if "driver" in str(warning.message):
             return first_line(warning.message).removeprefix("CUDA initialization: ")
     return "no CUDA device is seen: no GPU, no driver, or one too old for this torch"
@@ -78,14 +78,14 @@ def _described(device: torch.device) -> str:
 
 
 def is_device_fault(error: BaseException) -> bool:
-    """Whether a device failed, by its memory or altogether, and not the program."""
+    """Whether the error is a failure of a device or its memory, not of the program."""
     if isinstance(error, (torch.OutOfMemoryError, _ACCELERATOR_ERROR)):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in ("CUDA error", "CUDA out of memory"))
 
 
 def forget_memory() -> None:
-    """Give the memory back that torch keeps of a GPU; does nothing where there is none, or where it is lost."""
+    """Release the GPU memory that torch caches; does nothing without a GPU or after it failed."""
     try:
         torch.cuda.empty_cache()
     except RuntimeError as error:
@@ -94,14 +94,13 @@ def forget_memory() -> None:
 
 
 def first_line(error: BaseException | str) -> str:
-    """Of the message, not too long."""
+    """First line of a message, at most 200 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def yield_to_fusion() -> None:
-    """Let the calling thread, and those that it begins from now on, give way where the processor is busy: frames come
-    at their own rate and must not wait for what may take its time. Only Linux has priorities of threads; elsewhere
-    nothing changes."""
+    """Lower the priority of the calling thread and of threads it starts later, so that fusion keeps the sensor rate.
+    Linux only; elsewhere nothing changes."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, min(os.getpriority(os.PRIO_PROCESS, thread) + _GIVES_WAY, 19))
+        os.setpriority(os.PRIO_PROCESS, thread, min(os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS, 19))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.bits import lowest_bit
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
@@ -167,7 +167,7 @@ class VolumeCopy:
             raise ValueError(
                 f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
             )
-        columns = _columns_compiled if takes_loops(sites) else columns_by_tensors
+        columns = _columns_compiled if runs_compiled(sites) else columns_by_tensors
         keys, feats = columns(sites, sums, features, site_voxels, self.voxel_size_m, floor_z_m)
         chosen = get_engine("auto", keys.device.type) if engine is None else engine
         return SparseTensor(Sites(keys, 1, 1, chosen), feats)

@@ -45,7 +45,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameView,
     FusionProgress,
     MapSize,
-    StageTimer,
+    StageClock,
     VoxelRows,
     evidence_step,
 )
@@ -132,7 +132,7 @@ class HostMap:
         center_m: NDArray[np.float64],
         rule: ClearingRule,
         done: FusionProgress,
-        clock: StageTimer,
+        clock: StageClock,
     ) -> None:
         center, radius = center_m / self._block_m, self.config.radius_m / self._block_m
         if not done.evicted:
@@ -418,12 +418,12 @@ def _sum(a: Array, b: Array, out: Array) -> None:
 
 @njit(cache=True, nogil=True)
 def window_evidence(image: Array, r: int, near: Array, unknown: Array, known: Array, missing: Array) -> None:
-    """What each window of (2r + 1)^2 pixels says about space before it, at the index of its first pixel.
+    """Nearest depth and unknown pixels of each window of (2r + 1)^2 pixels, at the index of its first pixel.
 
     Args:
         image: (H, W) float32 depth, 0 = unknown.
-        near: (H, W) float32 out: minimum of the known depths; 0 where the pixel in the middle is unknown.
-        unknown: (H, W) int32 out: pixels without depth.
+        near: (H, W) float32 out: minimum of the known depths; 0 where the middle pixel is unknown.
+        unknown: (H, W) int32 out: number of pixels without depth.
         known, missing: (2r + 1, W) float32 and int32, scratch: the rows of the window.
 
     Both are undefined where the window leaves the image.
@@ -452,7 +452,7 @@ def window_evidence(image: Array, r: int, near: Array, unknown: Array, known: Ar
 
 @njit(cache=True, nogil=True)
 def _known_depths(image: Array, known: Array, missing: Array) -> None:
-    """Unknown = infinitely far."""
+    """Depths of a row, infinite where unknown, and whether each is unknown."""
     for u in range(image.shape[0]):
         missing[u] = np.int32(image[u] == 0)
         known[u] = np.float32(np.inf) if image[u] == 0 else image[u]
@@ -478,14 +478,14 @@ def before_plane(
     T: Array,
     margins: Array,
 ) -> bool:
-    """Whether the window of pixels shows one plane, and a voxel lies clear in front of it.
+    """Whether the pixels of a window lie on one plane, and a voxel lies clear in front of it.
 
     Planes are fitted in inverse depth, which is linear over the image: ``w = w0 + gu (u' - u) + gv (v' - v)``.
 
     Args:
         image: (H, W) float32 depth, 0 = unknown.
         v, u: pixel of the voxel's centre, the middle of the window; known.
-        row, column: where exactly the centre projects; ``z`` its depth, ``limit`` the depth that the plane must exceed.
+        row, column, z: exact projection of the centre, and its depth; limit: the depth that the plane must exceed.
         k: fx, fy, cx, cy; T: (4, 4) camera from world; margins: of :func:`clear_blocks`.
     """
     middle = 1.0 / np.float64(image[v, u])
@@ -554,7 +554,7 @@ def clear_blocks(
     changed: Array,
     emptied: Array,
 ) -> tuple[int, int]:
-    """Lower the evidence of seen-through voxels; returns (removed voxels, emptied blocks).
+    """Lower the evidence of seen-through voxels; returns the numbers of (removed voxels, emptied blocks).
 
     Args:
         local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
@@ -562,8 +562,8 @@ def clear_blocks(
             margin per m2; ``margins`` = margin, margin per m2, half of a voxel's edge.
         image: (H, W) float32 depth, 0 = unknown.
         near, unknown: of :func:`window_evidence`; ``r`` = half the size of its windows.
-        steps: loss of evidence of what is seen through, by how many pixels of the window are unknown.
-        changed: per slot; set where any evidence falls.
+        steps: loss of evidence by the number of unknown pixels in the window.
+        changed: per slot; set where the evidence of a voxel falls.
     """
     height, width = near.shape
     fx, fy, cx, cy = k[0], k[1], k[2], k[3]
@@ -617,7 +617,7 @@ def clear_blocks(
 
 @njit(cache=True, nogil=True)
 def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupied: Array, count: Array) -> None:
-    """Empty one occupied voxel."""
+    """Remove one occupied voxel."""
     for c in range(RECORD):
         records[slot, local, c] = 0
     last_seen[slot, local] = 0
@@ -627,7 +627,7 @@ def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupie
 
 @njit(cache=True, nogil=True)
 def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array, count: Array) -> int:
-    """Empty whole blocks; returns the number of voxels removed."""
+    """Remove all voxels of blocks; returns their number."""
     removed = 0
     for b in range(slots.shape[0]):
         slot = slots[b]
@@ -649,7 +649,7 @@ def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array
 def remove_voxels(
     slots: Array, local: Array, records: Array, last_seen: Array, occupied: Array, count: Array, emptied: Array
 ) -> int:
-    """Empty single occupied voxels; returns how many blocks got empty (their slots in ``emptied``)."""
+    """Remove single occupied voxels; returns the number of emptied blocks (their slots in ``emptied``)."""
     empty = 0
     for i in range(slots.shape[0]):
         erase_voxel(slots[i], local[i], records, last_seen, occupied, count)
@@ -695,9 +695,9 @@ def copy_blocks(
     counts: Array,
     newest: Array,
 ) -> None:
-    """Copy the voxels of some blocks that have enough hits, of each to ``starts`` on; how many, and their newest stamp.
+    """Copy the voxels of blocks with enough hits to the rows from ``starts``; fills ``counts`` and ``newest`` stamps.
 
-    Records are given as int64, two columns in each. Indices are unsigned, which need no test for the far end.
+    Records are passed as int64, two columns in each. Unsigned indices need no test for negative values.
     """
     for b in range(slots.shape[0]):
         slot = np.uint64(slots[b])
@@ -739,7 +739,7 @@ _FIELD = 21
 _FIELD_MASK = (1 << _FIELD) - 1
 _LONGEST_RUN = 1 << (_FIELD - OFFSET_BITS)  # pixels whose offsets still fit a field
 
-# voxel key -> block key: shift every coordinate, clear what the neighbour shifted in, and mend the keys' offset
+# voxel key -> block key: shift all coordinates, clear the bits shifted in from neighbours, and correct the offset
 _SHIFTED = (1 << (KEY_BITS - BLOCK_BITS)) - 1
 _BLOCK_FIELDS = (_SHIFTED << (2 * KEY_BITS)) | (_SHIFTED << KEY_BITS) | _SHIFTED
 _MEND = (1 << (KEY_BITS - 1)) - (1 << (KEY_BITS - 1 - BLOCK_BITS))
@@ -757,9 +757,9 @@ def _row_points(
     keys: Array,
     offsets: Array,
 ) -> tuple[int, int]:
-    """(W,) depth row -> voxel keys (-1 where there is no point) and packed places inside of the voxels.
+    """(W,) depth row -> voxel keys (-1 = no point) and packed offsets inside the voxels.
 
-    No branches, so that it compiles to vector instructions. Returns (points, points within the key range).
+    No branches, so that it compiles to vector instructions. Returns the numbers of (points, points in the key range).
     """
     r0, r1, r2 = ray[0], ray[1], ray[2]
     t0, t1, t2 = origin[0], origin[1], origin[2]
@@ -788,14 +788,14 @@ def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: 
     """Find runs of pixels in one voxel, and running sums of packed offsets and colours before each pixel.
 
     Returns the number of runs with points; ``bounds`` are their first pixels and ends (exclusive). The sum over a run
-    is a difference of two running sums: exact even where those wrap around, as long as the run itself fits its fields,
-    hence the limit on its length. Without branches, since where a run ends is what no processor can predict.
+    is a difference of two running sums: exact even if those wrap around, as long as the run fits its fields, hence the
+    limit on its length. No branches: the ends of runs are unpredictable.
     """
     runs = 0
     start = 0
     offset_sum = np.int64(0)
     color_sum = np.int64(0)
-    width = keys.shape[0] - 1  # one more key stands behind the row, unequal to all
+    width = keys.shape[0] - 1  # one more key follows the row, unequal to all
     for u in range(width):
         offset_sum += offsets[u]
         color_sum += np.int64(color[u, 0]) | (np.int64(color[u, 1]) << _FIELD) | (np.int64(color[u, 2]) << (2 * _FIELD))
@@ -833,9 +833,9 @@ def accumulate_rows(
 ) -> tuple[int, int, int, int]:
     """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
 
-    Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
-    ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row;
-    ``sums`` must be zero; it is given as int64, two columns in each, which never carry. ``keys`` to ``bounds`` are
+    Returns the numbers of (blocks, voxels, points, points in the key range); blocks = -1: ``block_keys`` is too small.
+    ``index`` (blocks, 512) holds row + 1 of each touched voxel, ``cells`` the voxel (block * 512 + local) of each row;
+    ``sums`` must be zero; it is passed as int64, two columns in each, which never carry. ``keys`` to ``bounds`` are
     scratch for one row of the image.
     """
     mask = table_keys.shape[0] - 1

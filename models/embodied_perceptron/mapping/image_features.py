@@ -1,14 +1,12 @@
-"""Image features of the map: encoded once per keyframe, and summed per level at the sites that a network reads.
+"""Image features of the map: encoded once for each keyframe, and averaged per level at the sites of the network.
 
-Both are a pure function of the keyframes, their poses and the network. So a map file holds none of them: after loading
-a map, or after the accelerator was given back, they are computed again from the images. A corrected pose moves where
-features lie, not what they are: the image is not encoded again.
+They are a pure function of the keyframes, their poses and the network. Map files do not hold them: after loading a map
+or releasing the accelerator they are computed again. A corrected pose does not require encoding the image again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -18,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.mapping.devices import forget_memory, is_device_fault
 from embodied_perceptron.mapping.keyframes import Keyframe
@@ -41,14 +38,14 @@ from embodied_perceptron.sparse.sites import Sites
 class ImageFeatures:
     """Features of the keyframes' images, and their averages at sites.
 
-    :meth:`view` serves any number of threads: an image is encoded by the first that needs it, the others wait for it.
-    :meth:`views` and :meth:`lookup` belong to one thread.
+    :meth:`view` is thread-safe: the first thread encodes an image, others wait for it. :meth:`views` and :meth:`lookup`
+    are for one thread.
 
     Args:
         encode: features of one frame (:meth:`Predictor.view`).
         channels: C of each image level.
         site_size_m: edge of a site of stride 1.
-        sampling: how views are read at sites.
+        sampling: of views at sites.
         device: of the sums.
     """
 
@@ -62,12 +59,11 @@ class ImageFeatures:
     ) -> None:
         self._encode = encode
         self._channels, self._site_size_m, self._sampling = tuple(channels), site_size_m, sampling
-        self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
         self._device = device
-        self._lock = threading.Lock()  # of the two fields below; never held while an image is encoded
-        # weak keys: features go when their keyframe goes; each with the pose that its view looks from
+        self._lock = threading.Lock()  # of the two fields below; not held during encoding
+        # weak keys: features are freed with their keyframe; each with the pose of its view
         self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
-        self.encoded = 0  # images so far
+        self.encoded = 0  # number of images so far
         self._prefetching = threading.Lock()
         self._released = False
         self._start_on(WORLD)
@@ -86,10 +82,7 @@ class ImageFeatures:
     # ------------------------------------------------------------------------------------------------------ keyframes
 
     def prefetch(self, keyframe: Keyframe) -> None:
-        """Encode a new keyframe before its features are needed.
-
-        Does nothing while released, or when the device fails: it is then encoded when it is needed.
-        """
+        """Encode a new keyframe ahead; does nothing while released, and when the device fails."""
         with self._prefetching:
             if self._released:
                 return
@@ -101,7 +94,7 @@ class ImageFeatures:
                 forget_memory()
 
     def view(self, keyframe: Keyframe) -> View:
-        """The features of one keyframe; the same object as long as its pose stays."""
+        """Features of one keyframe; the same object as long as its pose stays."""
         frame, T_world_camera = keyframe.frame, keyframe.T_world_camera
         with self._lock:
             future = self._encoded.get(frame)
@@ -120,19 +113,19 @@ class ImageFeatures:
         moved: Future[tuple[View, NDArray[np.float64]]] = Future()
         moved.set_result((view, T_world_camera))
         with self._lock:
-            if self._encoded.get(frame) is future:  # neither cleared nor moved meanwhile
+            if self._encoded.get(frame) is future:  # not cleared or moved meanwhile
                 self._encoded[frame] = moved
         return view
 
     def _fill(self, future: Future[tuple[View, NDArray[np.float64]]], keyframe: Keyframe) -> None:
-        """Encode the keyframe's image into its entry; where that fails, the next who needs it tries again."""
+        """Encode the keyframe's image into its entry; after a failure the next caller tries again."""
         try:
             view = self._encode(PosedFrame(keyframe.frame, keyframe.T_world_camera))
         except BaseException:
             with self._lock:
                 if self._encoded.get(keyframe.frame) is future:
                     del self._encoded[keyframe.frame]
-            future.cancel()  # not the exception: its traceback would keep memory of the accelerator
+            future.cancel()  # not set_exception: the traceback would keep memory of the accelerator
             raise
         with self._lock:
             self.encoded += 1
@@ -141,7 +134,7 @@ class ImageFeatures:
     # ----------------------------------------------------------------------------------------------- features at sites
 
     def views(self, keyframes: Sequence[Keyframe], manhattan: ManhattanFrame = WORLD) -> list[View]:
-        """Features of keyframes, in their order, projected from ``manhattan``; the same objects as long as it stays."""
+        """Features of keyframes, in order, projected from ``manhattan``; the same objects as long as it stays."""
         if manhattan != self._manhattan:
             self._start_on(manhattan)
         views = [self.view(keyframe) for keyframe in keyframes]
@@ -154,16 +147,16 @@ class ImageFeatures:
         return [self._turned[view] for view in views]
 
     def lookup(self, keyframes: Sequence[Keyframe], manhattan: ManhattanFrame = WORLD) -> StreamingLookup:
-        """Averages over ``keyframes`` at sites that stand on ``manhattan``.
+        """Averages over ``keyframes`` at sites in ``manhattan``; valid until the next call.
 
-        The running sums go on from the last call as long as the frame stays; valid until the next call.
+        The sums are updated incrementally as long as the frame stays.
         """
         views = self.views(keyframes, manhattan)
         self._sums.views = views
         return self._sums
 
     def at(self, points_m: NDArray[np.float64], keyframes: Sequence[Keyframe], level: int = 0) -> NDArray[np.float32]:
-        """(N, C) float32 averages over ``keyframes`` at (N, 3) points; NaN where none sees the point. For any thread.
+        """(N, C) float32 averages over ``keyframes`` at (N, 3) points; NaN where none sees the point. Thread-safe.
 
         Raises ``ValueError`` for points of another shape, and a level that the encoder does not have.
         """
@@ -185,39 +178,39 @@ class ImageFeatures:
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
-        self._sums = self._make_sums(self._device)
+        self._sums = StreamingLookup(self._channels, self._site_size_m, self._sampling, self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     # --------------------------------------------------------------------------------------------------------- memory
 
     def clear(self) -> None:
-        """Forget all features and sums; they are computed again when they are needed."""
+        """Drop all features and sums; they are computed again on demand."""
         with self._lock:
             self._encoded.clear()
         self._start_on(WORLD)
 
     def use_cpu(self) -> None:
-        """Forget all, and keep what is computed anew on the CPU."""
+        """Drop everything and compute on the CPU from now on."""
         self._device = "cpu"
         self.clear()
 
     def release(self) -> None:
-        """Forget all, and do not prefetch until :meth:`resume`; no image is being prefetched afterwards."""
+        """Drop everything and do not prefetch until :meth:`resume`; waits for a prefetch in progress."""
         with self._prefetching:
             self._released = True
         self.clear()
 
     def resume(self) -> None:
-        """Prefetch again."""
+        """Allow prefetching again."""
         self._released = False
 
 
 class StreamingFusion:
-    """Image features of one level of a growing map, as running sums.
+    """Incremental averages of one level of image features over a growing map.
 
-    Always equals :func:`fuse_views` over the current sites and views, bit for bit; :meth:`update` finds out what
-    changed and does no more: a new view is added to the voxels it sees, a new voxel is filled from all views, and when
-    a view is dropped or corrected the voxels that it had touched are summed anew.
+    Equal to :func:`fuse_views` over the current sites and views, bit for bit. :meth:`update` computes the changes only:
+    a new view is added to the sites it sees, a new site is summed over all views, and after a view was dropped or
+    corrected the sites that it had seen are summed again.
     """
 
     def __init__(
@@ -239,7 +232,7 @@ class StreamingFusion:
 
     @property
     def features(self) -> torch.Tensor:
-        """(N, C) averages, in the order of the sites of the last update."""
+        """(N, C) averages, in the order of the last update's sites."""
         return mean_over_views(self._total, self._count)
 
     @property
@@ -249,7 +242,7 @@ class StreamingFusion:
 
     @torch.no_grad()
     def update(self, sites: Sites, views: Sequence[View]) -> None:
-        """Bring the sums to the given sites (of one sample) and views (compared by identity).
+        """Update the sums for these sites (of one sample) and views (compared by identity).
 
         Raises ``ValueError`` for more than one sample.
         """
@@ -257,7 +250,7 @@ class StreamingFusion:
             raise ValueError(f"streaming fusion serves one map, got {sites.batch_size} samples")
         radius = site_radius(sites.stride, self.voxel_size_m)
         added, stale_views = self._compare(views)
-        # of the old sites: those whose sums hold a view that is gone, or lack one that belongs further ahead
+        # old sites whose sums include a dropped view, or lack a view inserted before the last kept one
         stale = torch.zeros(len(self._keys), dtype=torch.bool, device=self._keys.device)
         for view in stale_views:
             sample = sample_view(view, self.level, self._points, self.config, radius)
@@ -279,10 +272,10 @@ class StreamingFusion:
         self._views = list(views)
 
     def _compare(self, views: Sequence[View]) -> tuple[list[View], list[View]]:
-        """Views to add behind the present sums, and views whose voxels must be summed anew."""
+        """Views to add to the sums, and views whose sites must be summed again."""
         old = {id(v): i for i, v in enumerate(self._views)}
         kept = [old[id(v)] for v in views if id(v) in old]
-        if kept != sorted(set(kept)):  # order changed or a view stands twice
+        if kept != sorted(set(kept)):  # the order changed, or a view is there twice
             return list(views), list(self._views)
         last_kept = max((j for j, v in enumerate(views) if id(v) in old), default=-1)
         gone = [v for i, v in enumerate(self._views) if i not in set(kept)]
@@ -292,7 +285,7 @@ class StreamingFusion:
         return list(views[last_kept + 1 :]), gone + inserted
 
     def _move_to(self, sites: Sites, stale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Carry the sums over to new sites; returns their (N, 3) points and the (N,) mask of rows to fill anew."""
+        """Carry the sums over to new sites; returns their (N, 3) points and the (N,) mask of rows to sum again."""
         if torch.equal(sites.keys, self._keys):
             return self._points, stale
         fresh = torch.ones(len(sites), dtype=torch.bool, device=self._keys.device)
@@ -310,11 +303,11 @@ class StreamingFusion:
 
 
 class StreamingLookup:
-    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride; on a device, where
-    finding out what changed costs more than to sum anew, all levels at once and without sums that are kept.
+    """Lookup of image features over a live map: one :class:`StreamingFusion` for each image level and site stride. On a
+    device, where finding the changes costs more than summing, all levels are summed at once, without memory.
 
     Attributes:
-        views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
+        views: input of the next calls; assign a new list when keyframes are added, dropped or corrected.
     """
 
     def __init__(
@@ -343,13 +336,13 @@ class StreamingLookup:
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """See :class:`~embodied_perceptron.nn.view_fusion.LevelsLookup`."""
-        stacks = [] if takes_loops(sites[0].keys) else self._stacks(len(sites))
+        stacks = self._stacks(len(sites))
         if not stacks:
             return [self(i, s) for i, s in enumerate(sites)]
         return mean_at_levels(sites, [(0, len(s)) for s in sites], stacks, self._voxel_size_m, self._config)
 
     def _stacks(self, levels: int) -> list[ViewStack]:
-        """Of the views, kept as long as they stay the same."""
+        """Stacks of the views, kept as long as the views stay."""
         of, stacks = self._stacked
         views = tuple(self.views)
         if of != views:  # compared by identity: views have no other equality

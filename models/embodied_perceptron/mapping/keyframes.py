@@ -1,4 +1,4 @@
-"""Frames kept whole, selected by motion: what later parts of the map (image features) are computed from."""
+"""Keyframes: whole frames selected by motion, from which image features are computed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 @dataclass(frozen=True, eq=False)
 class Keyframe:
-    """A kept frame.
+    """Retained frame.
 
     Attributes:
-        id: counts up from 0 over the life of the map, never reused.
+        id: counts up from 0, never reused.
         frame: own copy of the images, with stamp, camera and intrinsics.
         T_world_camera: (4, 4) float64.
     """
@@ -46,9 +46,9 @@ class KeyframeStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all keyframes and start counting again."""
+        """Remove all keyframes and restart the ids."""
         self._kept: deque[Keyframe] = deque()
-        self._last: dict[str, tuple[int, NDArray[np.float64]]] = {}  # outlives eviction of the keyframe itself
+        self._last: dict[str, tuple[int, NDArray[np.float64]]] = {}  # also of keyframes dropped since
         self._next_id = 0
 
     def __len__(self) -> int:
@@ -59,17 +59,17 @@ class KeyframeStore:
 
     @property
     def newest(self) -> Keyframe | None:
-        """The last one kept."""
+        """The last keyframe."""
         return self._kept[-1] if self._kept else None
 
     @property
     def taken(self) -> int:
-        """Keyframes taken so far, dropped ones included."""
+        """Number of keyframes so far, including dropped ones."""
         return self._next_id
 
     @property
     def dropped(self) -> int:
-        """Keyframes dropped because there were more than ``max_count``."""
+        """Number of keyframes dropped beyond ``max_count``."""
         return self._next_id - len(self._kept)
 
     @property
@@ -77,32 +77,26 @@ class KeyframeStore:
         """Memory of all images."""
         return sum(k.nbytes for k in self._kept)
 
-    def wants(self, posed: PosedFrame) -> bool:
-        """Whether ``posed`` moved enough to be kept."""
-        last = self._last.get(posed.frame.camera)
-        if last is None:
-            return True
-        stamp_ns, T_world_last = last
-        # an older stamp means that time was restarted: the interval says nothing then
-        if 0 <= posed.frame.stamp_ns - stamp_ns < self.config.min_interval_s * 1e9:
-            return False
-        T = posed.T_world_camera
-        if float(np.linalg.norm(T[:3, 3] - T_world_last[:3, 3])) >= self.config.translation_m:
-            return True
-        return rotation_angle_rad(T_world_last[:3, :3].T @ T[:3, :3]) >= self.config.rotation_rad
-
     def offer(self, posed: PosedFrame) -> bool:
-        """Keep a copy of ``posed`` if it moved enough; returns whether it was kept."""
-        if not self.wants(posed):
-            return False
-        f = posed.frame
+        """Retain a copy of ``posed`` if the camera moved enough; returns whether it did."""
+        f, T, config = posed.frame, posed.T_world_camera, self.config
+        if f.camera in self._last:
+            stamp_ns, T_last = self._last[f.camera]
+            # an older stamp means that time restarted: the interval is meaningless
+            if 0 <= f.stamp_ns - stamp_ns < config.min_interval_s * 1e9:
+                return False
+            if (
+                float(np.linalg.norm(T[:3, 3] - T_last[:3, 3])) < config.translation_m
+                and rotation_angle_rad(T_last[:3, :3].T @ T[:3, :3]) < config.rotation_rad
+            ):
+                return False
         copy = RgbdFrame(f.stamp_ns, f.camera, f.color.copy(), f.depth_m.copy(), f.intrinsics)
         self._keep(Keyframe(self._next_id, copy, posed.T_world_camera.copy()))
         self._next_id += 1
         return True
 
     def restore(self, keyframes: list[Keyframe], next_id: int) -> None:
-        """Replace the content by saved keyframes, oldest first; more than ``max_count`` are cut at the old end."""
+        """Replace the content by saved keyframes, oldest first; the oldest beyond ``max_count`` are dropped."""
         self.clear()
         for keyframe in keyframes:
             self._keep(keyframe)

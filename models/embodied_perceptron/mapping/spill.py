@@ -1,14 +1,13 @@
-"""Places left behind on the disk: blocks that leave the map's radius or budget go there, and come back on return.
+"""Storage of evicted blocks on the disk, until the robot returns.
 
     spill = BlockSpill(folder, max_bytes)
-    spill.add(blocks)                                  that were evicted
-    for blocks in spill.returning(center, radius):     that are near again, read meanwhile in a thread of its own
+    spill.add(blocks)                                  evicted blocks
+    for blocks in spill.returning(center, radius):     blocks that are near again, read by a background thread
 
-Blocks are written by *segments* of some thousand voxels, whole or not at all and with checksums
-(:mod:`~embodied_perceptron.mapping.storage`), in a folder of their own below the given one, which goes with the map. A
-segment is read once: what of it is near comes back, the rest joins the next segment, and its file goes. So the folder
-holds what is left behind and nothing else. Frames never wait for the disk. What cannot be kept (the disk is full or
-slow, the folder has its size, a file was cut) is dropped by whole segments, counted by reason and logged.
+Blocks are written in *segments* of some thousand voxels, atomically and with checksums
+(:mod:`~embodied_perceptron.mapping.storage`), to a subfolder that is removed with the map. A segment is read once: its
+near blocks return, the others join the next segment, and its file is deleted. Fusion never waits for the disk. Segments
+that cannot be stored or read (disk full or slow, size limit, damaged file) are dropped, counted by reason and logged.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from embodied_perceptron.mapping.storage import MapFileError, read_map, take_arr
 from embodied_perceptron.mapping.voxels import RECORD, VoxelRows
 
 _SEGMENT_VOXELS = 1 << 15
-_MOST_WAITING = 16  # segments that the disk has not taken yet
+_MOST_WAITING = 16  # segments not yet written
 _VOXEL_BYTES = 2 + 4 * RECORD + 8
 _FOLDER = re.compile(r"map-[0-9a-f]{16}")
-_LOCK = "in_use"  # in such a folder, locked by the process that it belongs to
-_MOVED = 2.0  # block edges that the camera moves before it is asked again what is near
+_LOCK = "in_use"  # file in such a folder, locked by its process
+_MOVED = 2.0  # block edges of camera motion between two searches for near blocks
 _LOG = logging.getLogger(__name__)
 Index = NDArray[np.int64]
 
@@ -52,7 +51,7 @@ class Blocks:
 
     Attributes:
         keys: (B,) int64 distinct block keys. counts: (B,) int64 voxels of each.
-        local: (N,) int64 place of each voxel in its block, block by block.
+        local: (N,) int64 index of each voxel in its block, block by block.
         records: (N, 8) int32. last_seen_ns: (N,) int64.
     """
 
@@ -64,7 +63,7 @@ class Blocks:
 
     @staticmethod
     def of(rows: VoxelRows) -> Blocks:
-        """Of voxels in any order, on the CPU."""
+        """From voxels in any order, on the CPU."""
         keys, local = split_coords(rows.coords.numpy())
         order = np.lexsort((local, keys))
         distinct, counts = np.unique(keys, return_counts=True)
@@ -72,7 +71,7 @@ class Blocks:
         return Blocks(distinct, counts.astype(np.int64), local[order], records, stamps)
 
     def rows(self) -> VoxelRows:
-        """The same, voxel by voxel."""
+        """Voxel by voxel."""
         inside = np.stack([self.local >> 6, (self.local >> 3) & 7, self.local & 7], axis=1)
         coords = (np.repeat(block_coords(self.keys), self.counts, axis=0) << BLOCK_BITS) + inside
         return VoxelRows(
@@ -82,7 +81,7 @@ class Blocks:
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> Blocks:
-        """The blocks where (B,) ``chosen`` holds."""
+        """Blocks where (B,) ``chosen`` is True."""
         voxels = np.repeat(chosen, self.counts)
         return Blocks(
             self.keys[chosen],
@@ -94,7 +93,7 @@ class Blocks:
 
     @staticmethod
     def joined(parts: Sequence[Blocks]) -> Blocks:
-        """All of them; a block may stand in several."""
+        """Concatenate; a block may be in several parts."""
         return Blocks(
             np.concatenate([p.keys for p in parts]),
             np.concatenate([p.counts for p in parts]),
@@ -106,10 +105,7 @@ class Blocks:
 
 @dataclass(eq=False)
 class _Segment:
-    """Blocks that are written together.
-
-    ``content`` until the disk has it; ``written``: by the writer, None before; ``read``: on its way back.
-    """
+    """Blocks written together; ``content`` is None once on the disk, ``written`` and ``read`` are operations."""
 
     path: Path
     keys: Index
@@ -118,7 +114,7 @@ class _Segment:
     written: Future[None] | None = None
     read: Future[Blocks] | None = None
     coords: NDArray[np.int32] = field(init=False)
-    middle: list[float] = field(init=False)  # of a sphere around the centres of its blocks
+    middle: list[float] = field(init=False)  # with ``reach``: sphere around the centres of the blocks
     reach: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,21 +128,21 @@ class _Segment:
         return self.voxels * _VOXEL_BYTES
 
     def may_be_near(self, center: list[float], radius: float) -> bool:
-        """Whether one of its blocks may be, without asking for any: there are thousands of segments."""
+        """Whether a block may be within ``radius``: a quick test, for thousands of segments."""
         x, y, z = self.middle[0] - center[0], self.middle[1] - center[1], self.middle[2] - center[2]
         return x * x + y * y + z * z <= (radius + self.reach) ** 2
 
 
 class BlockSpill:
-    """See the module docstring. For one thread at a time.
+    """See the module docstring. Not thread-safe.
 
     Args:
-        folder: where maps keep what they left behind; it must be there. What ended processes left goes.
-        max_bytes: of voxels in it; the oldest go first.
+        folder: existing parent folder; subfolders of ended processes are removed.
+        max_bytes: limit on the stored voxels; the oldest are dropped first.
 
     Attributes:
-        dropped: blocks that were lost, by reason: ``full`` (``max_bytes``), ``disk`` (it could not be written),
-            ``slow`` (too much waits for it), ``damaged`` (a file was cut or changed).
+        dropped: numbers of lost blocks by reason: ``full`` (``max_bytes``), ``disk`` (write error), ``slow`` (too many
+            waiting segments), ``damaged`` (read error).
 
     Raises ``ConfigError`` for a folder that is missing or cannot be written.
     """
@@ -158,7 +154,7 @@ class BlockSpill:
         try:
             _remove_leftovers(parent)
             name = secrets.token_hex(8)
-            begun = parent / f"new-{name}"  # not taken for a leftover before it is locked
+            begun = parent / f"new-{name}"  # another process must not remove it before it is locked
             begun.mkdir()
             lock = os.open(begun / _LOCK, os.O_RDWR | os.O_CREAT)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -169,29 +165,29 @@ class BlockSpill:
         self._open: list[Blocks] = []  # the next segment
         self._open_voxels = 0
         self._segments: list[_Segment] = []  # oldest first
-        self._waiting: list[_Segment] = []  # of these, what the disk has not taken yet,
-        self._returning: list[_Segment] = []  # and what is on its way back
+        self._waiting: list[_Segment] = []  # of these, not yet written
+        self._returning: list[_Segment] = []  # of these, being read
         self._number = 0
-        self._asked: NDArray[np.float64] | None = None  # where the camera was when it was last asked what is near
+        self._asked: NDArray[np.float64] | None = None  # camera position at the last search for near blocks
         self._closed = weakref.finalize(self, _close, self._disk, self._folder, lock)
 
     def __len__(self) -> int:
-        """Blocks that are left behind."""
+        """Number of stored blocks."""
         return sum(len(s.keys) for s in self._segments) + sum(len(b.keys) for b in self._open)
 
     @property
     def nbytes(self) -> int:
-        """Their voxels' bytes on the disk, or on the way there."""
+        """Bytes of the voxels on the disk or waiting for it."""
         return sum(s.nbytes for s in self._segments) + self._open_voxels * _VOXEL_BYTES
 
     @property
     def memory_bytes(self) -> int:
-        """Of the main memory: what the disk has not taken yet, and where each block is."""
+        """Main memory: voxels waiting for the disk, and the index of the blocks."""
         waiting = sum(s.nbytes for s in self._waiting)
         return waiting + self._open_voxels * _VOXEL_BYTES + 20 * len(self)
 
     def add(self, blocks: Blocks) -> None:
-        """Keep blocks that leave the map."""
+        """Store evicted blocks."""
         if len(blocks.keys) == 0:
             return
         self._open.append(blocks)
@@ -205,8 +201,8 @@ class BlockSpill:
             self._open, self._open_voxels = ([rest] if len(rest.keys) else []), len(rest.local)
 
     def returning(self, center: NDArray[np.float64], radius: float) -> Iterator[Blocks]:
-        """What has come back of the blocks whose centres lie within ``radius`` of ``center``, (3,) in block edges; what
-        lies near and is not here yet is fetched for a later call. Blocks are given once, and are the caller's."""
+        """Blocks read so far with their centres within ``radius`` of ``center``, (3,) in block edges; each is returned
+        once. Starts reading other near blocks for a later call."""
         self._settle()
         ready = [s for s in self._returning if s.read is not None and s.read.done()]
         moved = self._asked is None or float(np.abs(self._asked - center).max()) >= _MOVED
@@ -228,7 +224,7 @@ class BlockSpill:
                 yield from self._part([content], center, radius)
 
     def take(self, wanted: Callable[[NDArray[np.int32]], NDArray[np.bool_]]) -> list[Blocks]:
-        """All segments with a block that is ``wanted`` by its (B, 3) coordinates; waits for the disk."""
+        """Remove and return all segments with a block whose (B, 3) coordinates are ``wanted``; waits for the disk."""
         taken, self._open, self._open_voxels = self._open, [], 0
         for segment in [s for s in self._segments if wanted(s.coords).any()]:
             if segment.read is None:
@@ -239,7 +235,7 @@ class BlockSpill:
         return taken
 
     def clear(self) -> None:
-        """Forget everything; the counts of what was lost too."""
+        """Remove all blocks and reset the counts of lost ones."""
         for segment in self._segments:
             self._disk.submit(_unlink, segment.path)
         for segments in (self._segments, self._waiting, self._returning):
@@ -248,20 +244,20 @@ class BlockSpill:
         self.dropped.clear()
 
     def flush(self) -> None:
-        """Wait until the disk has all whole segments."""
+        """Wait until all complete segments are written."""
         for segment in list(self._segments):
             if segment.written is not None:
                 segment.written.exception()
         self._settle()
 
     def close(self) -> None:
-        """Remove the folder; nothing is kept from now on."""
+        """Remove the folder; the spill is unusable afterwards."""
         self._closed()
 
     # ----------------------------------------------------------------------------------------------------------------
 
     def _part(self, contents: list[Blocks], center: NDArray[np.float64], radius: float) -> Iterator[Blocks]:
-        """The near ones of blocks; the others stay here."""
+        """Return the near blocks and store the others again."""
         for content in contents:
             near = _near(block_coords(content.keys), center, radius)
             self.add(content.where(~near))
@@ -286,10 +282,10 @@ class BlockSpill:
                 break
             self._forget(oldest)
             self._disk.submit(_unlink, oldest.path)
-            self._drop("full", len(oldest.keys), f"it holds {self.max_bytes} bytes, the oldest go")
+            self._drop("full", len(oldest.keys), f"the limit of {self.max_bytes} bytes is reached")
 
     def _settle(self) -> None:
-        """Let go what the disk has; drop what it could not take."""
+        """Release written segments from memory; drop those that could not be written."""
         for segment in list(self._waiting):
             if segment.written is None or not segment.written.done():
                 continue
@@ -298,7 +294,7 @@ class BlockSpill:
                 segment.content = None
                 self._waiting.remove(segment)
             elif segment.read is not None:
-                continue  # it comes back from memory
+                continue  # it is read from memory
             elif isinstance(error, OSError):
                 self._forget(segment)
                 self._drop("disk", len(segment.keys), str(error))
@@ -315,7 +311,7 @@ class BlockSpill:
                 segments.remove(segment)
 
     def _taken(self, segment: _Segment) -> Blocks | None:
-        """What was read of a segment, whose file goes; None where it is lost."""
+        """Blocks read from a segment, which is removed; None = it is lost."""
         assert segment.read is not None
         self._forget(segment)
         try:
@@ -328,7 +324,7 @@ class BlockSpill:
 
     def _drop(self, reason: str, blocks: int, why: str) -> None:
         self.dropped[reason] += blocks
-        _LOG.warning("%d blocks of places left behind are lost (%s): %s", blocks, reason, why)
+        _LOG.warning("%d evicted blocks are lost (%s): %s", blocks, reason, why)
 
 
 def _near(coords: NDArray[np.integer[Any]], center: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
@@ -348,7 +344,7 @@ def _write_segment(path: Path, blocks: Blocks) -> None:
 
 
 def _read_segment(segment: _Segment) -> Blocks:
-    """Runs after the writing of the same segment. Raises ``OSError``, ``MapFileError``."""
+    """Blocks of a segment whose writing has ended. Raises ``OSError``, ``MapFileError``."""
     content = segment.content
     if content is not None:
         return content
@@ -365,7 +361,7 @@ def _read_segment(segment: _Segment) -> Blocks:
         )
     ]
     if not np.array_equal(found[0], segment.keys):
-        raise MapFileError(f"{segment.path} is of other blocks than were written there")
+        raise MapFileError(f"{segment.path} holds other blocks than were written there")
     keys, counts, local, records, stamps = found
     return Blocks(keys, counts, local.astype(np.int64), records, stamps)
 
@@ -381,8 +377,7 @@ def _close(disk: ThreadPoolExecutor, folder: Path, lock: int) -> None:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Folders of processes that have ended: nobody holds their lock. A process id would not tell, every container has
-    the same."""
+    """Remove folders without a locking process. (Process ids repeat between containers.)"""
     for entry in os.scandir(parent):
         if _FOLDER.fullmatch(entry.name) is not None and not _is_in_use(Path(entry.path)):
             shutil.rmtree(entry.path, ignore_errors=True)
@@ -405,7 +400,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def overlapping(lower: NDArray[Any], upper: NDArray[Any]) -> Callable[[NDArray[np.int32]], NDArray[np.bool_]]:
-    """For :meth:`BlockSpill.take`: blocks that reach into a part of space, (3,) in block edges."""
+    """Condition for :meth:`BlockSpill.take`: blocks that overlap a box, (3,) in block edges."""
 
     def wanted(coords: NDArray[np.int32]) -> NDArray[np.bool_]:
         inside: NDArray[np.bool_] = np.all((coords + 1 > lower) & (coords < upper), axis=1)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +34,15 @@ from embodied_perceptron.mapping.storage import (
     unpack_volume,
     write_map,
 )
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, FusionProgress, VoxelMap, VoxelRows
+from embodied_perceptron.mapping.voxels import (
+    RECORD,
+    ClearingRule,
+    FrameView,
+    FusionProgress,
+    StageClock,
+    VoxelMap,
+    VoxelRows,
+)
 from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import FusionCounts, FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -103,20 +110,6 @@ class Counters:
         self.points_refused += counts.points_refused
         for reason, count in counts.blocks_evicted.items():
             self.blocks_evicted[reason] += count
-
-
-class StageClock:
-    """Wall time by stage, in milliseconds."""
-
-    def __init__(self, stage_ms: dict[str, float] | None = None) -> None:
-        self.stage_ms = {} if stage_ms is None else stage_ms
-        self._last = perf_counter()
-
-    def lap(self, stage: str) -> None:
-        """Add the time since the last lap to ``stage``."""
-        now = perf_counter()
-        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + (now - self._last) * 1e3
-        self._last = now
 
 
 class FeatureVolume:

@@ -1,28 +1,29 @@
-"""What is stored per voxel, and what a frame looks like to the kernels.
+"""Voxel records, frames as the kernels read them, and the interface of the CPU and device maps.
 
-Everything that is accumulated is an integer, so sums do not depend on the order of the points: the compiled CPU kernels
-and the torch kernels, on any device, give the same map bit for bit.
+All sums are integers, so they do not depend on the order of the points: the CPU kernels and the torch kernels on any
+device give the same map bit for bit.
 
 * Points are fixed-point numbers in 1/1024 voxel (20 micrometres at 0.02 m): ``floor(p / s * 1024)``. The upper bits are
-  the voxel coordinate, the lower ten the place inside of the voxel.
-* Sums stay below 2^31: a voxel's sums are halved together with its count once it holds more than ``HITS_CAP`` points
-  (so the mean slowly forgets), and images are taken in bands of rows of at most ``BAND_PIXELS`` pixels.
-* Occupancy evidence is a log-odds in 1/16: one step up per frame that hits the voxel, one step down per frame that sees
-  through it (less where pixels are missing), clamped above; a voxel whose evidence falls below zero is removed. From
-  the clamp eight frames suffice, 1.6 s at 5 Hz, and two after a single sighting.
+  the voxel coordinate, the lower ten the offset inside the voxel.
+* Sums stay below 2^31: above ``HITS_CAP`` points a voxel's sums and its count are halved, so that old points lose
+  weight, and images are processed in bands of rows of at most ``BAND_PIXELS`` pixels.
+* Occupancy evidence is a log-odds in 1/16: one step up for each frame that hits the voxel, one step down for each frame
+  that sees through it (less where pixels are missing), clamped above. Below zero the voxel is removed: after eight
+  frames from the clamp (1.6 s at 5 Hz), after two from a single hit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import perf_counter
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.results import Arriving
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -34,8 +35,8 @@ ImageT = TypeVar("ImageT", bound=np.generic)
 ArrayT = TypeVar("ArrayT", int, torch.Tensor)
 
 # columns of a voxel record (int32)
-HITS = 0  # points the sums are over; 0 = the voxel is empty
-OFFSET = 1  # ..3: sum of the places inside of the voxel, 1/1024 voxel
+HITS = 0  # number of points; 0 = the voxel is empty
+OFFSET = 1  # ..3: sum of the offsets inside the voxel, 1/1024 voxel
 COLOR = 4  # ..6: sum of RGB
 EVIDENCE = 7  # log-odds in 1/16
 RECORD = 8
@@ -67,13 +68,13 @@ class VoxelRows:
         return len(self.coords)
 
     def where(self, mask: torch.Tensor) -> VoxelRows:
-        """The rows where ``mask`` (N,) holds."""
+        """Rows where ``mask`` (N,) is True."""
         rows = mask.nonzero()[:, 0]
         return VoxelRows(self.coords[rows], self.records[rows], self.last_seen_ns[rows])
 
     def cpu(self) -> VoxelRows:
-        """The same in host memory, copied once."""
-        return self if takes_loops(self.coords) else self._copied
+        """The rows in host memory; copied once."""
+        return self if runs_compiled(self.coords) else self._copied
 
     @cached_property
     def _copied(self) -> VoxelRows:
@@ -84,7 +85,7 @@ class VoxelRows:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Its copy in host memory, from a GPU into pinned memory, which it writes to at full speed."""
+    """Copy a tensor to host memory; from a GPU into pinned memory, which is faster."""
     if tensor.device.type != "cuda":
         return tensor.cpu()
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
@@ -94,7 +95,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class FrameView:
-    """One frame, prepared for the kernels.
+    """Frame prepared for the kernels.
 
     Attributes:
         depth_m: (H, W) float32, canonical; contiguous, read-only.
@@ -157,7 +158,7 @@ class FrameView:
 
 
 def _read_only(image: NDArray[ImageT]) -> NDArray[ImageT]:
-    """A contiguous view that may not be written; drivers' images are so too, and kernels compile once per kind."""
+    """Contiguous read-only view: of every image alike, since kernels compile for each kind of array."""
     view: NDArray[ImageT] = np.ascontiguousarray(image).view()
     view.flags.writeable = False
     return view
@@ -165,22 +166,20 @@ def _read_only(image: NDArray[ImageT]) -> NDArray[ImageT]:
 
 @dataclass(frozen=True)
 class ClearingRule:
-    """When a stored voxel counts as seen through by a depth image.
+    """When a depth image sees through a stored voxel.
 
-    Its centre must project at least ``r`` pixels inside of the image, on a pixel of known depth, and lie in
+    The voxel's centre must project at least ``r`` pixels inside the image, on a pixel of known depth, and lie in
     ``[min_range_m, max_range_m]``; every known depth in the (2r + 1)^2 pixels around it must exceed ``z + margin_m +
-    margin_per_m2 * z^2 + half_diagonal_m``, with ``r = window_rad * fx``, at least 1. So edges, thin things and single
-    wrong pixels do not make holes: the nearest depth around counts.
+    margin_per_m2 * z^2 + half_diagonal_m``, with ``r = window_rad * fx``, at least 1. The nearest depth of the window
+    decides, so that edges, thin objects and single wrong pixels make no holes.
 
-    Where all that the window knows lies on one plane, within the margin, that plane counts instead of the nearest
-    depth. A floor seen at a low angle is nearer by decimetres one pixel further down, and what had stood on it would
-    stay for ever: a layer of voxels, clear of the floor, as high as the next pixel's ray. The plane's depth on the
-    voxel's own ray must exceed the same limit, and the whole voxel must lie ``margin_m`` in front of the plane,
-    measured across it: at a low angle a long way along the ray is a short one off the surface.
+    Where all known pixels of the window lie on one plane, within the margin, that plane decides instead. A floor seen
+    at a low angle is nearer by decimetres one pixel further down, and the lowest voxels of a removed object would
+    never be cleared. The plane's depth on the voxel's ray must exceed the same limit, and the whole voxel must lie
+    ``margin_m`` in front of the plane, measured perpendicular to it.
 
-    Unknown pixels say nothing: evidence falls in proportion to the share of the window that is known
-    (:func:`evidence_step`), and not at all where a third of it is missing, since what a sensor never measures
-    may stand there. Dropouts thus slow clearing down by their share instead of stopping it.
+    Unknown pixels reduce the loss of evidence by their share (:func:`evidence_step`), to zero above a third: an object
+    that the sensor cannot measure may stand there.
     """
 
     min_range_m: float
@@ -196,24 +195,21 @@ class ClearingRule:
 
 
 def evidence_step(unknown: ArrayT, pixels: int) -> ArrayT:
-    """Loss of evidence, 1/16 log-odds, of a voxel seen through in a window of ``pixels``, ``unknown`` of them missing.
-
-    Works on integers and integer arrays or tensors alike; 0 where more than a third is missing.
-    """
+    """Loss of evidence, in 1/16 log-odds, of a voxel seen through in a window of ``pixels``; 0 where more than a third
+    is ``unknown``. For integers and integer tensors."""
     step: ArrayT = (EVIDENCE_MISS * (pixels - unknown)) // pixels * (3 * unknown <= pixels)
     return step
 
 
 @dataclass
 class FusionProgress:
-    """How far a frame has come into the map: a map that takes over from a failed device goes on from there, so that no
-    point counts twice.
+    """Progress of the fusion of one frame: the CPU continues there after a device failed, and no point counts twice.
 
     Attributes:
-        evicted: blocks out of the radius are gone.
-        bands: of rows, whose points are in.
-        cleared: what the frame sees through is gone.
-        counts: of what was done.
+        evicted: whether blocks beyond the radius have been evicted.
+        bands: number of bands of rows whose points have been added.
+        cleared: whether the frame is complete.
+        counts: of the work so far.
     """
 
     evicted: bool = False
@@ -222,14 +218,14 @@ class FusionProgress:
     counts: list[Arriving] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Nothing of the frame is in the map any more."""
+        """Start again, on a map without the frame."""
         self.evicted, self.bands, self.cleared = False, 0, False
         self.counts.clear()
 
 
 @dataclass(frozen=True)
 class MapSize:
-    """Blocks and voxels stored now, slots of blocks that have ever been written to, and those that are allocated."""
+    """Blocks and voxels stored now; block slots used so far, and allocated."""
 
     blocks: int
     voxels: int
@@ -237,26 +233,32 @@ class MapSize:
     slots: int
 
 
-class StageTimer(Protocol):
-    """Books time by stage."""
+class StageClock:
+    """Wall time by stage, in milliseconds."""
+
+    def __init__(self, stage_ms: dict[str, float] | None = None) -> None:
+        self.stage_ms = {} if stage_ms is None else stage_ms
+        self._last = perf_counter()
 
     def lap(self, stage: str) -> None:
-        """Book the time since the last lap on ``stage``."""
-        ...
+        """Add the time since the last lap to ``stage``."""
+        now = perf_counter()
+        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + (now - self._last) * 1e3
+        self._last = now
 
 
 class VoxelMap(Protocol):
-    """The voxels in their blocks; one implementation for the CPU, one in plain torch for any device."""
+    """Voxels in blocks; implemented for the CPU, and in torch for any device."""
 
     device: torch.device
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is stored; a device may learn late that all was cleared."""
+        """Whether no voxel is stored; a device may report a cleared map late."""
         ...
 
     def size(self) -> MapSize:
-        """What is stored."""
+        """Size of the map."""
         ...
 
     def fuse(
@@ -265,12 +267,12 @@ class VoxelMap(Protocol):
         center_m: NDArray[np.float64],
         rule: ClearingRule,
         done: FusionProgress,
-        clock: StageTimer,
+        clock: StageClock,
     ) -> None:
-        """Take one frame in, from where ``done`` says that it is, and bring ``done`` up to date.
+        """Fuse one frame, continuing from ``done``, which is updated.
 
-        Blocks out of the radius around ``center_m``, where the camera is, are evicted; points are added up; voxels that
-        the view sees through by ``rule`` lose evidence and vanish.
+        Evicts blocks beyond the radius around the camera at ``center_m``, adds the points, and lowers the evidence of
+        voxels that the view sees through by ``rule``.
         """
         ...
 
@@ -279,28 +281,26 @@ class VoxelMap(Protocol):
     ) -> VoxelRows:
         """Copy voxels with at least ``min_hits`` (>= 1) points.
 
-        With ``lower`` and ``upper``, (3,) in block edges: of the blocks that overlap this part of space.
+        ``lower``, ``upper``: (3,) in block edges, to restrict the copy to the blocks that overlap this box.
         """
         ...
 
     def copy(self, min_hits: int) -> VoxelRows:
-        """:meth:`gather` of the whole map into host memory, for other threads; where the map can it copies no more than
-        what has changed since the last time."""
+        """:meth:`gather` the whole map into host memory, for other threads; the CPU map copies changed blocks only."""
         ...
 
     def prepare_copy(self) -> None:
-        """Do ahead what the next :meth:`copy` would have to do beside copying, by the thread that copies; frames may be
-        fused meanwhile."""
+        """Allocate the memory of the next :meth:`copy`, in the thread that copies; fusion may run meanwhile."""
         ...
 
     def put(self, rows: VoxelRows) -> None:
-        """Voxels into an empty map that has room for them."""
+        """Store voxels in an empty map that has room for them."""
         ...
 
     def remove(self, coords: NDArray[np.int32]) -> None:
-        """Empty single stored voxels, (N, 3) distinct."""
+        """Remove single stored voxels, (N, 3) distinct."""
         ...
 
     def clear(self) -> None:
-        """Forget every voxel."""
+        """Remove all voxels."""
         ...

@@ -1,19 +1,48 @@
-"""MinkResNet: a residual network on sparse voxels.
+"""Sparse backbone (MinkResNet) and top-down feature pyramid with generative up-sampling and pruning.
 
 ``paper`` is the released EmbodiedScan encoder: 34 layers, an instance-normalised stem, max pooling, four stages at 8,
 16, 32 and 64 times the input stride with 64 to 512 channels. Smaller presets are the same network with other numbers.
 Parameter names are those of the released checkpoints.
+
+The pyramid (FCAF3D; EmbodiedScan paper, section 4.2) goes from the coarsest level down: refine, add the skip level,
+keep the sites with the highest scores. The score of a site comes from the *coarser* level at its place, so the
+``score`` callback evaluates the head of each level before the next finer one is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseInstanceNorm, SparseMaxPool
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.nn.official import CORRECTED, Conventions
+from embodied_perceptron.sparse.conv import (
+    SparseActivation,
+    SparseBatchNorm,
+    SparseConv,
+    SparseInstanceNorm,
+    SparseMaxPool,
+    SparseTransposedConv,
+)
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import (
+    SparseTensor,
+    best_rows,
+    interpolate,
+    rows_where,
+    sum_at,
+    union,
+    union_add,
+)
+
+SiteMask = Callable[[Sites], Tensor]
+"""sites -> (N,) bool."""
+ScoreFunction = Callable[[int, SparseTensor], Tensor]
+"""(level, output of that level) -> (N, 1) score; higher is kept."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +57,8 @@ class BackboneConfig:
         stem_stride: stride of the first convolution, 1 or 2.
         pool: a max pooling of size 2 and stride 2 after the stem.
         stem_norm: "instance" normalises by the statistics of the whole input, as released: one new voxel then changes
-            every output, so results over a growing map are not comparable. "batch" keeps outputs local.
-        unet: every level also reads the coarser ones (:class:`~.baselines.UNetDecoder`).
+            every output. "batch" keeps outputs local, so that results over a growing map are comparable.
+        unet: add a decoder that passes coarser levels to finer ones (:class:`~.baselines.UNetDecoder`).
     """
 
     in_channels: int = 3
@@ -69,13 +98,13 @@ class BasicBlock(nn.Module):
         self.norm2 = SparseBatchNorm(channels)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or in_channels != channels:
-            # A strided kernel of size 1 sees only the voxel exactly at the output site; elsewhere the shortcut is the
-            # norm's bias alone. Released weights were trained with that.
+            # A strided kernel of size 1 reads only the voxel exactly at the output site; elsewhere the shortcut is the
+            # norm's bias alone. Released weights were trained this way.
             self.downsample = nn.Sequential(SparseConv(in_channels, channels, 1, stride), SparseBatchNorm(channels))
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         y = self.norm1(self.conv1(x))
-        y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: nobody else has them
+        y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: not used elsewhere
         shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)
         out: SparseTensor = y.replace((y.feats + shortcut.feats).relu_())
         return out
@@ -104,10 +133,8 @@ class MinkResNet(nn.Module):
         return self.config.channels
 
     def forward(self, x: SparseTensor) -> list[SparseTensor]:
-        """Features of every stage, finest first, at ``config.strides`` times the input stride.
-
-        An input without any site gives levels without sites.
-        """
+        """Features of every stage, finest first, at ``config.strides`` times the input stride; empty for an empty
+        input."""
         factors = (self.config.stem_stride, 2 if self.maxpool is not None else 1, *(2 for _ in self.config.channels))
         x.sites.derive_coarser([f for f in factors if f > 1])
         x = self.norm1(self.conv1(x))
@@ -119,3 +146,208 @@ class MinkResNet(nn.Module):
             x = self.get_submodule(f"layer{i + 1}")(x)
             levels.append(x)
         return levels
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# neck
+
+
+def conv_block(in_channels: int, out_channels: int, crowded: bool) -> nn.Sequential:
+    """Convolution of size 3, norm, ELU; ``crowded``: see :class:`SparseConv`."""
+    return nn.Sequential(
+        SparseConv(in_channels, out_channels, kernel_size=3, crowded=crowded),
+        SparseBatchNorm(out_channels),
+        SparseActivation(nn.ELU(inplace=True)),
+    )
+
+
+def _up_block(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        SparseTransposedConv(in_channels, out_channels, kernel_size=2, stride=2),
+        SparseBatchNorm(out_channels),
+        SparseActivation(nn.ELU(inplace=True)),
+        SparseConv(out_channels, out_channels, kernel_size=3, crowded=True),
+        SparseBatchNorm(out_channels),
+        SparseActivation(nn.ELU(inplace=True)),
+    )
+
+
+def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
+    """(N,) scores, row ranges of the samples -> (N,) bool: the ``limit`` highest of each sample. Ties go to the lower
+    row, NaN comes last, so that pruning is deterministic."""
+    keep = torch.zeros_like(scores, dtype=torch.bool)
+    for start, end in itertools.pairwise(bounds):
+        keep[start + best_rows(scores[start:end], limit)] = True
+    return keep
+
+
+def spread(mask: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
+    """(N,) bool, row ranges of the samples -> (N,) bool: at most ``limit`` rows of the mask per sample, evenly spread:
+    of ``n`` rows those with rank ``i * n // limit``. Rows are sorted by place, so every marked object keeps its
+    share."""
+    before = functional.pad(mask.cumsum(0), (1, 0))
+    ends = torch.tensor(list(bounds)).to(mask.device, non_blocking=True)
+    table = torch.tensor([[i, a, b - a] for i, (a, b) in enumerate(itertools.pairwise(bounds))])
+    table = table.to(mask.device, non_blocking=True)  # sample, its first row, its rows
+    sample, first, _ = table.repeat_interleave(table[:, 2], 0, output_size=bounds[-1]).unbind(1)
+    of_sample = before[ends].diff()[sample].clamp(min=1)  # n
+    rank = before[:-1] - before[first]
+    nearest = -(-rank * limit // of_sample)  # the smallest i with i * n // limit >= rank
+    return mask & ((of_sample <= limit) | (nearest * of_sample < (rank + 1) * limit))
+
+
+class TopDownNeck(nn.Module):
+    """Feature pyramid from the finest to the coarsest backbone level.
+
+    Args:
+        in_channels: of the fused backbone levels, finest first.
+        out_channels: of every returned level.
+        keep: sites kept per sample and level.
+        lateral_channels: project every level to this width first (cheaper decoders); 0 = keep the levels' widths.
+        prune_first: select the sites before computing at them. The selection is the same, because scores come from the
+            coarser level; but up-sampling then works on ``keep`` sites instead of up to eight times as many candidates,
+            and reads kept neighbours only. False = as published.
+        conventions: how pruning scores are interpolated.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        out_channels: int,
+        keep: int,
+        lateral_channels: int = 0,
+        prune_first: bool = False,
+        conventions: Conventions = CORRECTED,
+    ) -> None:
+        super().__init__()
+        if not in_channels:
+            raise ValueError("in_channels must name at least one level")
+        if keep < 1:
+            raise ValueError(f"keep must be positive, got {keep}")
+        self.keep = keep
+        self.prune_first = prune_first
+        self.conventions = conventions
+        widths = list(in_channels)
+        self.lateral: nn.ModuleList | None = None
+        if lateral_channels:
+            self.lateral = nn.ModuleList(SparseConv(c, lateral_channels, kernel_size=1, bias=True) for c in in_channels)
+            widths = [lateral_channels] * len(in_channels)
+        # the sites of all but the coarsest level come from splitting coarser ones
+        self.out = nn.ModuleList(conv_block(c, out_channels, i + 1 < len(widths)) for i, c in enumerate(widths))
+        self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(widths))
+
+    def forward(
+        self, levels: Sequence[SparseTensor], score: ScoreFunction, prefer: SiteMask | None = None
+    ) -> list[SparseTensor]:
+        """Levels finest first, each of twice the stride of the one before -> outputs finest first.
+
+        ``prefer`` marks sites to keep whatever their score, in addition to the ``keep`` best and at most as many.
+        Training passes the sites inside of true boxes at the levels where these are learned: an untrained score prunes
+        at random, and an object without sites cannot be learned. They are additional so that training still covers all
+        sites that inference keeps.
+
+        Raises ``ValueError`` when the number of levels or their strides do not fit.
+        """
+        if len(levels) != len(self.out):
+            raise ValueError(f"expected {len(self.out)} levels, got {len(levels)}")
+        strides = [level.stride for level in levels]
+        if any(b != 2 * a for a, b in itertools.pairwise(strides)):
+            raise ValueError(f"every level must have twice the stride of the one before, got {strides}")
+        x = self._project(levels[-1], len(levels) - 1)
+        outputs = [self.out[-1](x)]
+        for level in range(len(levels) - 2, -1, -1):
+            coarse, skip = outputs[-1], levels[level]
+            pruning_score = coarse.replace(score(level + 1, coarse).detach())
+            if self.prune_first and not self.training and not x.sites.compiled:
+                x = self._kept_on_device(x, skip, level, pruning_score)
+            elif self.prune_first:
+                x = self._pruned_first(x, skip, level, pruning_score, prefer)
+            else:
+                x = union_add(self._project(skip, level), self.up[level](x))
+                kept = self._kept_sites(x.sites, pruning_score, prefer)
+                if kept is not x.sites:
+                    x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
+            outputs.append(self.out[level](x))
+        return outputs[::-1]
+
+    def of_level(self, x: SparseTensor, level: int) -> SparseTensor:
+        """Output of a level from its own features, without the pyramid."""
+        out: SparseTensor = self.out[level](self._project(x, level))
+        return out
+
+    def _pruned_first(
+        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor, prefer: SiteMask | None
+    ) -> SparseTensor:
+        """One step of :meth:`forward` with ``prune_first``: compute only at kept sites."""
+        kept = every = union(skip.sites, born := x.sites.children(kernel_size=2, factor=2))
+        keep = self._keep(every, pruning_score, prefer)
+        if keep is not None:
+            stays = (every, keep), (skip.sites, keep[every.rows_of(skip.sites)]), (born, keep[every.rows_of(born)])
+            (rows, bounds), (skipped, ends), (new, born_ends) = rows_where(*stays)
+            kept = every.derive(every.keys[rows], every.stride, bounds)
+            skip = SparseTensor(skip.sites.derive(skip.keys[skipped], skip.stride, ends), skip.feats[skipped])
+            born = born.derive(born.keys[new], born.stride, born_ends)
+        if len(born) == len(kept):  # equal sets: share kernel maps
+            born = kept
+        return sum_at(kept, self._project(skip, level), self._refine(x, level, born))
+
+    def _kept_on_device(
+        self, x: SparseTensor, skip: SparseTensor, level: int, pruning_score: SparseTensor
+    ) -> SparseTensor:
+        """:meth:`_pruned_first` on devices: compute both parts at all kept sites, with zeros where a part has no site,
+        instead of reading how many sites each part has."""
+        kept = self._kept_sites(union(skip.sites, x.sites.children(kernel_size=2, factor=2)), pruning_score, None)
+        born = (x.sites.transposed_map(kept, 2).sources < len(x)).any(1, keepdim=True)
+        transposed, norm, activation, *rest = self.up[level].children()
+        y: SparseTensor = activation(norm(transposed(x, kept)))
+        y = y.replace(y.feats * born)
+        for layer in rest:
+            y = layer(y)
+        rows = skip.sites.find(kept.keys)
+        here = SparseTensor(kept, skip.feats[rows.clamp(min=0)])
+        lateral = self._project(here, level).feats * (rows >= 0)[:, None]
+        return SparseTensor(kept, torch.addcmul(lateral, y.feats, born))
+
+    def _project(self, x: SparseTensor, level: int) -> SparseTensor:
+        if self.lateral is None:
+            return x
+        projected: SparseTensor = self.lateral[level](x)
+        return projected
+
+    def _refine(self, x: SparseTensor, level: int, sites: Sites) -> SparseTensor:
+        """The up block, at given sites only."""
+        transposed, *rest = self.up[level].children()
+        y: SparseTensor = transposed(x, sites)
+        for layer in rest:
+            y = layer(y)
+        return y
+
+    def _kept_sites(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Sites:
+        """The kept sites; ``sites`` itself when all are kept."""
+        if prefer is None and not self._all_stay(sites):
+            scores = self._scores(sites, pruning_score)
+            rows = [a + best_rows(scores[a:b], self.keep) for a, b in itertools.pairwise(sites.bounds)]
+            bounds = list(itertools.accumulate((len(r) for r in rows), initial=0))
+            return sites.derive(sites.keys[rows[0] if len(rows) == 1 else torch.cat(rows)], sites.stride, bounds)
+        keep = self._keep(sites, pruning_score, prefer)
+        if keep is None:
+            return sites
+        ((chosen, ends),) = rows_where((sites, keep))
+        return sites.derive(sites.keys[chosen], sites.stride, ends)
+
+    def _keep(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Tensor | None:
+        """(N,) bool mask of the kept sites; None when all are kept."""
+        if self._all_stay(sites):
+            return None
+        keep = keep_best(self._scores(sites, pruning_score), sites.bounds, self.keep)
+        return keep if prefer is None else keep | spread(prefer(sites), sites.bounds, self.keep)
+
+    def _all_stay(self, sites: Sites) -> bool:
+        return max((b - a for a, b in itertools.pairwise(sites.bounds)), default=0) <= self.keep
+
+    def _scores(self, sites: Sites, pruning_score: SparseTensor) -> Tensor:
+        """(N,) interpolated scores."""
+        scores, support = interpolate(pruning_score, sites)
+        if self.conventions.absent_corners_score_zero:
+            return scores[:, 0]
+        return (scores[:, 0] / support).masked_fill(support <= 0, float("-inf"))

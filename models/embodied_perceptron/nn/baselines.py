@@ -1,11 +1,11 @@
-"""Networks that the paper's tables compare with, small: parts that take the place of our own in one comparison.
+"""Baselines of the paper's tables: parts that replace one part of the network in a comparison.
 
 U-Net encoder     MinkUNet (Choy et al., CVPR 2019): every level reads the coarser ones before images are fused
 no pyramid        each level predicts from its own features alone
-votes             VoteNet (Qi et al., ICCV 2019): sites vote for the middle of what they are part of, and boxes are
-                  predicted where votes meet. Votes meet in cells; the original samples and groups points
-ScanRefer         Chen et al., ECCV 2020: one score for each detected thing, from it and the sentence as a whole
-BUTD-DETR         Jain et al., ECCV 2022: things and words attend to each other; nothing says how two things stand
+votes             VoteNet (Qi et al., ICCV 2019): sites vote for the centre of their object, and boxes are predicted in
+                  the cells that receive votes; the original samples and groups points instead
+ScanRefer         Chen et al., ECCV 2020: one score per detected object, from the object and the whole sentence
+BUTD-DETR         Jain et al., ECCV 2022: objects and tokens attend to each other, without pair geometry
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
+from embodied_perceptron.nn.backbone import SiteMask, conv_block
 from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, Votes
-from embodied_perceptron.nn.neck import SiteMask, conv_block
-from embodied_perceptron.nn.object_grounding import (
+from embodied_perceptron.nn.grounding import (
     DetectedObjects,
     ObjectGroundingHead,
     ObjectGroundingOutput,
+    log_shares_of,
     of_sentences,
-    shared_out,
 )
+from embodied_perceptron.nn.presets import DetectionConfig
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-_FARTHEST_VOTE_M = 3.0
+_MAX_VOTE_M = 3.0
 
 
 class UNetDecoder(nn.Module):
-    """From the coarsest level down: what the coarser one has seen, at the sites of the finer one; ``channels`` of each
-    level, finest first."""
+    """Passes features of each level to the sites of the next finer one; ``channels`` of each level, finest first."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
@@ -46,18 +46,18 @@ class UNetDecoder(nn.Module):
         self.norm = nn.ModuleList(SparseBatchNorm(fine) for fine, _ in pairs)
 
     def forward(self, levels: Sequence[SparseTensor]) -> list[SparseTensor]:
-        """Levels finest first -> the same sites, the coarsest as it is."""
+        """Levels finest first -> levels on the same sites, the coarsest unchanged."""
         found = [levels[-1]]
         for i in range(len(levels) - 2, -1, -1):
             skip, coarse = levels[i], found[0]
-            told: SparseTensor = self.up[i](coarse, skip.sites)
-            joined = self.norm[i](self.join[i](skip.replace(torch.cat([skip.feats, told.feats], dim=1))))
+            refined: SparseTensor = self.up[i](coarse, skip.sites)
+            joined = self.norm[i](self.join[i](skip.replace(torch.cat([skip.feats, refined.feats], dim=1))))
             found.insert(0, joined.replace(joined.feats.relu()))
         return found
 
 
 class LevelHead(DetectionHead):
-    """Detection without a top-down pathway; arguments as of :class:`DetectionHead`."""
+    """Detection without a top-down pathway; same arguments as :class:`DetectionHead`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -72,26 +72,27 @@ class LevelHead(DetectionHead):
 
 
 class VotingHead(DetectionHead):
-    """Detection by votes; arguments as of :class:`DetectionHead`, ``in_channels`` of every level."""
+    """Detection by votes; same arguments as :class:`DetectionHead`."""
 
-    seeds = 0  # level whose sites vote, behind the U-Net; they meet in its cells
+    seeds = 0  # level whose sites vote, and whose cells collect votes
 
-    def __init__(self, in_channels: Sequence[int], channels: int, *args: Any) -> None:
-        super().__init__(in_channels, channels, *args)
+    def __init__(self, in_channels: Sequence[int], config: DetectionConfig, *args: Any) -> None:
+        super().__init__(in_channels, config, *args)
         del self.neck
+        channels = config.channels
         self.seed = conv_block(in_channels[self.seeds], channels, False)
         self.vote = nn.Sequential(nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, 3 + channels))
         self.group = nn.Sequential(conv_block(channels, channels, False), conv_block(channels, channels, False))
-        for parameter in self.vote[-1].parameters():  # the first votes are the sites themselves
+        for parameter in self.vote[-1].parameters():  # initial votes are the sites themselves
             nn.init.zeros_(parameter)
 
     def forward(
         self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None
     ) -> tuple[list[DetectionLevel], list[SparseTensor]]:
-        """As :meth:`DetectionHead.forward`, with one level: where votes meet."""
+        """As :meth:`DetectionHead.forward`, with one level: the cells with votes."""
         x: SparseTensor = self.seed(levels[self.seeds])
         offsets_m, residual = self.vote(x.feats).split([3, x.channels], dim=1)
-        offsets_m = offsets_m.clamp(-_FARTHEST_VOTE_M, _FARTHEST_VOTE_M)
+        offsets_m = offsets_m.clamp(-_MAX_VOTE_M, _MAX_VOTE_M)
         points_m = self.conventions.site_points(x.sites, self.voxel_size_m, torch.float32)
         edge_m = x.stride * self.voxel_size_m
         cells = torch.floor((points_m + offsets_m.detach()) / edge_m).long() * x.stride
@@ -105,9 +106,9 @@ class VotingHead(DetectionHead):
 
 
 class ScanReferHead(ObjectGroundingHead):
-    """Arguments as of :class:`ObjectGroundingHead`, whose layers it does not have."""
+    """Same arguments as :class:`ObjectGroundingHead`, without its layers."""
 
-    def __init__(self, *args: int) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         channels = self.kind.out_features
         self.layers = nn.ModuleList()
@@ -115,18 +116,18 @@ class ScanReferHead(ObjectGroundingHead):
         self.score = nn.Linear(channels, 1)
 
     def forward(self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor) -> ObjectGroundingOutput:
-        """As :meth:`ObjectGroundingHead.forward`: every word of a sentence fits a thing alike."""
+        """As :meth:`ObjectGroundingHead.forward`, with the same score for every token of a sentence."""
         x, text = self._read(objects, tokens, token_pad)
-        there = (~token_pad)[..., None]
-        whole = (text * there).sum(1) / there.sum(1).clamp(min=1)  # (S, C)
+        real = (~token_pad)[..., None]
+        whole = (text * real).sum(1) / real.sum(1).clamp(min=1)  # (S, C)
         hidden = self.match(torch.cat([x, whole[:, None].expand_as(x)], dim=-1)).relu()
         fit = self.score(hidden).expand(-1, -1, tokens.shape[1])  # (S, Q, T)
-        shares = shared_out(self.nothing(text).transpose(1, 2), fit, of_sentences(objects.valid, len(tokens)))
+        shares = log_shares_of(self.nothing(text).transpose(1, 2), fit, of_sentences(objects.valid, len(tokens)))
         return self._output(objects, [hidden], [shares], token_pad)
 
 
 class ButdDetrHead(ObjectGroundingHead):
-    """Arguments as of :class:`ObjectGroundingHead`: its layers, where pairs of things are nothing but two things."""
+    """Same arguments as :class:`ObjectGroundingHead`: its layers without pair geometry."""
 
     def _pairs(self, boxes: Tensor) -> Tensor:
         return torch.zeros_like(super()._pairs(boxes))

@@ -10,31 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, nms, voted_nms
-from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
+from embodied_perceptron.nn.backbone import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
+from embodied_perceptron.nn.presets import ROTATION_CHANNELS, DetectionConfig
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.ops import best_rows, empty_columns
 from embodied_perceptron.sparse.sites import Sites, empty_row
-from embodied_perceptron.sparse.tensor import SparseTensor
-
-Pruning = Literal["class", "object"]
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows, empty_columns
 
 # exp() of an untrained or diverging network must stay finite; e^10 = 22 km is far beyond any object
 MAX_LOG_SIZE = 10.0
 # sizes and face distances of refined queries are never smaller, as in the released code
 MIN_SIZE_M = 0.02
-_NO_LEAN_DEG = 0.5
-_ALMOST = 1 - 1e-5  # far beyond the rounding of a score
-# More only say that the network knows nothing: random weights make a quarter of a million, whose suppression takes many
-# minutes. What was trained makes a fraction of it.
+_MAX_TILT_NOISE_DEG = 0.5
+_ALMOST = 1 - 1e-5  # margin larger than the rounding of a score
+# Trained networks give fewer candidates; random weights give 250,000, whose suppression takes many minutes.
 _MOST_CANDIDATES = 50_000
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -136,8 +131,8 @@ def decode_offsets(points: Tensor, regression: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """Of a head whose sites vote: (N, 3) ``points_m`` that vote, (N, 3) ``offsets_m`` to the middle of what they are
-    part of, (N,) ``samples``: the scene of each."""
+    """Votes of sites: (N, 3) ``points_m`` of the sites, (N, 3) ``offsets_m`` to the centre of their object, (N,)
+    ``samples`` with the scene of each."""
 
     points_m: Tensor
     offsets_m: Tensor
@@ -149,18 +144,16 @@ class DetectionLevel:
     """Raw predictions of one level.
 
     Attributes:
-        sites: where; ``sites.samples`` tells the scene of a row.
+        sites: of the predictions; ``sites.samples`` are their scenes.
         points_m: (N, 3) metres, the predicting points.
-        anchors_m: (N, 3) metres, from where each one measures the faces: the point itself, unless the head shifts it.
+        anchors_m: (N, 3) metres, origins of the face distances: the points, unless the head shifts them.
         center_logits: (N, 1).
         distances_m: (N, 6) metres from the anchor to the faces -x +x -y +y -z +z.
         rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
         class_logits: (N, K).
-        object_logits: (N, 1) whether the cell holds part of any object, by which the next finer level is pruned; None
-            where class scores prune.
-        presence_logits: (N, 1) whether the box holds a thing at all, whatever it is called; None where the head has no
-            such output.
-        votes: by which the sites were found, of a head whose sites vote.
+        object_logits: (N, 1) objectness of the cell, which prunes the next finer level; None when class scores prune.
+        presence_logits: (N, 1) whether the box holds an object of any class; None when the head has no such output.
+        votes: votes that gave the sites, of a voting head.
     """
 
     sites: Sites
@@ -188,61 +181,44 @@ class DetectionHead(nn.Module):
 
     Args:
         in_channels: of the fused backbone levels, finest first.
-        channels: of the neck's outputs.
+        config: see :class:`~embodied_perceptron.nn.presets.DetectionConfig`.
         num_classes: K.
         voxel_size_m: edge of a finest voxel (stride 1).
-        keep, lateral_channels: of the neck, see :class:`~embodied_perceptron.nn.neck.TopDownNeck`.
-        rotation_channels: 6 (6-D rotation), 3 (Euler) or 2 (FCAF3D's Moebius coding of yaw).
-        pruning: what says which sites the next finer level keeps. ``class``: the best class score, as published. A
-            box is learned on one level only, so its coarser cells learn that nothing is there, and small objects are
-            the first to be pruned: harmless while nearly everything is kept (``paper``). ``object``: a score of its
-            own (after GSDN, Gwak et al., ECCV 2020), learned at every cell that an object reaches into which a finer
-            level learns; sites are then chosen before anything is computed at them (the neck's ``prune_first``).
-        anchor_shift: faces are measured from where a site's regression moves its point to. Distances are not negative,
-            so a box always holds the point from which they are measured, and measured from sites 8 cm apart nothing
-            could be thinner than the way to the nearest one.
-        conventions: where points stand in their cells, and how pruning scores are interpolated.
-        presence: a further output beside the classes, learned at every thing, also at those whose name is none of the
-            classes: what is there but not known can then be told from nothing.
+        conventions: positions of points in their cells, and interpolation of pruning scores.
     """
 
     def __init__(
         self,
         in_channels: Sequence[int],
-        channels: int,
+        config: DetectionConfig,
         num_classes: int,
         voxel_size_m: float,
-        keep: int,
-        rotation_channels: int = 6,
-        lateral_channels: int = 0,
-        pruning: Pruning = "class",
-        anchor_shift: bool = False,
         conventions: Conventions = CORRECTED,
-        presence: bool = False,
     ) -> None:
         super().__init__()
-        if pruning not in ("class", "object"):
-            raise ValueError(f"pruning must be class or object, got {pruning!r}")
+        if config.pruning not in ("class", "object"):
+            raise ValueError(f"pruning must be class or object, got {config.pruning!r}")
         if num_classes < 1:
             raise ValueError(f"num_classes must be positive, got {num_classes}")
-        if rotation_channels not in (2, 3, 6):
-            raise ValueError(f"rotation_channels must be 2, 3 or 6, got {rotation_channels}")
+        if config.rotation not in ROTATION_CHANNELS:
+            raise ValueError(f"rotation must be one of {sorted(ROTATION_CHANNELS)}, got {config.rotation!r}")
+        channels, by_object = config.channels, config.pruning == "object"
         self.num_classes = num_classes
         self.voxel_size_m = voxel_size_m
         self.conventions = conventions
-        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, pruning == "object", conventions)
+        self.neck = TopDownNeck(in_channels, channels, config.keep, config.lateral_channels, by_object, conventions)
         self.center = SparseConv(channels, 1, kernel_size=1)
-        self._rotation = slice(6, 6 + rotation_channels)
-        self.anchor_shift = anchor_shift
-        self.regression = SparseConv(channels, 6 + rotation_channels + 3 * anchor_shift, kernel_size=1)
+        self._rotation = slice(6, 6 + ROTATION_CHANNELS[config.rotation])
+        self.anchor_shift = config.anchor_shift
+        self.regression = SparseConv(channels, self._rotation.stop + 3 * config.anchor_shift, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
-        self.object = SparseConv(channels, 1, kernel_size=1, bias=True) if pruning == "object" else None
-        self.presence = SparseConv(channels, 1, kernel_size=1, bias=True) if presence else None
+        self.object = SparseConv(channels, 1, kernel_size=1, bias=True) if by_object else None
+        self.presence = SparseConv(channels, 1, kernel_size=1, bias=True) if config.presence else None
         self.scales = nn.Parameter(torch.ones(len(in_channels)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small heads; classes start improbable (focal loss)."""
+        """Small weights; classes start with probability 0.01 (focal loss)."""
         layers = [self.center, self.regression, self.classify]
         layers += [layer for layer in (self.object, self.presence) if layer is not None]
         for layer in layers:
@@ -250,7 +226,7 @@ class DetectionHead(nn.Module):
         for scored in (self.classify, self.presence):
             if scored is not None:
                 assert scored.bias is not None
-                nn.init.constant_(scored.bias, -4.595)  # sigmoid = 0.01
+                nn.init.constant_(scored.bias, -4.595)
         nn.init.ones_(self.scales)
 
     def forward(
@@ -265,7 +241,7 @@ class DetectionHead(nn.Module):
             return predictions[level].class_logits.amax(1, keepdim=True) if by_object is None else by_object
 
         features = self.neck(levels, score, prefer)
-        predictions[0] = self._predict(0, features[0])  # nothing is pruned by the finest level
+        predictions[0] = self._predict(0, features[0])  # no level is pruned by the finest one
         return [predictions[level] for level in range(len(features))], features
 
     def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
@@ -274,8 +250,8 @@ class DetectionHead(nn.Module):
             layers["object"] = self.object
         if self.presence is not None:
             layers["presence"] = self.presence
-        said = _side_by_side(layers, out.feats)
-        regression = said["regression"]
+        outputs = _joint_outputs(layers, out)
+        regression = outputs["regression"]
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
         if self.anchor_shift:
@@ -285,30 +261,30 @@ class DetectionHead(nn.Module):
             sites=out.sites,
             points_m=points_m,
             anchors_m=anchors_m,
-            center_logits=said["center"],
+            center_logits=outputs["center"],
             distances_m=distances,
             rotation=regression[:, self._rotation],
-            class_logits=said["classes"],
-            object_logits=said.get("object"),
-            presence_logits=said.get("presence"),
+            class_logits=outputs["classes"],
+            object_logits=outputs.get("object"),
+            presence_logits=outputs.get("presence"),
         )
 
 
-def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, Tensor]:
-    """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
-    every = layers.values()
+def _joint_outputs(layers: Mapping[str, SparseConv], out: SparseTensor) -> dict[str, Tensor]:
+    """Outputs of pointwise layers on the same features by one product, in half of the time of separate ones."""
+    feats, every = out.feats, layers.values()
     biases = [
         empty_row(layer.out_channels, feats.dtype, feats.device) if layer.bias is None else layer.bias
         for layer in every
     ]
     kernels: list[Tensor] = [layer.kernel for layer in every]
     widths = [layer.out_channels for layer in every]
-    empty = empty_columns(sum(widths)) if takes_loops(feats) else 0
+    empty = empty_columns(sum(widths)) if out.sites.compiled else 0
     if empty:
         biases.append(feats.new_zeros(1, empty))
         kernels.append(feats.new_zeros(feats.shape[1], empty))
-    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
-    return dict(zip(layers, torch.split(out[:, : sum(widths)], widths, dim=1), strict=True))
+    product = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
+    return dict(zip(layers, torch.split(product[:, : sum(widths)], widths, dim=1), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -320,8 +296,8 @@ class BoxPredictions:
     """Final boxes of one scene, best first; on the host.
 
     Attributes:
-        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices; the number of classes stands for a
-            thing by whatever name.
+        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices; the number of classes stands for an
+            object of any class.
     """
 
     boxes: Tensor
@@ -337,49 +313,58 @@ def decode_detections(
     conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
 ) -> list[BoxPredictions]:
-    """Predictions of all levels -> boxes per scene after per-class suppression (:func:`suppress`).
+    """Predictions of all levels -> boxes per scene after per-class suppression, on the host.
 
-    Presence counts as one more class, the last. The score of a box is class probability times the cube root of its
-    centreness; as published, times centreness.
-    Centreness is learned inside of boxes alone and ranks those of one thing, but squashes whole classes of flat and
-    small things, whose sites are never near a centre.
+    Overlap is by volume, and with ``conventions.votes`` suppressed boxes vote on the kept ones
+    (:func:`~embodied_perceptron.geometry.suppression.voted_nms`); with ``conventions.level_boxes`` it is by footprint.
+    ``max_candidates``: number of best pairs of box and class that enter suppression; 0 = all, as published, up to a
+    number that only untrained networks reach. Every class of every box is a candidate: an uncertain network gives tens
+    of thousands.
+
+    Presence counts as one more class, the last. The score of a box is its class probability times the cube root of its
+    centreness; as published, times centreness. Centreness is learned inside of boxes only and ranks boxes of one
+    object, but suppresses whole classes of flat and small objects, whose sites are never near a centre.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
     for sample in range(batch_size):
         logits, geometry = [], []
         for level in levels:
-            rows = _promising(level, sample, max_per_level, min_score, conventions.centerness_power)
+            rows = _top_rows(level, sample, max_per_level, min_score, conventions.centerness_power)
             logits.append(label_logits(level, rows))
             parts = (level.center_logits, level.anchors_m, level.distances_m, level.rotation)
             geometry.append(torch.cat(parts, 1)[rows])
         described = torch.cat(geometry)
         scores = torch.cat(logits).sigmoid() * described[:, :1].sigmoid().pow(conventions.centerness_power)
         row, label, score = _candidates(scores, min_score, max_candidates)
-        described, row, label, score = _on_host(described, row, label, score)
+        if not levels[0].sites.compiled:  # copy all to the host at once
+            together = torch.cat([described.flatten().double(), row, label, score]).cpu()
+            described = together[: described.numel()].view(described.shape).to(described.dtype)
+            row, label, score = together[described.numel() :].view(3, -1).unbind()
+            row, label, score = row.long(), label.long(), score.to(scores.dtype)
         solids = faces_to_parts(described[:, 1:4], described[:, 4:10], described[:, 10:])
-        boxes = _standing(*solids) if conventions.votes else make_boxes(*solids)
+        boxes = _upright_boxes(*solids) if conventions.votes else make_boxes(*solids)
         results.append(_suppressed(boxes[row], score, label, iou_threshold, conventions))
     return results
 
 
-def _promising(level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float) -> Tensor:
-    """(R,) the ``limit`` best rows of a sample, those that cannot score ``min_score`` left out where that is free."""
+def _top_rows(level: DetectionLevel, sample: int, limit: int, min_score: float, centerness_power: float) -> Tensor:
+    """(R,) the ``limit`` best rows of a sample; on the CPU without those that cannot reach ``min_score``."""
     first, end = level.sites.bounds[sample : sample + 2]
-    if not takes_loops(level.class_logits):  # to know how many they are would be to wait
+    if not level.sites.compiled:  # counting the others would synchronise with the device
         if end - first <= limit:
             return torch.arange(first, end, device=level.class_logits.device)
         return first + best_rows(best_scores(level, slice(first, end), centerness_power), limit)
     best = best_scores(level, slice(first, end), centerness_power)
-    rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
+    rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # other rows have no class above min_score
     return first + rows[best_rows(best[rows], limit)]
 
 
-def _standing(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
-    """:func:`~..geometry.boxes.make_boxes`, but what leans by less than :data:`_NO_LEAN_DEG` stands: such an angle is
-    noise of the regression (0.02 degrees in the middle), and boxes that stand overlap by their footprints alone."""
+def _upright_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
+    """:func:`~..geometry.boxes.make_boxes` with tilts below :data:`_MAX_TILT_NOISE_DEG` set to 0: these are noise of
+    the regression (0.02 degrees in the median), and upright boxes overlap by their footprints alone."""
     boxes = make_boxes(centers, sizes, R)
-    stands = R[:, 2, 2].abs() > math.cos(math.radians(_NO_LEAN_DEG))
+    stands = R[:, 2, 2].abs() > math.cos(math.radians(_MAX_TILT_NOISE_DEG))
     alpha = torch.atan2(R[:, 1, 0], R[:, 0, 0])
     boxes[:, 6] = torch.where(stands, alpha, boxes[:, 6])
     boxes[:, 7:] = torch.where(stands[:, None], 0.0, boxes[:, 7:])
@@ -387,7 +372,7 @@ def _standing(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
 
 
 def label_logits(level: DetectionLevel, rows: Tensor) -> Tensor:
-    """(R, K) class logits of some sites, or (R, K + 1) with their presence last where the head knows it."""
+    """(R, K) class logits of some sites, or (R, K + 1) with presence last when the head has it."""
     if level.presence_logits is None:
         return level.class_logits[rows]
     return torch.cat([level.class_logits[rows], level.presence_logits[rows]], dim=1)
@@ -395,7 +380,7 @@ def label_logits(level: DetectionLevel, rows: Tensor) -> Tensor:
 
 def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CORRECTED.centerness_power) -> Tensor:
     """(N,) score of the best label of each site; see :func:`decode_detections`."""
-    # both factors rise with their logits: the best class needs no other's score
+    # the score is monotonic in the class logit: the best class has the best score
     best = level.class_logits[rows].amax(1, keepdim=True)
     if level.presence_logits is not None:
         best = torch.maximum(best, level.presence_logits[rows])
@@ -403,32 +388,9 @@ def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CO
     return (best * level.center_logits[rows].sigmoid().pow(centerness_power))[:, 0]
 
 
-def suppress(
-    boxes: Tensor,
-    scores: Tensor,
-    min_score: float,
-    iou_threshold: float,
-    conventions: Conventions = CORRECTED,
-    max_candidates: int = 0,
-) -> BoxPredictions:
-    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first. On the
-    host, where it is decided.
-
-    Boxes overlap by volume, and with ``conventions.votes`` vote on those that stay
-    (:func:`~embodied_perceptron.geometry.suppression.voted_nms`); with ``conventions.level_boxes`` by their footprints,
-    so that a lamp above a table of its class goes.
-    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published, but for
-    a number that only untrained networks reach. Every class of every box is a candidate: an uncertain network makes
-    tens of thousands.
-    """
-    row, label, score = _candidates(scores, min_score, max_candidates)
-    boxes, row, label, score = _on_host(boxes, row, label, score)
-    return _suppressed(boxes[row], score, label, iou_threshold, conventions)
-
-
 def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, the ``limit`` best (0 = as many as are
-    ever suppressed)."""
+    """(N, K) scores -> rows, labels and scores of the pairs above ``min_score``, at most the ``limit`` best (0 =
+    default)."""
     limit = limit or _MOST_CANDIDATES
     row, label = (scores > min_score).nonzero(as_tuple=True)
     score = scores[row, label]
@@ -438,20 +400,10 @@ def _candidates(scores: Tensor, min_score: float, limit: int) -> tuple[Tensor, T
     return row, label, score
 
 
-def _on_host(numbers: Tensor, row: Tensor, label: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All that suppression reads, by one copy."""
-    if takes_loops(numbers):
-        return numbers, row, label, score
-    together = torch.cat([numbers.flatten().double(), row, label, score]).cpu()
-    numbers, pairs = together[: numbers.numel()].view(numbers.shape).to(numbers.dtype), together[numbers.numel() :]
-    row, label, score = pairs.view(3, -1)[0].long(), pairs.view(3, -1)[1].long(), pairs.view(3, -1)[2].to(score.dtype)
-    return numbers, row, label, score
-
-
 def _suppressed(
     boxes: Tensor, score: Tensor, label: Tensor, iou_threshold: float, conventions: Conventions
 ) -> BoxPredictions:
-    """See :func:`suppress`; the boxes are the caller's no more."""
+    """Suppress boxes per class, see :func:`decode_detections`; changes ``boxes`` in place."""
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
     if conventions.level_boxes:
         boxes[:, 7:] = 0.0

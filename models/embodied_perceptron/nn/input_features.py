@@ -1,4 +1,4 @@
-"""Input of the network: sites with features, the lattice of its windows, and the grid of image-only input."""
+"""Input of the network: sites with features, windows of the map, and the dense grid of image-only networks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
-from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Engine, Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, best_rows
 
 # --------------------------------------------------------------------------------------------------------------------
-# Where a network looks: its input lattice inside of the map, its occupancy window, the dense grid of image-only input.
+# windows
 #
-# All windows move in steps of the lattice of what they feed, never by fractions of a cell: what stays in view keeps its
-# sites, and a world moved by whole steps gives the same answer, moved.
+# Windows move in steps of the lattice that they feed, never by fractions of a cell: voxels that stay in view keep their
+# sites, and moving the world by whole steps moves the results.
 
 
 def occupancy_origin(config: NetworkConfig, anchor_m: Sequence[float]) -> tuple[int, int, int]:
@@ -43,14 +39,14 @@ def occupancy_origin(config: NetworkConfig, anchor_m: Sequence[float]) -> tuple[
 def rgb_grid(
     config: NetworkConfig, anchor_m: Sequence[float] = (0.0, 0.0, 0.0), engine: Engine | None = None
 ) -> SparseTensor:
-    """Input sites of a network that sees images alone: every site of the occupancy range (ImVoxelNet, WACV 2022).
+    """Input sites of an image-only network: every site of the occupancy range (ImVoxelNet, WACV 2022).
 
-    One sample; features are ones, which the network replaces by what the images show. ``anchor_m`` as in
+    One sample; features are ones, which the network replaces by image features. ``anchor_m`` as in
     :func:`occupancy_origin`, rounded to the coarsest stride. The range is the configuration's occupancy window, or the
     benchmark's for a network without occupancy. Raises ``ValueError`` for another modality.
     """
     if config.modality != "rgb":
-        raise ValueError(f"a {config.modality} network takes sites from geometry, not from a grid")
+        raise ValueError(f"modality must be rgb for a dense grid, got {config.modality}")
     window = config.occupancy if config.occupancy is not None else OccupancyConfig()
     per_cell = round(window.cell_size_m / config.voxel_size_m)
     coarsest = config.backbone.strides[-1]
@@ -66,21 +62,21 @@ def rgb_grid(
 def cover_windows(
     low_m: Sequence[float], high_m: Sequence[float], size_m: float, lattice_m: float
 ) -> list[tuple[tuple[float, float], tuple[float, float], tuple[float, float]]]:
-    """The fewest square windows that show [low, high] of the ground, neighbours at most half a window apart.
+    """Cover [low, high] of the ground by the fewest square windows, neighbours at most half a window apart.
 
     Args:
-        low_m, high_m: x and y of what must be seen.
+        low_m, high_m: x and y of the area.
         size_m: edge of a window.
-        lattice_m: windows may be moved by up to half of this by whoever rounds them to a lattice.
+        lattice_m: lattice to which the caller rounds windows, which moves them by up to half of this.
 
-    Returns (centre, core low, core high) of each, x slowest. The cores [low, high) part the plane: what lies in one is
-    seen best by its window. The outermost have no end.
+    Returns (centre, core low, core high) of each, x slowest. The cores [low, high) partition the plane into the areas
+    of which each window is the best one; the outermost are unbounded.
     """
     if not 0 < lattice_m < size_m:
-        raise ValueError(f"a window of {size_m} m must be larger than a step of its lattice, {lattice_m} m")
+        raise ValueError(f"size_m must be larger than lattice_m, got {size_m} and {lattice_m}")
     axes = []
     for low, high in zip(low_m, high_m, strict=True):
-        spare = high - low + lattice_m - size_m  # what one window does not show
+        spare = high - low + lattice_m - size_m  # not covered by one window
         count = 1 if spare <= 0 else 1 + math.ceil(round(spare / (0.5 * size_m), 6))
         middle, reach = 0.5 * (low + high), 0.5 * max(spare, 0.0)
         step = 2 * reach / (count - 1) if count > 1 else 0.0
@@ -93,33 +89,31 @@ def cover_windows(
 def _corner(
     anchor_m: Sequence[float], offset_m: Sequence[float], step_m: float, step_sites: int
 ) -> tuple[int, int, int]:
-    """(anchor rounded to steps) + (offset rounded to steps), in sites. Halves go up, so steps have one size."""
+    """(anchor rounded to steps) + (offset rounded to steps), in sites. Halves round up, so that all steps are equal."""
     anchor, offset = np.array(list(anchor_m), np.float64), np.array(list(offset_m), np.float64)
     if anchor.shape != (3,) or not np.isfinite(anchor).all():
-        raise ValueError(f"an anchor is 3 finite numbers, got {list(anchor_m)}")
+        raise ValueError(f"anchor_m must be 3 finite numbers, got {list(anchor_m)}")
     steps = np.floor(anchor / step_m + 0.5) + np.floor(offset / step_m + 0.5)
     x, y, z = (int(v) * step_sites for v in steps)
     return x, y, z
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What the network sees of geometry: features of the input sites, and their thinning.
+# features of input sites, and thinning
 #
-# A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the
-# floor, colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned
-# coordinates.
-# Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
-# picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
+# A robot starts anywhere, so ``tiny`` and ``base`` never use absolute x and y: the features of a site are height above
+# the floor, colour, a constant and the offset of the mean point in the site (``height_color_offset``), in
+# gravity-aligned coordinates. Without the offset (``height_color``) surfaces are known to the size of a site only, too
+# coarse for pictures and mirrors. ``paper`` uses raw xyz, as released.
 
-# Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
+# Columns of ``FeatureVolume.as_sparse_tensor``, and those of each kind of input.
 SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
     "xyz": ("point",),
     "height_color": ("height", "color", "one"),
     "height_color_offset": ("height", "color", "one", "offset"),
 }
-# Thinning repeats with this period, a multiple of every stride that a network has: moving the world by it thins the
-# same voxels.
+# Thinning has this period, a multiple of all strides: moving the world by it keeps the same voxels.
 _THINNING_PERIOD = 64
 
 
@@ -137,14 +131,13 @@ def input_from_points(
         points_m: (P, 3) world positions, gravity-aligned (z up), finite.
         colors: (P, 3) uint8 RGB; not needed by ``xyz``.
         voxel_size_m: edge length of a site.
-        inputs: ``xyz``: the first point of each site, as the released code keeps it. ``height_color``: mean height
-            above the floor in metres, mean colour in [0, 1] and a one; ``height_color_offset``: and the mean point's
-            place in its site, in [-0.5, 0.5) edges: what ``FeatureVolume.as_sparse_tensor`` gives with their
-            ``SITE_FEATURES``.
+        inputs: ``xyz``: the first point of each site, as in the released code. ``height_color``: mean height above the
+            floor in metres, mean colour in [0, 1] and a one; ``height_color_offset``: in addition the offset of the
+            mean point in its site, in [-0.5, 0.5) edges. As ``FeatureVolume.as_sparse_tensor`` with ``SITE_FEATURES``.
         floor_z_m: height of the floor in the world.
         engine: of the sparse tensor; None = the fastest one installed.
 
-    No point gives a tensor without sites. Raises ``ValueError`` naming what does not fit: shapes, NaN, an unknown kind.
+    Without points the tensor has no sites. Raises ``ValueError`` for wrong shapes, NaN or an unknown kind.
     """
     if inputs not in SITE_FEATURES:
         raise ValueError(f"inputs must be one of {sorted(SITE_FEATURES)}, got {inputs!r}")
@@ -165,7 +158,7 @@ def input_from_points(
         found = None if colors is None else f"{colors.shape} {colors.dtype}"
         raise ValueError(f"colors must be {points.shape} uint8, got {found}")
     columns = _columns(coords, points, colors, voxel_size_m, inputs, floor_z_m)
-    # averaged in float64: the mean must not depend on the order of the points to more than float32's rounding
+    # averaged in float64, so that the order of points changes the mean by float32 rounding at most
     x = SparseTensor.from_coords(coords, torch.from_numpy(columns), duplicates="mean", engine=engine)
     return x.replace(x.feats.float())
 
@@ -178,7 +171,7 @@ def _columns(
     inputs: str,
     floor_z_m: float,
 ) -> NDArray[np.float64]:
-    """(P, F) what each point brings to the mean of its site."""
+    """(P, F) features of each point, to be averaged over its site."""
     points = points_m.astype(np.float64)
     if inputs == "xyz":
         return points
@@ -197,17 +190,17 @@ def sites_of_voxels(
     floor_z_m: float,
     max_sites: int,
 ) -> SparseTensor:
-    """Voxels of a map, moved anywhere -> network input: means over all points of a site, so a voxel counts by the
-    points that it saw. For a map where it lies, ``FeatureVolume.as_sparse_tensor`` gives the same.
+    """Voxels of a moved map -> network input: means over all points of a site, with voxels weighted by their points.
+    For a map in place, ``FeatureVolume.as_sparse_tensor`` gives the same.
 
     Args:
         points_m: (P, 3) mean point of each voxel.
         colors: (P, 3) uint8 mean RGB.
-        hits: (P,) points of each voxel.
+        hits: (P,) number of points of each voxel.
         voxel_size_m: edge of a site.
         inputs: see :func:`input_from_points`.
         floor_z_m: height of the floor.
-        max_sites: more are thinned.
+        max_sites: see :func:`thin`.
     """
     coords = torch.from_numpy(np.floor(points_m / voxel_size_m).astype(np.int64))
     weight = hits[:, None].astype(np.float64)
@@ -224,7 +217,7 @@ def join_samples(tensors: list[SparseTensor]) -> SparseTensor:
     first = tensors[0]
     for x in tensors:
         if (x.batch_size, x.stride, x.channels, x.device) != (1, first.stride, first.channels, first.device):
-            raise ValueError(f"samples must be single and alike, got {x.sites} beside {first.sites}")
+            raise ValueError(f"samples must be single and agree in stride and width, got {x.sites} and {first.sites}")
     keys = [pack_site_keys(x.samples + i, x.coords) for i, x in enumerate(tensors)]
     bounds = list(itertools.accumulate((len(x) for x in tensors), initial=0))
     sites = Sites(torch.cat(keys), first.stride, len(tensors), first.sites.engine, bounds=bounds)
@@ -232,43 +225,26 @@ def join_samples(tensors: list[SparseTensor]) -> SparseTensor:
 
 
 def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
-    """At most ``max_sites`` sites per sample, spread evenly, and the same ones every time.
+    """Keep at most ``max_sites`` sites per sample, evenly spread and deterministic.
 
-    Which sites stay depends on their coordinates modulo 64 strides and on their order alone: not on features, not on
-    the order of points, and not on a move of the whole world by that period. Raises ``ValueError`` when ``max_sites``
-    is not positive.
+    The selection depends only on coordinates modulo 64 strides and on the order of sites, not on features, the order of
+    points or a move of the whole world by that period. Raises ``ValueError`` when ``max_sites`` is not positive.
     """
     if max_sites < 1:
         raise ValueError(f"max_sites must be positive, got {max_sites}")
     bounds = x.sites.bounds
     if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
         return x
-    rank = _ranks_compiled(x.sites) if takes_loops(x.keys) else thinning_ranks(x.sites)
+    rank = _thinning_ranks(x.sites)
     chosen = [start + best_rows(-rank[start:end], max_sites) for start, end in itertools.pairwise(bounds)]
-    rows = torch.cat(chosen)  # in order: rows of one sample lie behind those of the one before
+    rows = torch.cat(chosen)  # ascending, sample by sample
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
 
 
-def thinning_ranks(sites: Sites) -> torch.Tensor:
-    """(N,) int64: sites of lower rank stay longer; any device."""
+def _thinning_ranks(sites: Sites) -> torch.Tensor:
+    """(N,) int64 rank of each site; sites of lower rank are kept first."""
     coords = torch.div(unpack_site_keys(sites.keys)[1], sites.stride, rounding_mode="floor") % _THINNING_PERIOD
     rank = (coords[:, 0] * _THINNING_PERIOD + coords[:, 1]) * _THINNING_PERIOD + coords[:, 2]
     # An odd factor permutes the 2^18 cells of a period; the high bits of the product scatter neighbours far apart.
     rank = (rank * 0x2545F491) & 0x3FFFF
     return ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
-
-
-def _ranks_compiled(sites: Sites) -> torch.Tensor:
-    rank = torch.empty(len(sites), dtype=torch.int64)
-    rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
-    return rank
-
-
-@njit(cache=True, nogil=True)
-def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
-    """:func:`thinning_ranks` on the CPU, in one pass and without the interpreter's lock."""
-    for i in range(keys.shape[0]):
-        site = cpu_kernels.site_coordinates(keys[i])
-        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
-        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
-        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

@@ -1,15 +1,14 @@
-"""The whole network: what the presets wire together, and nothing else.
+"""The whole network, built from a preset.
 
-    features = network(sites, network.lookup(views))             encode and fuse: what all heads share, once
+    features = network(sites, network.lookup(views))             encode and fuse once, for all heads
     network.boxes(features)                                      decoded boxes, per scene
     network.occupy(features.levels, origin, features.lookup)     logits of a grid of cells
     candidates = network.candidates(features.levels, features.detection)
     network.ground(candidates, tokens, token_pad, viewpoint)     boxes per sentence, among voxels or detected objects
 
-Training, evaluation, the live map and the benchmarks call these functions and no others. Images enter through a
-*lookup*: ``lookup(level, sites)`` returns the averaged level-``level`` image features at those sites, (N, C).
-:meth:`PerceptionNetwork.lookup` makes it from a batch of views, the live volume from its running sums; the network
-cannot tell.
+Training, evaluation, the live map and the benchmarks call these functions only. Images enter through a *lookup*:
+``lookup(level, sites)`` returns the averaged level-``level`` image features at those sites, (N, C).
+:meth:`PerceptionNetwork.lookup` makes it from a batch of views, the live volume from its running sums.
 """
 
 from __future__ import annotations
@@ -24,31 +23,30 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
-from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
+from embodied_perceptron.nn.backbone import MinkResNet, SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.baselines import ButdDetrHead, LevelHead, ScanReferHead, UNetDecoder, VotingHead
 from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
-from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
-from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, mobile_encoder
-from embodied_perceptron.nn.input_features import join_samples
-from embodied_perceptron.nn.neck import SiteMask, TopDownNeck, keep_best
-from embodied_perceptron.nn.object_grounding import (
+from embodied_perceptron.nn.grounding import (
     DetectedObjects,
+    GroundingHead,
+    GroundingOutput,
     ObjectGroundingHead,
     ObjectGroundingOutput,
     detected_objects,
     of_sentences,
 )
+from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, mobile_encoder
+from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
-from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
+from embodied_perceptron.nn.presets import INPUT_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.nn.refinement import Proposals, RefinementHead, merge_labels, propose, refine
 from embodied_perceptron.nn.view_fusion import View, ViewLookup, ViewSamplingConfig, read_levels
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.ops import rows_where
 from embodied_perceptron.sparse.sites import Sites
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import SparseTensor, rows_where
 
-_REFINEMENT_LEVELS = 3  # of the backbone and of the neck, that the refinement head samples
+_REFINEMENT_LEVELS = 3  # levels of the backbone and of the neck that the refinement head samples
 ImageLookup = Callable[[int, Sites], Tensor]
 # fused levels, finest first -> the sites that pruning keeps
 Preference = Callable[[Sequence[SparseTensor]], SiteMask]
@@ -64,7 +62,7 @@ class DetectionOutput:
 
 @dataclass(frozen=True, eq=False)
 class SharedFeatures:
-    """What the heads share about a batch of scenes.
+    """Features of a batch of scenes that all heads share.
 
     Attributes:
         sites: the input, at stride 1.
@@ -81,7 +79,7 @@ class SharedFeatures:
 
 @dataclass(frozen=True, eq=False)
 class CandidateVoxels:
-    """Voxels of B scenes that a decoder over voxels reads, coarsest level first, padded to the same number.
+    """Voxels of B scenes for the decoder over voxels, coarsest level first, padded to the same number.
 
     Attributes:
         features: (B, N, C).
@@ -94,7 +92,7 @@ class CandidateVoxels:
     pad: Tensor
 
     def of_sentences(self, count: int, scenes: Tensor | None) -> CandidateVoxels:
-        """One row per sentence: of the (count,) ``scenes``, or (None) of the scene that all are about."""
+        """One row per sentence: of the (count,) ``scenes``, or (None) of the single scene of all sentences."""
         if scenes is not None:
             return CandidateVoxels(*(x[scenes] for x in vars(self).values()))
         if len(self.features) == 1 < count:
@@ -104,7 +102,7 @@ class CandidateVoxels:
 
 @dataclass(frozen=True, eq=False)
 class Viewpoint:
-    """A gravity-aligned frame per scene in which sentences are understood.
+    """A gravity-aligned reference frame per scene for sentences.
 
     Attributes:
         origin_m: (B, 3) on the floor below the viewer.
@@ -129,19 +127,19 @@ class Viewpoint:
         return (points_m - self.origin_m[:, None]) @ self.rotation()
 
     def boxes_from_world(self, boxes: Tensor) -> Tensor:
-        """(B, Q, 9) world -> viewpoint, undone by :meth:`boxes_to_world`."""
+        """(B, Q, 9) world -> viewpoint; inverse of :meth:`boxes_to_world`."""
         alpha = boxes[..., 6:7] - self.yaw_rad[:, None, None]
         return torch.cat([self.from_world(boxes[..., :3]), boxes[..., 3:6], alpha, boxes[..., 7:]], dim=-1)
 
     def boxes_to_world(self, boxes: Tensor) -> Tensor:
-        """(..., B, Q, 9) viewpoint -> world; only yaw and position change, so tilt stays what it is."""
+        """(..., B, Q, 9) viewpoint -> world; only yaw and position change."""
         centers = boxes[..., :3] @ self.rotation().transpose(1, 2) + self.origin_m[:, None]
         alpha = boxes[..., 6:7] + self.yaw_rad[:, None, None]
         return torch.cat([centers, boxes[..., 3:6], alpha, boxes[..., 7:]], dim=-1)
 
 
 class PreparedEncoder(Protocol):
-    """What is needed of an image encoder: torch's or ONNX Runtime's."""
+    """Interface of image encoders, by torch or ONNX Runtime."""
 
     def prepare(self, colors: Tensor, size: tuple[int, int]) -> Tensor:
         """(V, H, W, 3) uint8 RGB -> (V, 3, h, w) input."""
@@ -157,7 +155,7 @@ class OccupancyBranch(nn.Module):
 
     def __init__(self, fused_channels: int, in_channels: int, channels: int, levels: int, num_classes: int) -> None:
         super().__init__()
-        # without bias: an empty cell stays zero, so that projecting sites is the same as projecting the grid
+        # without bias empty cells stay zero, so that projecting sites equals projecting the grid
         self.project: nn.Module = nn.Identity()
         if fused_channels != in_channels:
             self.project = nn.Linear(fused_channels, in_channels, bias=False)
@@ -184,8 +182,7 @@ class OccupancyBranch(nn.Module):
 
 
 class GroundingBranch(nn.Module):
-    """Voxel queries: a neck of its own where the preset says so, the projection of shared features otherwise, and the
-    decoder."""
+    """Voxel queries: a separate neck or a projection of the shared features, and the decoder."""
 
     def __init__(
         self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, conventions: Conventions
@@ -200,21 +197,10 @@ class GroundingBranch(nn.Module):
             self.score = SparseConv(config.channels, 1, kernel_size=1, bias=True)
         elif shared_channels != config.channels:
             self.project = nn.Linear(shared_channels, config.channels)
-        self.head = GroundingHead(
-            config.channels,
-            config.text_channels,
-            config.num_queries,
-            config.layers,
-            config.heads,
-            config.hidden_channels,
-            config.box_coder,
-            6 + ROTATION_CHANNELS[config.rotation],
-            config.alignment,
-            conventions,
-        )
+        self.head = GroundingHead(config, conventions)
 
     def visual(self, levels: Sequence[SparseTensor], shared: DetectionOutput | None) -> list[SparseTensor]:
-        """The voxels that the decoder reads, per level."""
+        """Voxels for the decoder, per level."""
         if self.neck is not None:
             assert self.score is not None
             score = self.score
@@ -231,32 +217,23 @@ class GroundingBranch(nn.Module):
 
 
 class ObjectGroundingBranch(nn.Module):
-    """Object queries: what the detection head finds, and the decoder."""
+    """Object queries from the detection head, and the decoder."""
 
     def __init__(self, config: GroundingConfig, shared_channels: int, num_classes: int) -> None:
         super().__init__()
         self.num_queries = config.num_queries
         head = {"ours": ObjectGroundingHead, "scanrefer": ScanReferHead, "butd-detr": ButdDetrHead}[config.matcher]
-        self.head = head(
-            shared_channels,
-            num_classes,
-            config.text_channels,
-            config.channels,
-            config.layers,
-            config.heads,
-            config.hidden_channels,
-            config.pair_channels,
-        )
+        self.head = head(shared_channels, num_classes, config)
 
     def objects(self, shared: DetectionOutput) -> DetectedObjects:
-        """The things that the decoder chooses among, in the world."""
+        """Candidate objects, in the world."""
         return detected_objects(shared.levels, shared.features, self.num_queries)
 
     def forward(
         self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor, viewpoint: Viewpoint
     ) -> ObjectGroundingOutput:
-        """Sentences (S, T, C) about B scenes, each seen from one viewpoint, equally many of each, those of the first
-        scene first -> answers with boxes in the world."""
+        """Sentences (S, T, C) about B scenes with one viewpoint each, the same number per scene, those of the first
+        scene first -> output with boxes in the world."""
         seen = dataclasses.replace(objects, boxes=viewpoint.boxes_from_world(objects.boxes))
         out: ObjectGroundingOutput = self.head(seen, tokens, token_pad)
         return dataclasses.replace(out, boxes=of_sentences(objects.boxes, len(tokens)).expand_as(out.boxes))
@@ -267,10 +244,10 @@ class PerceptionNetwork(nn.Module):
 
     Args:
         config: the numbers.
-        pretrained_images: load packaged ImageNet weights where the image encoder has some.
+        pretrained_images: load the packaged ImageNet weights of the image encoder, if any.
 
     Attributes:
-        view_sampling: how voxels read images, see :func:`view_sampling`; no part of the weights.
+        view_sampling: how voxels sample images, see :func:`view_sampling`; not stored with weights.
     """
 
     def __init__(self, config: NetworkConfig, pretrained_images: bool = False) -> None:
@@ -289,7 +266,10 @@ class PerceptionNetwork(nn.Module):
                 )
                 image_channels = config.image.projected_channels
         self.image_channels = image_channels
-        self.backbone = MinkResNet(_backbone_config(config, image_channels))
+        in_channels = image_channels[0] if config.modality == "rgb" else INPUT_CHANNELS[config.inputs]
+        if config.modality == "painting":
+            in_channels += image_channels[0]
+        self.backbone = MinkResNet(dataclasses.replace(config.backbone, in_channels=in_channels))
         self.unet = UNetDecoder(self.backbone.out_channels) if config.backbone.unet else None
         widths = list(self.backbone.out_channels)
         dense_images = config.occupancy is not None and config.occupancy.dense_images
@@ -297,7 +277,7 @@ class PerceptionNetwork(nn.Module):
             widths = [c + i for c, i in zip(widths, image_channels, strict=True)]
         self.level_channels = tuple(widths)
         self.detection: DetectionHead | None = None
-        self.second_look: RefinementHead | None = None  # its key in weights files and configurations: it stays
+        self.second_look: RefinementHead | None = None  # keeps its key in weights files and configurations
         self.occupancy: OccupancyBranch | None = None
         self.grounding: GroundingBranch | ObjectGroundingBranch | None = None
         self._build_heads()
@@ -307,22 +287,12 @@ class PerceptionNetwork(nn.Module):
         if config.detection is not None:
             head = {"top-down": DetectionHead, "levels": LevelHead, "votes": VotingHead}[config.detection.neck]
             self.detection = head(
-                self.level_channels,
-                config.detection.channels,
-                config.num_classes,
-                config.voxel_size_m,
-                config.detection.keep,
-                ROTATION_CHANNELS[config.detection.rotation],
-                config.detection.lateral_channels,
-                config.detection.pruning,
-                config.detection.anchor_shift,
-                config.conventions,
-                config.detection.presence,
+                self.level_channels, config.detection, config.num_classes, config.voxel_size_m, config.conventions
             )
             if config.detection.second_look is not None:
                 if not config.reads_map:
                     raise ValueError(
-                        "the refinement head reads heights and colours of a map: no modality rgb, no inputs xyz"
+                        "the refinement head needs heights and colours of a map: not modality rgb or inputs xyz"
                     )
                 self.second_look = RefinementHead(
                     config.detection.second_look, self.refinement_channels(), config.num_classes
@@ -349,19 +319,19 @@ class PerceptionNetwork(nn.Module):
         encoder: PreparedEncoder | None = None,
         half: bool = False,
     ) -> list[Tensor]:
-        """(V, H, W, 3) uint8 RGB -> maps per level that voxels read, (V, C, h / s, w / s).
+        """(V, H, W, 3) uint8 RGB -> feature maps per level, (V, C, h / s, w / s).
 
         Args:
             colors: images of one size.
             size: (h, w) of the encoder's input; None = the preset's.
-            encoder: runs in place of the network's own; its maps are still projected here.
-            half: compute in half precision where the device has it (autocast).
+            encoder: replaces the network's own; its maps are still projected here.
+            half: compute in half precision (autocast).
 
-        Raises ``ValueError`` for a network that sees no images.
+        Raises ``ValueError`` for a network without images.
         """
         encoder = self.image_encoder if encoder is None else encoder
         if encoder is None:
-            raise ValueError(f"a {self.config.modality} network sees no images")
+            raise ValueError(f"a {self.config.modality} network has no image encoder")
         images = encoder.prepare(colors, self.config.image.size if size is None else size)
         device = next(self.parameters()).device
         with torch.autocast(device.type, torch.float16, enabled=True) if half else contextlib.nullcontext():
@@ -371,7 +341,7 @@ class PerceptionNetwork(nn.Module):
             return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
 
     def lookup(self, views: Sequence[Sequence[View]]) -> ImageLookup:
-        """Image features at sites, from the views of each scene of a batch."""
+        """Lookup of image features from the views of each scene of a batch."""
         return ViewLookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
 
     def forward(
@@ -381,12 +351,12 @@ class PerceptionNetwork(nn.Module):
         prefer: Preference | None = None,
         on_levels: Callable[[SharedFeatures], None] | None = None,
     ) -> SharedFeatures:
-        """Backbone, fusion and detection neck over a batch of scenes: what all heads share.
+        """Run backbone, fusion and detection neck over a batch of scenes.
 
         Args:
             sites, lookup: see :meth:`encode`.
-            prefer: for training: the sites that the detection neck does not prune.
-            on_levels: called as soon as the levels are there, without the neck's part.
+            prefer: for training: sites that the detection neck must keep.
+            on_levels: called with the levels before the neck runs.
         """
         levels = self.encode(sites, lookup)
         if on_levels is not None:
@@ -400,8 +370,7 @@ class PerceptionNetwork(nn.Module):
         """Input sites -> fused levels, finest first.
 
         Args:
-            x: input features at stride 1 (see :class:`NetworkConfig`: ``inputs``); any features for ``rgb``, whose
-                sites alone count.
+            x: input features at stride 1 (see :class:`NetworkConfig`: ``inputs``); ``rgb`` uses its sites only.
             lookup: image features; needed by every modality but ``depth``.
         """
         if self.config.uses_images and lookup is None:
@@ -430,8 +399,8 @@ class PerceptionNetwork(nn.Module):
     # ---------------------------------------------------------------------------------------------------------- heads
 
     def boxes(self, features: SharedFeatures, min_score: float = 0.0) -> list[BoxPredictions]:
-        """Predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first; of a network
-        that knows presence also boxes of whatever is there, with label ``num_classes``.
+        """Predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first. A network with
+        presence also gives boxes of unknown objects, with label ``num_classes``.
 
         Raises ``ValueError`` for a network without detection.
         """
@@ -457,14 +426,14 @@ class PerceptionNetwork(nn.Module):
         )
 
     def refinement_channels(self) -> tuple[int, ...]:
-        """Of the sources that refinement samples: input sites, and the finest levels before and behind the neck."""
+        """Channels of the sources of refinement: input sites, and the finest levels before and after the neck."""
         assert self.config.detection is not None
         levels = self.level_channels[:_REFINEMENT_LEVELS]
         return (INPUT_CHANNELS[self.config.inputs], *levels, *(self.config.detection.channels for _ in levels))
 
     def proposals(self, features: SharedFeatures, limit: int = 0, min_score: float | None = None) -> list[Proposals]:
-        """What refinement reads of each scene, of ``limit`` boxes (0 = as configured) whose score is above
-        ``min_score`` (None = as configured). Raises ``ValueError`` for a network without one."""
+        """Input of refinement per scene, for ``limit`` boxes (0 = as configured) with a score above ``min_score`` (None
+        = as configured). Raises ``ValueError`` for a network without refinement."""
         config, detection, sites = self.config.detection, features.detection, features.sites
         if config is None or config.second_look is None or detection is None:
             raise ValueError("this network has no refinement head")
@@ -492,8 +461,8 @@ class PerceptionNetwork(nn.Module):
         Args:
             levels: of :meth:`encode`.
             origin: lower corner of the window in input sites, a multiple of the cells' stride.
-            lookup: image features, read at every cell where the preset has ``dense_images``.
-            scales: only so many, the finest; the others are for training.
+            lookup: image features, sampled at every cell with ``dense_images``.
+            scales: number of scales to compute, finest first; None = all, for training.
         """
         config = self.config.occupancy
         if self.occupancy is None or config is None:
@@ -519,12 +488,12 @@ class PerceptionNetwork(nn.Module):
 
         Args:
             features: of the batch.
-            origins: lower corner of the window of each scene (its place in the batch).
-            views: of every scene of the batch; needed where the preset has ``dense_images``.
-            scales: only so many, the finest.
+            origins: scene (index in the batch) -> lower corner of its window.
+            views: of every scene of the batch; needed with ``dense_images``.
+            scales: see :meth:`occupy`.
         """
         config = self.config.occupancy
-        if config is not None and config.dense_images:  # images are read at the cells themselves: scene by scene
+        if config is not None and config.dense_images:  # images are sampled at the cells, scene by scene
             parts = []
             for scene, origin in origins.items():
                 lookup = self.lookup([views[scene]]) if self.config.uses_images else None
@@ -538,7 +507,7 @@ class PerceptionNetwork(nn.Module):
     def candidates(
         self, levels: Sequence[SparseTensor], detection: DetectionOutput | None
     ) -> CandidateVoxels | DetectedObjects:
-        """Voxels or objects that sentences choose among, in the world. Raises ``ValueError`` without grounding."""
+        """Candidate voxels or objects for grounding, in the world. Raises ``ValueError`` without grounding."""
         if self.grounding is None:
             raise ValueError("this network has no grounding head")
         if isinstance(self.grounding, GroundingBranch):
@@ -555,27 +524,29 @@ class PerceptionNetwork(nn.Module):
         viewpoint: Viewpoint | None = None,
         scenes: Tensor | None = None,
     ) -> GroundingOutput:
-        """Sentences -> boxes in the world and how well each fits each token.
+        """Sentences -> boxes in the world and their alignment with each token.
 
         Args:
             candidates: of :meth:`candidates`.
             tokens: (S, T, C) text features; token_pad: (S, T) True at padding.
-            viewpoint: one for all, or one per sentence; None where the preset reads world coordinates (``inputs`` is
-                ``xyz``).
-            scenes: (S,) which of the scenes each sentence is about; None = one per scene, or all about a single one.
+            viewpoint: one for all, or one per sentence; None for networks in world coordinates (``inputs`` is ``xyz``).
+            scenes: (S,) scene of each sentence; None = one sentence per scene, or all about a single scene.
 
         Raises:
-            ValueError: a missing viewpoint, a sentence without tokens; where voxels are the queries, a scene without
-                any.
+            ValueError: a missing viewpoint, a sentence without tokens, or a scene without voxels as queries.
         """
         if self.grounding is None:
             raise ValueError("this network has no grounding head")
         if viewpoint is None and self.config.inputs != "xyz":
-            raise ValueError("this network understands sentences from a viewpoint: none was given")
+            raise ValueError("this network needs a viewpoint for sentences")
         if isinstance(candidates, DetectedObjects):
             assert isinstance(self.grounding, ObjectGroundingBranch)
             assert viewpoint is not None
-            return _ground_objects(self.grounding, candidates, tokens, token_pad, viewpoint, scenes)
+            if scenes is not None or len(candidates.boxes) != len(viewpoint.yaw_rad):  # one viewpoint per sentence
+                rows = torch.zeros(len(tokens), dtype=torch.int64) if scenes is None else scenes
+                candidates = candidates.scenes(rows.to(candidates.boxes.device, non_blocking=True))
+            answered: GroundingOutput = self.grounding(candidates, tokens, token_pad, viewpoint)
+            return answered
         assert isinstance(self.grounding, GroundingBranch)
         mine = candidates.of_sentences(len(tokens), scenes)
         points = mine.points_m if viewpoint is None else viewpoint.from_world(mine.points_m)
@@ -584,7 +555,7 @@ class PerceptionNetwork(nn.Module):
 
 
 def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> Tensor:
-    """Height of the floor that the heights of a scene's input sites are measured from, one number; 0 without sites."""
+    """Floor height below the heights of a scene's input sites, a scalar; 0 without sites."""
     first, end = sites.sites.bounds[sample : sample + 2]
     if first == end:
         return sites.feats.new_zeros(())
@@ -592,26 +563,8 @@ def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> Tensor:
     return (middle_m - sites.feats[first:end, 0]).median()
 
 
-def _ground_objects(
-    branch: ObjectGroundingBranch,
-    objects: DetectedObjects,
-    tokens: Tensor,
-    token_pad: Tensor,
-    viewpoint: Viewpoint,
-    scenes: Tensor | None,
-) -> GroundingOutput:
-    """See :meth:`PerceptionNetwork.ground`."""
-    if scenes is not None or len(objects.boxes) != len(viewpoint.yaw_rad):  # a speaker for each sentence
-        if scenes is None:
-            scenes = torch.zeros(len(tokens), dtype=torch.int64)
-        objects = objects.scenes(scenes.to(objects.boxes.device, non_blocking=True))
-    answered: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
-    return answered
-
-
 def view_sampling(config: NetworkConfig) -> ViewSamplingConfig:
-    """How a network reads views: with an occlusion test, but not where it was published without one, and not where it
-    sees images alone and so knows no depth."""
+    """Sampling of views: with an occlusion test, unless the conventions have none or the network has no depth."""
     margin_m = None if config.modality == "rgb" else config.conventions.occlusion_margin_m
     return ViewSamplingConfig(occlusion_margin_m=margin_m, conventions=config.conventions)
 
@@ -626,17 +579,8 @@ def build_image_encoder(config: NetworkConfig, pretrained: bool) -> ImageEncoder
     return PyramidEncoder(encoder, image.pyramid_channels) if image.pyramid_channels else encoder
 
 
-def _backbone_config(config: NetworkConfig, image_channels: Sequence[int]) -> BackboneConfig:
-    channels = INPUT_CHANNELS[config.inputs]
-    if config.modality == "rgb":
-        channels = image_channels[0]
-    elif config.modality == "painting":
-        channels += image_channels[0]
-    return dataclasses.replace(config.backbone, in_channels=channels)
-
-
 def window_sites(like: Sites, origin: Sequence[int], cells: Sequence[int]) -> Sites:
-    """Every site of a window at the stride of ``like``, for every sample: a dense grid as sparse sites.
+    """All sites of a window at the stride of ``like``, for every sample.
 
     ``origin`` is in input sites and a multiple of the stride.
     """
@@ -658,7 +602,7 @@ def _scene(x: SparseTensor, scene: int, origin: Sequence[int] | None = None) -> 
 
 
 def _voxels(levels: Sequence[SparseTensor], voxel_size_m: float, conventions: Conventions) -> CandidateVoxels:
-    """The voxels of all levels, per scene."""
+    """Voxels of all levels, per scene."""
     batch_size = levels[0].batch_size
     feats, points = [], []
     for sample in range(batch_size):

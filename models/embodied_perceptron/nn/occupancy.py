@@ -90,7 +90,7 @@ class DensePyramid(nn.Module):
     def forward(self, grid: Tensor, scales: int | None = None) -> list[Tensor]:
         """(B, Cin, X, Y, Z) -> finest first: [(B, Cout, X, Y, Z), (B, Cout, X/2, Y/2, Z/2), ...].
 
-        ``scales``: only so many of them, the finest.
+        ``scales``: number of scales to return, finest first; None = all.
 
         Raises ``ValueError`` when a grid size is not divisible by ``2 ** (levels - 1)``.
         """
@@ -122,36 +122,30 @@ class OccupancyHead(nn.Module):
         return [layer(x) for layer, x in zip(self.classify, pyramid, strict=False)]
 
 
-def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, K + 1, X, Y, Z) logits -> class index (B, X, Y, Z) int64 and its probability (B, X, Y, Z)."""
-    confidence, label = torch.softmax(logits, dim=1).max(dim=1)
-    return label, confidence
-
-
 def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(K + 1, X, Y, Z) logits -> of the cells that are not empty: (M, 3) where, (M,) class index and its probability.
+    """(K + 1, X, Y, Z) logits -> (M, 3) indices of the cells that are not empty, (M,) class index and its probability.
 
-    :func:`decode_occupancy` of these cells alone, at their cost: most of a grid is empty.
+    Fast on the CPU, because most cells are empty; see :func:`decode_cells` for devices.
     """
     rows = logits.movedim(0, -1)  # (X, Y, Z, K + 1)
-    filled = rows.amax(dim=-1) > rows[..., EMPTY]  # of equals the first class counts: empty
+    filled = rows.amax(dim=-1) > rows[..., EMPTY]  # ties go to the first class, which is empty
     chosen = rows[filled]
     return filled.nonzero(), chosen.max(dim=-1).indices, torch.softmax(chosen, dim=-1).amax(-1)
 
 
 def decode_cells(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """(K + 1, X, Y, Z) logits -> (X, Y, Z) class index, :data:`EMPTY` where :func:`decode_filled` leaves a cell out,
-    and its probability: of all cells, so that nothing waits for how many are filled."""
+    """(K + 1, X, Y, Z) logits -> (X, Y, Z) class index and its probability, without reading the number of filled cells
+    from the device."""
     best, label = logits[1:].max(dim=0)
-    label = (label + 1).masked_fill_(best <= logits[EMPTY], EMPTY)  # of equals the first class counts: empty
+    label = (label + 1).masked_fill_(best <= logits[EMPTY], EMPTY)  # ties go to the first class, which is empty
     return label, torch.softmax(logits, dim=0).amax(0)
 
 
 def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
-    """(X * Y * Z, 4) sums of the (N, 3) colours of the sites in each cell of a grid, and the number of sites.
+    """(X * Y * Z, 4) sums of the (N, 3) colours of the sites in each cell of a grid, and their number.
 
     Args:
-        sites: one sample; colors: of them.
+        sites: of one sample; colors: of these sites.
         stride: edge of a cell, in sites; origin: lower corner of the grid, in sites; cells: (X, Y, Z) of it.
     """
     count = math.prod(cells)
@@ -161,7 +155,7 @@ def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int],
         _sum_in_cells(sites.keys.numpy(), colors.numpy(), first, stride, size, total.numpy())
         return total
     every = torch.cat([colors, torch.ones_like(colors[:, :1])], 1)
-    total = colors.new_zeros(count + 1, colors.shape[1] + 1)  # the last is of what lies outside
+    total = colors.new_zeros(count + 1, colors.shape[1] + 1)  # the last cell is for sites outside
     return total.index_add_(0, rows_in_grid(sites, stride, origin, cells), every)[:count]
 
 

@@ -1,6 +1,6 @@
-"""The released EmbodiedScan code: what it does otherwise than the paper, and how its checkpoints name parameters.
+"""The released EmbodiedScan code: its deviations from the paper, and the parameter names of its checkpoints.
 
-``docs/released_code.md`` lists every deviation with its default here and the test that shows it.
+``docs/released_code.md`` lists every deviation with the default here and its test.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from embodied_perceptron.sparse.sites import Sites
 
 @dataclass(frozen=True)
 class Conventions:
-    """Behaviour of a network wherever the released code deviates from the paper or has a fault.
+    """Behaviour of a network where the released code deviates from the paper or has a fault.
 
     Attributes:
-        point_in_cell: where in its cell a site predicts and reads images, in cells: 0.5 = centre, 0 = lower corner.
-        absent_corners_score_zero: pruning scores are interpolated with absent coarse sites as 0, which outranks every
-            negative logit. Otherwise only present sites count, and a site without any support comes last.
-        unmasked_views: feature maps are read with aligned corners, and image features are summed over all views whose
-            sample falls on the feature map, also those that the count leaves out (behind the camera, on the border).
-        position_on_equal_text: attention adds the queries' positions to the text keys when there are as many words as
+        point_in_cell: position in its cell where a site predicts and samples images: 0.5 = centre, 0 = lower corner.
+        absent_corners_score_zero: interpolate pruning scores with absent coarse sites as 0, which outranks every
+            negative logit. Otherwise only present sites count, and a site without support comes last.
+        unmasked_views: sample feature maps with aligned corners, and sum image features over all views whose sample
+            falls on the feature map, including those that are not counted (behind the camera, on the border).
+        position_on_equal_text: attention adds the queries' positions to the text keys when there are as many tokens as
             queries.
-        centerness_power: exponent of the centreness by which a class probability is multiplied.
-        level_boxes: suppression cuts boxes to their yaw, compares their footprints and returns them without tilt.
-            Otherwise all nine degrees are kept, and volumes are compared.
-        votes: suppressed boxes vote on those that stay, and what leans by no more than noise stands. Otherwise boxes
-            are what the head gives.
-        occlusion_margin_m: a voxel so far behind what a view measures does not read its image; None = it does.
+        centerness_power: exponent of the centreness that multiplies class probabilities.
+        level_boxes: suppression reduces boxes to their yaw, compares footprints and returns boxes without tilt.
+            Otherwise boxes keep nine degrees of freedom, and volumes are compared.
+        votes: suppressed boxes vote on the kept ones, and tilts within noise become 0.
+        occlusion_margin_m: a voxel this far behind the measured depth does not sample the view; None = no test.
     """
 
     point_in_cell: float = 0.5
@@ -45,13 +44,13 @@ class Conventions:
     occlusion_margin_m: float | None = 0.1
 
     def site_points(self, sites: Sites, voxel_size_m: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """(N, 3) world positions, metres, at which sites predict and read images."""
+        """(N, 3) world positions, metres, where sites predict and sample images."""
         coords = sites.coords if dtype == torch.get_default_dtype() else sites.coords.to(dtype)
         return (coords + self.point_in_cell * sites.stride) * voxel_size_m
 
 
 CORRECTED = Conventions()
-# the paper's text: the release without its faults, and nothing of this project's beside it
+# the paper's text: the release without its faults, and without changes of this project
 PUBLISHED = Conventions(centerness_power=1.0, votes=False, occlusion_margin_m=None)
 RELEASED = Conventions(
     point_in_cell=0.0,
@@ -133,7 +132,7 @@ _RULES: dict[str, list[_Rule]] = {
 
 
 def map_key(key: str, task: OfficialTask) -> str | None:
-    """Our name of a released parameter, or None when nothing of ours corresponds to it."""
+    """Our name of a released parameter, or None without a counterpart."""
     for pattern, replacement in _RULES[task]:
         match = re.fullmatch(pattern, key)
         if match:
@@ -144,10 +143,9 @@ def map_key(key: str, task: OfficialTask) -> str | None:
 def map_state_dict(
     state_dict: Mapping[str, torch.Tensor], task: OfficialTask
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Released state dict -> (ours, released keys that were not used).
+    """Released state dict -> (ours, unused released keys).
 
-    Layout changes on the way: 1x1 convolutions over points become linear layers, and the scalar scales of the levels
-    one vector.
+    1x1 convolutions over points become linear layers, and the scalar scales of the levels become one vector.
     """
     mapped: dict[str, torch.Tensor] = {}
     unused: list[str] = []

@@ -1,4 +1,4 @@
-"""The network's numbers: one frozen tree, three presets, and the variants of the paper's tables.
+"""Configuration of networks: one frozen tree, three presets, and the variants of the paper's tables.
 
 ``paper``: MinkResNet34 on 0.01 m sites with raw xyz, ResNet-50 images, RoBERTa text; the numbers of EmbodiedScan
 (CVPR 2024). ``tiny`` and ``base``: the same architecture on 0.04 m and 0.02 m sites, gravity-aligned (height above
@@ -15,11 +15,11 @@ from typing import Literal
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.suppression import NMS_IOU, PUBLISHED_NMS_IOU
 from embodied_perceptron.nn.backbone import BackboneConfig
-from embodied_perceptron.nn.detection import Pruning
 from embodied_perceptron.nn.official import CORRECTED, PUBLISHED, RELEASED, Conventions
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
+Pruning = Literal["class", "object"]
 RotationCoder = Literal["sixd", "euler", "mobius"]
 Neck = Literal["top-down", "levels", "votes"]
 Matcher = Literal["ours", "scanrefer", "butd-detr"]
@@ -37,14 +37,14 @@ INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5, "height_color_off
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """The 2-D side.
+    """Image encoder.
 
     Attributes:
         encoder: ``resnet50`` with ``base_width``, or the name of a mobile encoder.
         base_width: of a ResNet.
         pyramid_channels: channels of a feature pyramid behind the encoder; 0 = none.
         projected_channels: channels per level after a 1x1 convolution; empty = the encoder's own. Projecting before
-            lifting is the same as after (averaging is linear) and makes a keyframe's features several times smaller.
+            lifting equals projecting after it (averaging is linear) and shrinks a keyframe's features several times.
         size: (height, width) that images are resized to.
     """
 
@@ -61,16 +61,16 @@ class RefinementConfig:
 
     Attributes:
         cells: per edge of the grid in a box.
-        things: at most so many boxes of a scene are refined, the best.
-        min_score: of detection, from which on a box is refined; lower ones cost more to suppress than to refine.
+        things: number of boxes of a scene that are refined, the best.
+        min_score: detection score from which on boxes are refined; suppressing lower ones costs more than refining.
         channels: of each point of the grid.
         near_channels, whole_channels: of the two convolutions over it.
-        said_channels: of what was said first.
+        said_channels: of the detection's log-odds.
         place_channels: of size and height.
-        hidden_channels: of the two layers that see all of it.
+        hidden_channels: of the two joint layers.
         dropout: in training.
-        share: of the change to the log-odds of classes that counts. What is learned from hundreds of homes is too sure
-            of itself in others; chosen on validation homes.
+        share: factor of the change to the log-odds of classes. The head is overconfident in homes that it has not seen;
+            chosen on validation homes.
     """
 
     cells: int = 5
@@ -88,11 +88,25 @@ class RefinementConfig:
 
 @dataclass(frozen=True)
 class DetectionConfig:
-    """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
+    """Numbers of a :class:`~embodied_perceptron.nn.detection.DetectionHead` and of ``decode_detections``.
 
-    ``neck``: the pyramid, or what the paper's tables compare it with (:mod:`~embodied_perceptron.nn.baselines`).
-    Four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights that were
-    written before there was ``presence`` or refinement (``second_look``, its key in files) have none.
+    Attributes:
+        channels: of the neck's outputs.
+        keep, lateral_channels: see :class:`~embodied_perceptron.nn.backbone.TopDownNeck`.
+        pruning: score by which sites of the next finer level are kept. ``class``: the best class score, as published. A
+            box is learned on one level only, so coarser cells learn that nothing is there, and small objects are pruned
+            first: harmless while nearly all sites are kept (``paper``). ``object``: an objectness score (after GSDN,
+            Gwak et al., ECCV 2020), learned at every cell that an object of a finer level reaches into; sites are then
+            selected before computing at them (the neck's ``prune_first``).
+        rotation: 6-D, Euler angles, or FCAF3D's Moebius coding of yaw.
+        anchor_shift: a site's regression shifts the origin of its face distances. Distances are not negative, so a box
+            always contains their origin; without a shift no box could be thinner than the distance to a site.
+        presence: an additional output, learned at all objects including those of no known class, which distinguishes
+            unknown objects from none.
+        max_per_level, min_score, iou_threshold, max_candidates: of decoding, not of the trained weights
+            (:func:`with_current_decoding`).
+        second_look: the refinement head (its key in files); None for older weights.
+        neck: the pyramid, or a baseline of the paper's tables (:mod:`~embodied_perceptron.nn.baselines`).
     """
 
     channels: int = 128
@@ -111,7 +125,7 @@ class DetectionConfig:
 
     @property
     def detects_unnamed(self) -> bool:
-        """Whether it gives boxes of whatever is there, known by name or not."""
+        """Whether it detects objects of unknown classes."""
         return self.presence or self.second_look is not None
 
 
@@ -124,7 +138,7 @@ class OccupancyConfig:
         cell_size_m: of the finest scale.
         origin_m: lower corner of the window relative to its anchor (the scene's origin for ``paper``; the point on the
             floor below the window's centre otherwise).
-        in_channels: of the dense pyramid; features are projected to it unless it is what comes in.
+        in_channels: of the dense pyramid; other widths are projected to it.
         channels: of every scale.
         levels: scales.
         num_classes: semantic classes, without empty.
@@ -143,22 +157,20 @@ class OccupancyConfig:
 
 @dataclass(frozen=True)
 class GroundingConfig:
-    """See :class:`~embodied_perceptron.nn.grounding.GroundingHead` and
-    :class:`~embodied_perceptron.nn.object_grounding.ObjectGroundingHead`.
+    """Numbers of a :class:`~embodied_perceptron.nn.grounding.GroundingHead` or
+    :class:`~embodied_perceptron.nn.grounding.ObjectGroundingHead`.
 
     Attributes:
-        queries: what the decoder chooses among: ``voxels`` that match a word, or ``objects`` that the detection head
-            found.
-        own_neck: for voxels: a neck of its own (``paper``); otherwise the detection neck's features serve.
-        keep: for voxels: sites kept per level by the own neck, or taken per level from the shared one.
+        queries: ``voxels`` that match a token, or detected ``objects``.
+        own_neck: for voxels: a separate neck (``paper``); otherwise the detection neck's features are used.
+        keep: for voxels: sites kept per level.
         box_coder, rotation, alignment: for voxels.
-        pair_channels: for objects.
-        matcher: for objects: the decoder, or what the paper's tables compare it with
+        pair_channels: for objects: of the embedding of a pair.
+        matcher: for objects: the decoder, or a baseline of the paper's tables
             (:mod:`~embodied_perceptron.nn.baselines`).
     """
 
     queries: Literal["voxels", "objects"] = "voxels"
-
     channels: int = 256
     text_encoder: str = "roberta-base"
     text_channels: int = 768
@@ -183,11 +195,11 @@ class NetworkConfig:
         name: of the preset it comes from.
         voxel_size_m: edge of an input site.
         max_sites: inputs with more sites are thinned, the same ones every time.
-        modality: what the network sees: geometry with images lifted to every level (``rgbd``), geometry alone
-            (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
+        modality: geometry with images lifted to every level (``rgbd``), geometry alone (``depth``), images on a dense
+            grid (``rgb``), or images at the input sites only (``painting``).
         inputs: features of an input site, see :func:`~embodied_perceptron.nn.input_features.input_from_points`.
-        official: :attr:`conventions` of the released code, where it deviates from the paper or has a fault.
-        refined: ``paper`` reads images and decodes boxes as ``tiny`` and ``base`` do, not as published.
+        official: use the :attr:`conventions` of the released code, including its faults.
+        refined: let ``paper`` read images and decode boxes as ``tiny`` and ``base`` do, not as published.
     """
 
     name: str
@@ -212,9 +224,9 @@ class NetworkConfig:
         if self.inputs not in INPUT_CHANNELS:
             raise ValueError(f"inputs must be one of {sorted(INPUT_CHANNELS)}, got {self.inputs!r}")
         if self.grounding is not None and not self.grounding.own_neck and self.detection is None:
-            raise ValueError("grounding without a neck of its own reads the detection neck: detection must be there")
+            raise ValueError("grounding without its own neck needs a detection head")
         if self.grounding is not None and self.grounding.queries == "objects" and self.inputs == "xyz":
-            raise ValueError("objects are told apart from a viewpoint: not with inputs in world coordinates (xyz)")
+            raise ValueError("grounding of objects needs a viewpoint: inputs must not be world coordinates (xyz)")
         if self.occupancy is not None:
             self.occupancy_level()  # raises when no level has the cells' stride
 
@@ -230,7 +242,7 @@ class NetworkConfig:
 
     @property
     def reads_map(self) -> bool:
-        """Input sites are means over the map's voxels; otherwise sampled points, or a whole grid."""
+        """Whether input sites are means over the map's voxels, not sampled points or a whole grid."""
         return self.inputs != "xyz" and self.modality != "rgb"
 
     def occupancy_level(self) -> int:
@@ -277,8 +289,8 @@ def network_config(
 
 
 def with_current_decoding(config: NetworkConfig) -> NetworkConfig:
-    """The same network, decoded as its preset decodes today: weights do not bind users to the thresholds of the day on
-    which they were written. A configuration without detection, and a released one, stays as it is."""
+    """The configuration with the current decoding thresholds of its preset instead of those stored with weights. A
+    configuration without detection, or of released weights, is returned unchanged."""
     if config.detection is None or config.official or config.name not in PRESETS:
         return config
     preset = network_config(config.name, "detection").detection
@@ -288,7 +300,7 @@ def with_current_decoding(config: NetworkConfig) -> NetworkConfig:
 
 
 def _images_alone(config: NetworkConfig) -> NetworkConfig:
-    """Input sites are the whole grid at half an occupancy cell, so that the finest level has the cells of occupancy."""
+    """Use the whole grid at half an occupancy cell as input sites, so that the finest level has occupancy cells."""
     window = config.occupancy if config.occupancy is not None else OccupancyConfig()
     backbone = dataclasses.replace(config.backbone, stem_stride=1, pool=False)
     voxel_size_m = window.cell_size_m / backbone.strides[0]
@@ -299,9 +311,9 @@ def _images_alone(config: NetworkConfig) -> NetworkConfig:
 
 
 def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
-    """A network of the paper's tables, of the numbers of ``config``; see :mod:`~embodied_perceptron.nn.baselines`.
+    """A variant of the paper's tables with the numbers of ``config``; see :mod:`~embodied_perceptron.nn.baselines`.
 
-    Raises ``ValueError`` for a configuration that lacks what the variant is about.
+    Raises ``ValueError`` for a configuration without the part that the variant changes.
     """
     detection, grounding = config.detection, config.grounding
     if variant == "ours":
@@ -313,7 +325,7 @@ def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
         return dataclasses.replace(found, detection=turned) if variant == "fcaf3d-angles" else found
     if variant in ("scanrefer", "butd-detr"):
         if grounding is None or grounding.queries != "objects":
-            raise ValueError(f"{variant} chooses among detected objects: a network of tiny or base with grounding")
+            raise ValueError(f"{variant} needs grounding of detected objects: use tiny or base with grounding")
         matcher: Matcher = "scanrefer" if variant == "scanrefer" else "butd-detr"
         return dataclasses.replace(config, grounding=dataclasses.replace(grounding, matcher=matcher))
     if detection is None:
@@ -324,7 +336,7 @@ def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
         return config
     if variant == "imvoxelnet":
         if config.modality != "rgb":
-            raise ValueError(f"imvoxelnet sees images alone: modality rgb, got {config.modality}")
+            raise ValueError(f"imvoxelnet needs modality rgb, got {config.modality}")
         plain = dataclasses.replace(detection, rotation="euler", anchor_shift=False, pruning="class", keep=1_000_000)
     else:
         plain = dataclasses.replace(detection, neck="votes" if variant == "votenet" else "levels", pruning="class")
@@ -332,7 +344,7 @@ def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
 
 
 def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:
-    """FCAF3D as the paper's tables compare it: geometry alone; its own yaw-only box coder, or our 9-DoF one."""
+    """FCAF3D of the paper's tables: geometry alone, with its own yaw-only box coder or our 9-DoF one."""
     if config.detection is None:
         raise ValueError("FCAF3D is a detector: the configuration has no detection")
     rotation: RotationCoder = "sixd" if our_decoder else "mobius"

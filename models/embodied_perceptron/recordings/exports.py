@@ -1,24 +1,27 @@
-"""Folders that scanning apps and data sets write: depth of another size than colour, poses in files of their own.
+"""Folders of scanning apps and data sets: depth has another size than colour, poses are in separate files.
 
     ScanNet's exporter   color/0.jpg  depth/0.png  pose/0.txt  intrinsic/intrinsic_color.txt  intrinsic_depth.txt
     Stray Scanner        rgb.mp4  depth/000000.png (or .npy)  confidence/000000.png  odometry.csv  camera_matrix.csv
     Polycam              keyframes/images/N.jpg  keyframes/cameras/N.json  keyframes/depth/N.png (raw data export)
     ARKitScenes          lowres_wide/ID_T.png  lowres_depth/ID_T.png  lowres_wide_intrinsics/ID_T.pincam
                          lowres_wide.traj
-    Record3D             NAME.r3d, its contents, or its export of EXR and RGB (:mod:`.record3d`)
+    Record3D             NAME.r3d, its contents, or its export of EXR and RGB
 
-Each reader makes a list of :class:`ExportedFrame`; everything else is one core. Both images of a frame are of one
-camera: depth is brought to the pixels of colour by their calibrations alone, each pixel of colour taking the nearest
-one of depth, so that no depth is made up between a thing and what is behind it. Colour larger than
-:data:`MAX_COLOR_PIXELS` is made smaller first. Depth is 16-bit millimetres.
+Each reader yields :class:`ExportedFrame`; the rest is shared. Depth is registered to colour by the calibrations, each
+colour pixel takes the nearest depth pixel, so that no depth is interpolated across edges. Colour larger than
+:data:`MAX_COLOR_PIXELS` is resized first. Depth is 16-bit millimetres, of Record3D float32 metres.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
+import os
 import re
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -37,9 +40,8 @@ from embodied_perceptron.geometry.transforms import (
     transform_from_pose,
 )
 from embodied_perceptron.recordings.conventions import convert_pose
-from embodied_perceptron.recordings.files import read_image, read_text
-from embodied_perceptron.recordings.image_codec import decode_color_file, decode_depth_file
-from embodied_perceptron.recordings.record3d import record3d_frames
+from embodied_perceptron.recordings.files import MAX_IMAGE_BYTES, read_file, read_image, read_text
+from embodied_perceptron.recordings.image_codec import MAX_PIXELS, decode_color_file, decode_depth_file
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -53,7 +55,7 @@ from embodied_perceptron.sensors.camera_model import CameraModel, register_depth
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.sensors.synchronizer import BadImage
 
-MAX_COLOR_PIXELS = 640  # longer side of what is fused
+MAX_COLOR_PIXELS = 640  # longer side of the fused image
 CAMERA = "camera"
 _MAX_TEXT_BYTES = 2**28
 _SCANNET_FPS = 30.0
@@ -70,9 +72,9 @@ class ExportedFrame:
     Attributes:
         stamp_ns: of both images.
         T_world_camera: (4, 4) pose of the optical frame, world z up; None = lost.
-        color, depth: read the images: (H, W, 3) uint8 RGB, (h, w) float32 metres with 0 = unknown. Both raise
+        color, depth: functions that read (H, W, 3) uint8 RGB and (h, w) float32 metres with 0 = unknown; both raise
             :class:`RecordingError`.
-        color_camera, depth_camera: of each image at its size; ``depth_camera`` None = that of colour at depth's size.
+        color_camera, depth_camera: of each image at its size; None = that of colour, scaled to the size of depth.
     """
 
     stamp_ns: int
@@ -90,7 +92,7 @@ class ExportedFrame:
 def matched(
     color: ColorImage, color_camera: Intrinsics, depth: DepthImage, depth_camera: Intrinsics | None
 ) -> tuple[ColorImage, DepthImage, Intrinsics]:
-    """Colour, and depth at its pixels, and the camera of both. Raises ``ValueError`` for sizes that do not fit."""
+    """Return colour, registered depth and their camera. Raises ``ValueError`` for sizes that do not match."""
     if color.shape[:2] != (color_camera.height, color_camera.width):
         raise ValueError(
             f"colour is {color.shape[1]}x{color.shape[0]}, its calibration {color_camera.width}x{color_camera.height}"
@@ -113,9 +115,9 @@ class ExportRecording:
     """A :class:`~embodied_perceptron.recordings.recording.Recording` of the frames of a folder.
 
     Args:
-        folder: where it lies.
+        folder: path.
         frames: in the order of their stamps.
-        left_out: frames that the reader has left out.
+        left_out: frames that the reader skipped.
         world_frame: name of the frame of the poses.
         tolerate_damage: images that cannot be read become :class:`.BadImage` samples instead of raising.
     """
@@ -138,7 +140,7 @@ class ExportRecording:
 
     @property
     def cameras(self) -> tuple[str, ...]:
-        """The one camera."""
+        """Name of the camera."""
         return (CAMERA,)
 
     @property
@@ -148,12 +150,12 @@ class ExportRecording:
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """Nothing is known."""
+        """Always None."""
         return None
 
     @property
     def left_out(self) -> LeftOut:
-        """Frames without a pose that can be read."""
+        """Frames without a valid pose."""
         return self._left_out
 
     def camera_frame(self, camera: str) -> str:
@@ -163,7 +165,7 @@ class ExportRecording:
         return f"{CAMERA}_optical_frame"
 
     def depth_scale(self, camera: str) -> float | None:
-        """Depth comes in metres from here. Raises ``KeyError`` for another camera."""
+        """None: depth is in metres. Raises ``KeyError`` for another camera."""
         self.camera_frame(camera)
         return None
 
@@ -200,16 +202,16 @@ class ExportRecording:
 
 
 def read_color(path: Path) -> ColorImage:
-    """(H, W, 3) uint8 RGB of a file. Raises :class:`RecordingError` naming it."""
+    """Read (H, W, 3) uint8 RGB. Raises :class:`RecordingError` with the file."""
     color: ColorImage = read_image(path, decode_color_file)
     return color
 
 
 def read_depth(path: Path, scale: float, confidence: Path | None = None) -> DepthImage:
-    """(h, w) float32 metres of a file with ``scale`` units in a metre, 16-bit PNG or numpy's .npy.
+    """Read (h, w) float32 metres from a 16-bit PNG or .npy with ``scale`` units per metre.
 
-    Where ``confidence`` names an image of that size, what it calls uncertain is unknown. Raises :class:`RecordingError`
-    naming the file.
+    Pixels of low ``confidence``, an image of the same size, become unknown. Raises :class:`RecordingError` with the
+    file.
     """
     raw = read_image(path, _numpy_depth if path.suffix == ".npy" else decode_depth_file)
     metres: DepthImage = raw.astype(np.float32) / np.float32(scale)
@@ -217,7 +219,7 @@ def read_depth(path: Path, scale: float, confidence: Path | None = None) -> Dept
     if confidence is not None and confidence.exists():
         certain = read_image(confidence, lambda data: cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
         if certain is None or certain.shape != metres.shape:
-            raise RecordingError(f"{confidence} is no image of the size of {path.name}")
+            raise RecordingError(f"{confidence} must be an image of the size of {path.name}")
         metres[certain < _LEAST_CONFIDENCE] = 0.0
     return metres
 
@@ -230,7 +232,7 @@ def _numpy_depth(data: bytes) -> NDArray[np.uint16]:
 
 
 def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float64]:
-    """Numbers of a text file, separated by blanks or commas."""
+    """Read the numbers of a text file, separated by blanks or commas."""
     try:
         values = np.array([float(word) for word in re.split(r"[\s,]+", read_text(path, _MAX_TEXT_BYTES).strip())])
     except ValueError as error:
@@ -242,7 +244,7 @@ def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float
 
 
 def _camera(K: NDArray[np.float64], size: tuple[int, int], where: Path) -> Intrinsics:
-    """Of a 3x3 or 4x4 matrix and (height, width)."""
+    """Build intrinsics from a 3x3 or 4x4 matrix and (height, width)."""
     try:
         return Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), size[1], size[0])
     except ValueError as error:
@@ -250,7 +252,7 @@ def _camera(K: NDArray[np.float64], size: tuple[int, int], where: Path) -> Intri
 
 
 def _numbered(folder: Path, *suffixes: str) -> list[Path]:
-    """Files whose names are whole numbers, in their order."""
+    """Return the files with integer names in numeric order."""
     found = [p for p in folder.iterdir() if p.suffix in suffixes and p.stem.isdigit()] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.stem))
 
@@ -260,7 +262,7 @@ def _numbered(folder: Path, *suffixes: str) -> list[Path]:
 
 
 def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
-    """Poses are camera to world in a world with z up; images have no times: 30 in a second."""
+    """Poses are camera to world with z up; images have no stamps: 30 per second."""
     colors = _numbered(folder / "color", ".jpg", ".png")
     if not colors:
         raise RecordingError(f"{folder / 'color'} holds no images 0.jpg, 1.jpg, ...")
@@ -278,7 +280,7 @@ def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
 
 
 def _pose(T: NDArray[np.float64], where: str, left_out: LeftOut) -> NDArray[np.float64] | None:
-    """A pose, or None for one that is none (a tracker that was lost writes infinite ones)."""
+    """Return a valid pose, or None (a lost tracker writes infinite poses)."""
     try:
         return check_transform(T, "pose")
     except ValueError as error:
@@ -287,7 +289,7 @@ def _pose(T: NDArray[np.float64], where: str, left_out: LeftOut) -> NDArray[np.f
 
 
 class _Video:
-    """Frames of a video by their number; quick in their order."""
+    """Frames of a video by number; fast in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -295,7 +297,7 @@ class _Video:
         self._next = 0
 
     def frame(self, number: int) -> ColorImage:
-        """(H, W, 3) uint8 RGB, as stored. Raises :class:`RecordingError` where there is none."""
+        """Read (H, W, 3) uint8 RGB, as stored. Raises :class:`RecordingError` where there is none."""
         if self._capture is None or number < self._next:
             self._capture, self._next = cv2.VideoCapture(str(self._path)), 0
             self._capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
@@ -309,7 +311,7 @@ class _Video:
 
 
 def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
-    """Poses of the optical frame in ARKit's world, y up."""
+    """Poses are of the optical frame in the world of ARKit, y up."""
     path = folder / "odometry.csv"
     rows = [
         [field.strip() for field in row] for row in csv.reader(io.StringIO(read_text(path, _MAX_TEXT_BYTES))) if row
@@ -344,17 +346,17 @@ def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFr
 
 
 def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
-    """Poses in ARKit's conventions; those that the app has corrected, where it has."""
+    """Poses are in the conventions of ARKit; corrected ones are preferred."""
     inner = folder / "keyframes" if (folder / "keyframes").is_dir() else folder
     before = "corrected_" if (inner / "corrected_cameras").is_dir() else ""
     cameras = _numbered(inner / f"{before}cameras", ".json")
     for path in cameras:
         try:
-            said = json.loads(read_text(path, _MAX_TEXT_BYTES))
+            values = json.loads(read_text(path, _MAX_TEXT_BYTES))
             T = np.eye(4)
-            T[:3] = [[float(said[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
-            fx, fy, cx, cy = (float(said[k]) for k in ("fx", "fy", "cx", "cy"))
-            camera = Intrinsics(fx, fy, cx, cy, int(said["width"]), int(said["height"]))
+            T[:3] = [[float(values[f"t_{r}{c}"]) for c in range(4)] for r in range(3)]
+            fx, fy, cx, cy = (float(values[k]) for k in ("fx", "fy", "cx", "cy"))
+            camera = Intrinsics(fx, fy, cx, cy, int(values["width"]), int(values["height"]))
         except (ValueError, KeyError, TypeError) as error:
             raise RecordingError(f"{path}: {error!r:.200}") from error
         pose = _pose(T, str(path.parent), left_out)
@@ -368,7 +370,7 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
 
 
 def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
-    """Poses are world to camera, as a turning vector and a translation; world z up."""
+    """Poses are world to camera, as a rotation vector and a translation; world z up."""
     times, poses = [], []
     path = folder / "lowres_wide.traj"
     for number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
@@ -393,7 +395,7 @@ def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Expo
         K = np.array([[fx, 0, cx], [0, fy, cy], [0, 0, 1.0]])
         yield ExportedFrame(
             round(time_s * NS_PER_S),
-            poses[near] if abs(times[near] - time_s) < 0.05 else None,  # at ten in a second
+            poses[near] if abs(times[near] - time_s) < 0.05 else None,  # images come at 10 Hz
             partial(read_color, color),
             partial(read_depth, folder / "lowres_depth" / color.name, scale, folder / "confidence" / color.name),
             _camera(K, (int(height), int(width)), pincam),
@@ -407,14 +409,197 @@ def _arkit_time(stem: str) -> float:
         raise RecordingError(f"{stem}: the name of an image must end in its time, ID_SECONDS") from None
 
 
-def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
-    """Depth is of metres, whatever ``scale``."""
-    for frame in record3d_frames(path, left_out):
-        yield ExportedFrame(frame.stamp_ns, frame.T_world_camera, frame.color, frame.depth, frame.color_camera)
+# --------------------------------------------------------------------------------------------------------------------
+# Record3D
 
+
+class _Files:
+    """Files of a folder or a ZIP by name. Raises :class:`RecordingError` for unreadable ones."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._zip: zipfile.ZipFile | None = None
+        if path.is_file():
+            try:
+                self._zip = zipfile.ZipFile(path)
+            except (zipfile.BadZipFile, OSError) as error:
+                raise RecordingError(f"{path} is not an .r3d file, or is truncated: {error}") from error
+
+    def names(self) -> list[str]:
+        """List all names."""
+        if self._zip is not None:
+            return self._zip.namelist()
+        return [p.relative_to(self._path).as_posix() for p in self._path.rglob("*") if p.is_file()]
+
+    def read(self, name: str, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Read at most ``max_bytes`` of a file."""
+        try:
+            if self._zip is None:
+                return read_file(self._path / name, max_bytes)
+            if self._zip.getinfo(name).file_size > max_bytes:
+                raise RecordingError(f"{self._path}: {name} has more than {max_bytes} bytes")
+            with self._zip.open(name) as file:  # the size in the directory may be wrong
+                return file.read(max_bytes + 1)[:max_bytes]
+        except KeyError as error:
+            raise RecordingError(f"{self._path}: {name} is missing") from error
+        except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+            raise RecordingError(f"cannot read {name} of {self._path}: {error}") from error
+
+    def where(self, name: str) -> str:
+        """Return the name of a file for messages."""
+        return f"{self._path}: {name}"
+
+
+def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
+    """Read an .r3d file or an exported folder; depth is in metres, whatever ``scale``."""
+    files = _Files(path)
+    names = set(files.names())
+    metadata = "metadata" if "metadata" in names else "metadata.json"
+    try:
+        values = json.loads(files.read(metadata, _MAX_TEXT_BYTES))
+        size = int(values["w"]), int(values["h"])
+        shape = (int(values["dh"]), int(values["dw"])) if "dw" in values and "dh" in values else None
+        K, own = [float(v) for v in values["K"]], values.get("perFrameIntrinsicCoeffs") or []
+        poses, times_s = values["poses"], values.get("frameTimestamps") or []
+        fps = float(values.get("fps", 30.0))
+        if len(K) != 9 or not fps > 0 or not all(isinstance(each, list) for each in (poses, own, times_s)):
+            raise ValueError(f"K must have 9 numbers and fps be positive, got {len(K)} and {fps}")
+        if shape is not None and not 0 < shape[0] * shape[1] <= MAX_PIXELS:
+            raise ValueError(f"depth of {shape[1]}x{shape[0]} pixels")
+    except RecordingError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RecordingError(f"{files.where(metadata)}: {error!r:.200}") from error
+    first_s = 1.0 if not times_s or not isinstance(times_s[0], (int, float)) or times_s[0] < 1.0 else 0.0
+    for number, pose in enumerate(poses):
+        color = next(
+            (n for n in (f"{f}/{number}.{e}" for f in ("rgbd", "rgb") for e in ("jpg", "png")) if n in names), ""
+        )
+        depth = f"rgbd/{number}.depth" if color.startswith("rgbd") else f"depth/{number}.exr"
+        if not color:
+            left_out.add(str(path), f"{path}: frame {number} has no colour image")
+            continue
+        try:
+            fx, fy, cx, cy = own[number] if number < len(own) else (K[0], K[4], K[6], K[7])
+            camera = Intrinsics(float(fx), float(fy), float(cx), float(cy), *size)
+            stamp_s = float(times_s[number]) if number < len(times_s) else number / fps
+            stamp_ns = round((first_s + stamp_s) * NS_PER_S)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise RecordingError(f"{files.where(metadata)}: frame {number}: {error!r:.200}") from error
+        yield ExportedFrame(
+            stamp_ns,
+            _record3d_pose(pose, files.where(metadata), number, left_out),
+            partial(_decoded, files, color, decode_color_file),
+            partial(_record3d_depth, files, depth, f"rgbd/{number}.conf", shape, size, names),
+            camera,
+        )
+
+
+def _record3d_pose(values: Any, where: str, number: int, left_out: LeftOut) -> NDArray[np.float64] | None:
+    try:
+        pose = np.array([float(v) for v in values])
+        if pose.shape != (7,):
+            raise ValueError(f"a pose has 7 numbers, got {pose.size}")
+        return convert_pose(transform_from_pose(pose[4:], pose[:4]), ("opengl", "yup"))
+    except (ValueError, TypeError) as error:
+        left_out.add(where, f"{where}: pose {number}: {error}")
+        return None
+
+
+def _decoded(files: _Files, name: str, decode: Callable[[bytes], Any]) -> Any:
+    try:
+        return decode(files.read(name))
+    except RecordingError:
+        raise
+    except ValueError as error:
+        raise RecordingError(f"{files.where(name)}: {error}") from error
+
+
+def _record3d_depth(
+    files: _Files,
+    name: str,
+    confidence: str,
+    shape: tuple[int, int] | None,
+    color_size: tuple[int, int],
+    names: set[str],
+) -> NDArray[np.float32]:
+    """Read (h, w) float32 metres, 0 = unknown or uncertain."""
+    if name.endswith(".exr"):
+        depth = _decoded(files, name, _exr)
+    else:
+        data = _decoded(files, name, lambda packed: _unpacked(packed, shape, 4))
+        depth = np.frombuffer(data[: len(data) // 4 * 4], "<f4").astype(np.float32)
+        depth = depth.reshape(_record3d_shape(depth.size, shape, color_size, files.where(name)))
+    if confidence in names and not name.endswith(".exr"):
+        certain = np.frombuffer(_decoded(files, confidence, lambda packed: _unpacked(packed, depth.shape, 1)), np.uint8)
+        if certain.size != depth.size:
+            raise RecordingError(f"{files.where(confidence)} has {certain.size} pixels, its depth {depth.size}")
+        depth[certain.reshape(depth.shape) < _LEAST_CONFIDENCE] = 0.0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(depth > 0, depth, np.float32(0.0)), np.float32)
+
+
+def _record3d_shape(
+    pixels: int, shape: tuple[int, int] | None, color_size: tuple[int, int], where: str
+) -> tuple[int, int]:
+    """Return (h, w) from the metadata, otherwise with the aspect ratio of colour."""
+    if shape is None:
+        height = round((pixels * color_size[1] / color_size[0]) ** 0.5)
+        shape = height, pixels // max(height, 1)
+    if not pixels or shape[0] * shape[1] != pixels:
+        raise RecordingError(f"{where}: depth has {pixels} pixels, not {shape[1]}x{shape[0]}")
+    return shape
+
+
+def _unpacked(data: bytes, shape: tuple[int, int] | None, pixel_bytes: int) -> bytes:
+    """Unpack plain, LZFSE or zlib data by its first bytes. Raises ``ValueError``."""
+    expected = MAX_IMAGE_BYTES if shape is None else shape[0] * shape[1] * pixel_bytes
+    if len(data) > 2 * expected:  # too large for an image of this size
+        raise ValueError(f"{len(data)} bytes are more than {expected} can be packed into")
+    if shape is not None and len(data) == expected:
+        return data
+    if data[:3] == b"bvx":
+        return _lzfse(data)
+    if data[:1] == b"\x78":
+        try:
+            return zlib.decompressobj().decompress(data, expected)
+        except zlib.error as error:
+            raise ValueError(f"damaged ({error})") from error
+    return data
+
+
+def _lzfse(data: bytes) -> bytes:
+    try:
+        liblzfse: Any = importlib.import_module("liblzfse")
+    except ImportError as error:
+        raise RecordingError(
+            "depth of .r3d files is compressed by LZFSE",
+            "pip install 'embodied-perceptron[record3d]', or export EXR and RGB from the app",
+        ) from error
+    try:
+        return bytes(liblzfse.decompress(data))
+    except Exception as error:  # its own error, or MemoryError, for damaged data
+        raise ValueError(f"damaged LZFSE data of {len(data)} bytes") from error
+
+
+def _exr(data: bytes) -> NDArray[np.float32]:
+    if data[:4] != b"v/1\x01":
+        raise ValueError("is not an EXR image, or is truncated")
+    os.environ.setdefault("OPENCV_IO_ENABLE_OPENEXR", "1")  # off by default; read when the first image is decoded
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise ValueError(f"this build of OpenCV cannot read EXR images ({error.err})") from error
+    if image is None or image.dtype != np.float32:
+        raise ValueError("is not a float32 EXR image, or is truncated")
+    return np.array(image if image.ndim == 2 else image[..., 0])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# opening
 
 _Reader = Callable[[Path, float, LeftOut], Iterator[ExportedFrame]]
-_FORMATS: Mapping[str, tuple[tuple[tuple[str, ...], ...], _Reader]] = {  # files that one of them has, its reader
+_FORMATS: Mapping[str, tuple[tuple[tuple[str, ...], ...], _Reader]] = {  # alternatives of characteristic files, reader
     "ScanNet's exporter": ((("color", "depth", "pose", "intrinsic"),), _scannet),
     "Stray Scanner": ((("rgb.mp4", "odometry.csv", "depth"),), _stray),
     "Polycam": ((("keyframes/depth", "keyframes/cameras"),), _polycam),
@@ -426,7 +611,7 @@ EXPORT_FORMATS = tuple(_FORMATS)
 
 
 def export_format(path: str | Path) -> str:
-    """Name of the format of a folder, or of an .r3d file; empty where it is none of these."""
+    """Return the name of the format of a folder or .r3d file; "" for another one."""
     path = Path(path)
     if path.suffix == ".r3d" and path.is_file():
         return "Record3D"
@@ -439,22 +624,22 @@ def export_format(path: str | Path) -> str:
 def open_export(
     folder: str | Path, *, world_frame: str = "odom", tolerate_damage: bool = False, depth_scale: float | None = None
 ) -> ExportRecording:
-    """A recording of a folder of any of these formats.
+    """Open a folder of any of these formats.
 
     Args:
-        folder: where it lies.
+        folder: path.
         world_frame: name of the frame of the poses.
         tolerate_damage: see :class:`ExportRecording`.
         depth_scale: units of depth in a metre; None = 1000.
 
-    Raises :class:`RecordingError` naming the file: none of the formats, no frames, or what cannot be read.
+    Raises :class:`RecordingError` with the file: unknown format, no frames, or unreadable data.
     """
     folder, name = Path(folder), export_format(folder)
     if not name:
-        raise RecordingError(f"{folder} is no folder of {', '.join(_FORMATS)}")
+        raise RecordingError(f"{folder} is not a folder of {', '.join(_FORMATS)}")
     left_out = LeftOut()
     frames = tuple(_FORMATS[name][1](folder, 1000.0 if depth_scale is None else depth_scale, left_out))
     if not frames:
-        raise RecordingError(f"{folder} looks like a folder of {name}, but holds no frames")
+        raise RecordingError(f"{folder} has the layout of {name}, but no frames")
     ordered = tuple(sorted(frames, key=lambda frame: frame.stamp_ns))
     return ExportRecording(folder, ordered, left_out, world_frame, tolerate_damage)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader finds either the old file or the whole new one, and reading what is a file at all."""
+"""Atomic writing, and bounded reading of regular files."""
 
 from __future__ import annotations
 
@@ -22,43 +22,40 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def read_file(path: str | Path, max_bytes: int) -> bytes:
-    """The bytes of a regular file of at most ``max_bytes``.
+    """Read a regular file of at most ``max_bytes``.
 
-    Raises ``OSError`` naming the path, also for a device or pipe, from which reading might never end, and for a larger
-    file.
+    Raises ``OSError`` with the path, also for a larger file, and for a device or pipe, which might never end.
     """
     path = Path(path)
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(None, "is no regular file", str(path))
+        raise OSError(None, "is not a regular file", str(path))
     if status.st_size > max_bytes:
         raise OSError(None, f"has {status.st_size} bytes, at most {max_bytes} are read", str(path))
     return path.read_bytes()
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """Whether a file is what Git LFS leaves where the content was not fetched. Raises ``OSError``."""
+    """Return True for a Git LFS pointer instead of the content. Raises ``OSError``."""
     with Path(path).open("rb") as file:
         return file.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; what was written there replaces ``path`` when the block ends well.
+    """Yield a temporary path next to ``path`` that replaces ``path`` when the block ends without an error.
 
-    The new file is flushed to the disk and renamed over the old one. When the block raises, the old file stays and
-    the temporary one goes; what a killed writer left behind is removed by a later write of the same path, once it is
-    ten minutes old.
-
-    Raises ``OSError`` when the folder is missing or cannot be written.
+    The new file is flushed to disk and renamed over the old one. When the block raises, the old file stays and the
+    temporary one is removed; leftovers of a killed writer are removed by a later write of the same path after ten
+    minutes. Raises ``OSError`` when the folder is missing or not writable.
     """
     path = Path(path)
     _remove_stale(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     _in_progress.add(temporary)
     try:
-        temporary.touch(exist_ok=False)  # a plain OSError by name, whatever the writer would say
-        mode = temporary.stat().st_mode & 0o777  # what the umask allows; writers that replace the file may be stricter
+        temporary.touch(exist_ok=False)  # raises OSError with the path, whatever the writer would raise
+        mode = temporary.stat().st_mode & 0o777  # by the umask; writers that replace the file may be stricter
         yield temporary
         temporary.chmod(mode)
         _flush(temporary)
@@ -72,7 +69,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all. Raises like :func:`atomic_path`."""
+    """Write ``data`` to ``path`` atomically. Raises like :func:`atomic_path`."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
@@ -86,9 +83,9 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what dead writers of ``path`` left. Age alone proves nothing: a clock may be set during a write."""
+    """Remove leftovers of dead writers of ``path``. Age alone is no proof: a clock may be set during a write."""
     names = re.compile(re.escape(f".{path.name}.") + r"(\d{1,10})-[0-9a-f]+\.tmp")
-    with contextlib.suppress(OSError):  # without the folder, the write itself says so
+    with contextlib.suppress(OSError):  # without the folder the write itself raises
         for entry in os.scandir(path.parent):
             match = names.fullmatch(entry.name)
             if match is None or _writes(int(match[1]), path.with_name(entry.name)):
@@ -99,20 +96,20 @@ def _remove_stale(path: Path) -> None:
 
 
 def _writes(pid: int, temporary: Path) -> bool:
-    """Whether the process that began a temporary file may still be writing it."""
+    """Return True when the process of a temporary file may still write it."""
     if pid == os.getpid():
         return temporary in _in_progress
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return True  # another user's
+        return True  # of another user
     except (OSError, OverflowError):
         return False
     return True
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Text with or without a byte-order mark. Raises :class:`RecordingError` naming the file."""
+    """Read text with or without a byte-order mark. Raises :class:`RecordingError` with the file."""
     try:
         return read_file(path, max_bytes).decode("utf-8-sig")
     except FileNotFoundError as error:
@@ -124,11 +121,11 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def read_image(path: Path, decode: Callable[[bytes], ImageT]) -> ImageT:
-    """What ``decode`` makes of the bytes of an image's file. Raises :class:`RecordingError` naming the file, where it
-    cannot be read or ``decode`` raises ``ValueError``."""
+    """Read and decode an image file. Raises :class:`RecordingError` with the file when it cannot be read, or ``decode``
+    raises ``ValueError``."""
     try:
         return decode(read_file(path, MAX_IMAGE_BYTES))
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # a damaged image, or a list that names no file
+    except ValueError as error:  # a damaged image, or a path with a null byte
         raise RecordingError(f"{path}: {error}") from error

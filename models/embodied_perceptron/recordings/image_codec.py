@@ -9,23 +9,216 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.recordings.camera_formats import (
-    CAMERA_FORMATS,
-    check_size,
-    planar_bytes,
-    planar_rows,
-    to_rgb,
-)
-from embodied_perceptron.recordings.rvl import decode_rvl
+from embodied_perceptron.geometry.kernels import njit
+
+# --------------------------------------------------------------------------------------------------------------------
+# Bayer mosaics and YUV. Encodings are those of sensor_msgs/image_encodings, and nv12 and i420, which drivers write too.
+
+
+@dataclass(frozen=True)
+class CameraFormat:
+    """Memory layout of an image.
+
+    Attributes:
+        sample_bytes: bytes of one sample of a row.
+        samples: samples in a row per pixel.
+        rows: rows in total per row of pixels: more than one where chroma follows luma.
+        even_width, even_height: pairs of pixels share their chroma.
+        code: conversion to RGB of OpenCV; None = full-resolution chroma after luma (nv24).
+    """
+
+    sample_bytes: int
+    samples: int
+    rows: float
+    even_width: bool
+    even_height: bool
+    code: int | None
+
+
+# OpenCV names a Bayer pattern by its second row and column, ROS by the first
+_BAYER = {
+    "bayer_rggb": cv2.COLOR_BayerBG2RGB,
+    "bayer_bggr": cv2.COLOR_BayerRG2RGB,
+    "bayer_gbrg": cv2.COLOR_BayerGR2RGB,
+    "bayer_grbg": cv2.COLOR_BayerGB2RGB,
+}
+_UYVY = CameraFormat(1, 2, 1.0, True, False, cv2.COLOR_YUV2RGB_UYVY)
+_YUYV = CameraFormat(1, 2, 1.0, True, False, cv2.COLOR_YUV2RGB_YUY2)
+CAMERA_FORMATS: dict[str, CameraFormat] = {
+    **{
+        f"{name}{8 * size}": CameraFormat(size, 1, 1.0, True, True, code)
+        for size in (1, 2)
+        for name, code in _BAYER.items()
+    },
+    "yuv422": _UYVY,
+    "uyvy": _UYVY,
+    "yuv422_yuy2": _YUYV,
+    "yuyv": _YUYV,
+    "nv12": CameraFormat(1, 1, 1.5, True, True, cv2.COLOR_YUV2RGB_NV12),
+    "nv21": CameraFormat(1, 1, 1.5, True, True, cv2.COLOR_YUV2RGB_NV21),
+    "nv24": CameraFormat(1, 1, 3.0, False, False, None),
+    "i420": CameraFormat(1, 1, 1.5, True, True, cv2.COLOR_YUV2RGB_I420),
+}
+
+
+def check_size(encoding: str, height: int, width: int, step: int) -> None:
+    """Raise ``ValueError`` for a size that an encoding cannot have."""
+    layout = CAMERA_FORMATS[encoding]
+    if (layout.even_width and width % 2) or (layout.even_height and height % 2):
+        raise ValueError(f"{encoding} images have an even size, got {width}x{height}")
+    if encoding == "i420" and step % 2:
+        raise ValueError(f"{encoding} images have an even step, got {step}")
+
+
+def to_rgb(encoding: str, height: int, width: int, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Convert packed rows to (H, W, 3) uint8 RGB.
+
+    Args:
+        encoding: of :data:`CAMERA_FORMATS`.
+        height, width: of the image.
+        rows: (H rows, W samples sample_bytes) uint8 without padding, native byte order; for i420 and nv24, whose chroma
+            rows have other lengths, (H rows W,) from :func:`planar_rows`.
+    """
+    layout = CAMERA_FORMATS[encoding]
+    if layout.code is None:
+        return _nv24(rows.reshape(-1), height, width)
+    shape: tuple[int, ...] = (round(height * layout.rows), width)
+    if layout.samples > 1:
+        shape = (*shape, layout.samples)
+    pixels: NDArray[Any] = rows.reshape(-1).view(np.uint16 if layout.sample_bytes == 2 else np.uint8).reshape(shape)
+    color: NDArray[Any] = np.asarray(cv2.cvtColor(pixels, layout.code))
+    return np.asarray(color >> 8 if color.dtype == np.uint16 else color, np.uint8)
+
+
+def planar_rows(encoding: str, height: int, width: int, step: int, flat: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Remove the padding of an image whose chroma rows have another length than its luma rows.
+
+    ``flat`` has at least :func:`planar_bytes` bytes.
+    """
+    bright = _rows(flat, height, width, step)
+    if encoding == "nv24":
+        return np.concatenate([bright, _rows(flat[step * height :], height, 2 * width, 2 * step)])
+    parts = [bright]
+    at = step * height
+    for _ in range(2):
+        parts.append(_rows(flat[at:], height // 2, width // 2, step // 2))
+        at += step // 2 * (height // 2)
+    return np.concatenate(parts)
+
+
+def planar_bytes(encoding: str, height: int, width: int, step: int) -> int:
+    """Return the smallest size in bytes of such an image: the padding of its last row may be missing."""
+    if encoding == "nv24":
+        return step * height + 2 * step * (height - 1) + 2 * width
+    chroma = height // 2
+    return step * height + step // 2 * (2 * chroma - 1) + width // 2
+
+
+def _rows(flat: NDArray[np.uint8], count: int, width: int, step: int) -> NDArray[np.uint8]:
+    view = np.lib.stride_tricks.as_strided(flat, (count, width), (step, 1), writeable=False)
+    return np.ascontiguousarray(view).reshape(-1)
+
+
+def _nv24(flat: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    count = height * width
+    y = 1.164 * (flat[:count].astype(np.float32) - 16.0)
+    u, v = (flat[count + i : 3 * count : 2].astype(np.float32) - 128.0 for i in range(2))
+    color = np.stack([y + 1.596 * v, y - 0.813 * v - 0.391 * u, y + 2.018 * u], axis=-1)
+    return np.asarray(np.clip(np.rint(color), 0, 255), np.uint8).reshape(height, width, 3)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# RVL (Wilson, "Fast lossless depth image compression", ISS 2017)
+
+_MAX_RVL_PIXELS = 2**24  # a few bytes may stand for any number of unknown pixels
+_RVL_FAULTS = {
+    1: "is cut short",
+    2: "has a number of more than 32 bits",
+    3: "has more pixels than it says",
+    4: "has depth beyond 16 bits",
+}
+
+
+def decode_rvl(data: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint16]:
+    """Decode (N,) bytes to (H, W) uint16. Raises ``ValueError`` for truncated, damaged or oversized images.
+
+    Runs of unknown and of known pixels alternate, each preceded by its length; a known pixel is its difference from the
+    last known one with the sign in the lowest bit. Numbers are groups of three bits, lowest first, in nibbles whose
+    highest bit says that more follow; eight nibbles make a little-endian 32-bit word, the first one uppermost.
+    """
+    if not (height > 0 and width > 0 and height * width <= _MAX_RVL_PIXELS):
+        raise ValueError(f"RVL image claims {width}x{height} pixels, at most {_MAX_RVL_PIXELS} are decoded")
+    depth = np.zeros(height * width, np.uint16)
+    fault = _decode_rvl(np.ascontiguousarray(data), depth)
+    if fault:
+        raise ValueError(f"RVL image of {width}x{height} pixels {_RVL_FAULTS[fault]} ({data.size} bytes)")
+    return depth.reshape(height, width)
+
+
+def compile_kernels() -> None:
+    """Compile the decoder."""
+    for writable in (True, False):  # data may be the memory of a message
+        data = np.array([0, 0, 0, 0x11], np.uint8)  # one unknown pixel, one known
+        data.setflags(write=writable)
+        decode_rvl(data, 1, 1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _rvl_number(data: NDArray[np.uint8], at: int):  # type: ignore[no-untyped-def]
+    """Return the number at nibble ``at`` and the position after it; -1 = truncated, -2 = too long."""
+    value, bits = 0, 0
+    while True:
+        index = (at >> 3) * 4 + 3 - ((at & 7) >> 1)  # nibbles of a little-endian word, uppermost first
+        if index >= data.size:
+            return -1, at
+        byte = np.int64(data[index])  # numba computes with uint8 in floating point
+        nibble = byte >> 4 if at % 2 == 0 else byte & 15
+        at += 1
+        value |= (nibble & 7) << bits
+        bits += 3
+        if nibble < 8:
+            return value, at
+        if bits > 30:
+            return -2, at
+
+
+@njit(cache=True, nogil=True)
+def _decode_rvl(data: NDArray[np.uint8], depth: NDArray[np.uint16]) -> int:
+    """Fill the zeros of ``depth``; return a key of ``_RVL_FAULTS``, or 0."""
+    at, pixel, last = 0, 0, 0
+    while pixel < depth.size:
+        for known in range(2):
+            count, at = _rvl_number(data, at)
+            if count < 0:
+                return int(-count)
+            if count > depth.size - pixel:
+                return 3
+            if known:
+                for _ in range(count):
+                    value, at = _rvl_number(data, at)
+                    if value < 0:
+                        return int(-value)
+                    last += (value >> 1) ^ -(value & 1)
+                    if last < 0 or last > 65535:
+                        return 4
+                    depth[pixel] = last
+                    pixel += 1
+            else:
+                pixel += count
+            if known == 0 and pixel == depth.size:
+                return 0
+    return 0
+
 
 COLOR_ENCODINGS = ("rgb8", "bgr8", "rgba8", "bgra8", "mono8", *CAMERA_FORMATS)
-# 16-bit depth that a driver calls grey, and doubles that a simulator writes, are 16UC1 and 32FC1 to everything behind
+# 16-bit depth that a driver calls mono16, and doubles of a simulator, become 16UC1 and 32FC1
 DEPTH_ENCODINGS = ("16UC1", "32FC1", "mono16", "64FC1")
 _COMPRESSED_DEPTH_ENCODINGS = ("16UC1", "32FC1")
 
@@ -63,7 +256,7 @@ def _as_flat_uint8(data: Bytes) -> NDArray[np.uint8]:
 def decode_image(
     height: int, width: int, encoding: str, step: int, is_bigendian: bool | int, data: Bytes
 ) -> NDArray[Any]:
-    """Fields of a ``sensor_msgs/Image`` -> array.
+    """Decode the fields of a ``sensor_msgs/Image``.
 
     Args:
         height, width: in pixels, positive.
@@ -74,8 +267,8 @@ def decode_image(
 
     Returns:
         (H, W, 3) uint8 RGB for a colour encoding; (H, W) uint16 or float32, native byte order, raw units, for a depth
-        encoding (:func:`embodied_perceptron.sensors.frame.canonical_depth` makes metres of it). May share memory with
-        ``data``.
+        encoding (:func:`embodied_perceptron.sensors.frame.canonical_depth` converts it to metres). May share memory
+        with ``data``.
 
     Raises:
         ImageDecodeError: unknown encoding, impossible size or step, or too few bytes.
@@ -115,7 +308,7 @@ def decode_image(
 def _decode_camera_format(
     height: int, width: int, encoding: str, step: int, is_bigendian: bool | int, data: Bytes
 ) -> NDArray[np.uint8]:
-    """Bayer and YUV, see :func:`decode_image`."""
+    """Decode Bayer and YUV; see :func:`decode_image`."""
     layout = CAMERA_FORMATS[encoding]
     if height <= 0 or width <= 0:
         raise ImageDecodeError(f"image size must be positive, got {width}x{height}")
@@ -159,15 +352,15 @@ def encode_image(image: NDArray[Any]) -> tuple[str, int, NDArray[np.uint8]]:
 # --------------------------------------------------------------------------------------------------------------------
 # compressed images
 
-MAX_PIXELS = 2**26  # of a compressed image: what it claims is believed only so far before memory is taken for it
-_DEFLATE_RATIO = 1032  # most bytes that one byte of a PNG can stand for; a JPEG stays below as many pixels
+MAX_PIXELS = 2**26  # limit for the size that a compressed image claims, before memory is allocated
+_DEFLATE_RATIO = 1032  # largest compression ratio of PNG; JPEG stays below
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8"
 
 
 def _check_complete(flat: NDArray[np.uint8]) -> None:
-    """Decoders fill what is missing with grey and warn at most; so look for the end markers."""
+    """Check for the end marker: decoders fill missing data with grey and at most warn."""
     head = flat[:8].tobytes()
     if head.startswith(_PNG_MAGIC):
         if b"IEND" not in flat[-64:].tobytes():
@@ -181,7 +374,7 @@ def _check_complete(flat: NDArray[np.uint8]) -> None:
 
 
 def _check_size(flat: NDArray[np.uint8]) -> None:
-    """A few kilobytes may claim gigabytes of pixels: more than anybody wants, or than they can hold."""
+    """Check the claimed size: a few kilobytes may claim gigabytes of pixels."""
     width, height = _claimed_size(flat)
     if width * height > MAX_PIXELS:
         raise ImageDecodeError(f"compressed image claims {width}x{height} pixels, at most {MAX_PIXELS} are decoded")
@@ -193,7 +386,8 @@ def _check_size(flat: NDArray[np.uint8]) -> None:
 
 
 def _claimed_size(flat: NDArray[np.uint8]) -> tuple[int, int]:
-    """(width, height) by the header of a PNG or JPEG; zeros where there is none: the decoder refuses such."""
+    """Return (width, height) from the header of a PNG or JPEG; zeros without a valid header, which the decoder
+    refuses."""
     if flat[:8].tobytes() == _PNG_MAGIC:
         width, height = struct.unpack(">II", flat[16:24].tobytes()) if flat.size >= 24 else (0, 0)
         return width, height
@@ -223,20 +417,20 @@ def _imdecode(data: Bytes, flags: int) -> NDArray[Any]:
     return np.asarray(image)
 
 
-# as the sensor saw it: an orientation in EXIF is for people, and would turn colour but not its depth
+# the EXIF orientation is ignored: it would turn colour but not depth
 COLOR_AS_STORED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def decode_color_file(data: Bytes) -> NDArray[np.uint8]:
-    """PNG or JPEG bytes (a file, or ``data`` of a ``sensor_msgs/CompressedImage``) -> (H, W, 3) uint8 RGB, as stored:
-    an orientation in EXIF is ignored.
+    """Decode PNG or JPEG (a file, or ``data`` of a ``sensor_msgs/CompressedImage``) to (H, W, 3) uint8 RGB.
 
-    Raises :class:`ImageDecodeError` for anything cut short or damaged."""
+    The EXIF orientation is ignored. Raises :class:`ImageDecodeError` for truncated or damaged images.
+    """
     return np.asarray(cv2.cvtColor(_imdecode(data, COLOR_AS_STORED), cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
 def decode_depth_file(data: Bytes) -> NDArray[np.uint16]:
-    """16-bit single-channel PNG bytes -> (H, W) uint16 raw depth. Raises :class:`ImageDecodeError`."""
+    """Decode a 16-bit single-channel PNG to (H, W) uint16 raw depth. Raises :class:`ImageDecodeError`."""
     image = _imdecode(data, cv2.IMREAD_UNCHANGED)
     if image.ndim != 2 or image.dtype != np.uint16:
         raise ImageDecodeError(f"depth must be a 16-bit image of one channel, got shape {image.shape} {image.dtype}")
@@ -244,14 +438,14 @@ def decode_depth_file(data: Bytes) -> NDArray[np.uint16]:
 
 
 def encode_depth_file(depth: NDArray[np.uint16]) -> bytes:
-    """(H, W) uint16 raw depth -> PNG bytes; lossless."""
+    """Encode (H, W) uint16 raw depth as PNG."""
     if depth.ndim != 2 or depth.dtype != np.uint16:
         raise ValueError(f"depth must be (H, W) uint16, got {depth.shape} {depth.dtype}")
     return _imencode(".png", depth, [cv2.IMWRITE_PNG_COMPRESSION, 1])
 
 
 def encode_color_file(color: NDArray[np.uint8], extension: str = ".png", jpeg_quality: int = 95) -> bytes:
-    """(H, W, 3) uint8 RGB -> bytes of a ``.png`` (lossless) or ``.jpg``."""
+    """Encode (H, W, 3) uint8 RGB as ``.png`` (lossless) or ``.jpg``."""
     if extension not in (".png", ".jpg"):
         raise ValueError(f"extension must be .png or .jpg, got {extension!r}")
     options = [cv2.IMWRITE_JPEG_QUALITY, jpeg_quality] if extension == ".jpg" else [cv2.IMWRITE_PNG_COMPRESSION, 1]
@@ -266,7 +460,7 @@ def _imencode(extension: str, image: Any, options: list[int]) -> bytes:
 
 
 def _decode_rvl_depth(packed: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """Size, then the image."""
+    """Decode the size, then the image."""
     if packed.size < _RVL_SIZE.size:
         raise ImageDecodeError(f"RVL image is cut short: {packed.size} bytes")
     width, height = _RVL_SIZE.unpack(packed[: _RVL_SIZE.size].tobytes())
@@ -282,7 +476,7 @@ _COMPRESSED_DEPTH_HEADER = struct.Struct("<iff")
 
 
 def decode_compressed_depth(data: Bytes, format: str) -> tuple[NDArray[Any], str]:
-    """``data`` and ``format`` of a ``sensor_msgs/CompressedImage`` that carries depth -> (raw depth, encoding).
+    """Decode depth from ``data`` and ``format`` of a ``sensor_msgs/CompressedImage``.
 
     Plain 16-bit PNG, and ``compressedDepth`` (``"16UC1; compressedDepth png"``, ``"32FC1; compressedDepth png"``; rvl
     in place of png), whose 32FC1 form stores inverse depth: ``depth = a / (value - b)``, value 0 = invalid.

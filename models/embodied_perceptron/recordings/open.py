@@ -1,4 +1,4 @@
-"""A recording of any supported format, by what lies at a path."""
+"""Opening of a recording in any supported format."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
 from embodied_perceptron.sensors.poses import seconds_to_ns
 
 _OF_BAGS = {
-    "tf_topic": "it has no topics of transforms to choose from",
-    "intrinsics": "its calibration stands in its own files",
-    "static_tf": "it has no transforms to add to",
+    "tf_topic": "it has no transform topics",
+    "intrinsics": "its calibration is in its own files",
+    "static_tf": "it has no transforms",
 }
 
 
@@ -33,20 +33,20 @@ def open_recording(
     pose_offset: float | None = None,
     **options: Any,
 ) -> Recording:
-    """Open a folder (TUM RGB-D layout, or an app's: :mod:`.exports`) or a bag (MCAP, SQLite, ROS 1) by what is there.
+    """Open a folder (TUM RGB-D layout, or of an app: :mod:`.exports`) or a bag (MCAP, SQLite, ROS 1).
 
     Args:
         source: the folder or file.
-        poses: conventions of its poses where they are not those of ROS, names of
+        poses: pose conventions other than that of ROS, names of
             :data:`~embodied_perceptron.recordings.conventions.POSE_CONVENTIONS` separated by commas.
-        pose_scale: metres in one unit of its poses.
-        pose_offset: seconds to add to the stamps of its poses, at most 10.
+        pose_scale: metres per unit of the poses.
+        pose_offset: seconds to add to the stamps of the poses, at most 10.
         options: of :class:`~embodied_perceptron.recordings.tum.TumRecording` or
             :class:`~embodied_perceptron.recordings.bag.BagRecording`.
 
     Raises:
-        RecordingError: nothing that is known lies there, or it cannot be read.
-        ConventionError: conventions that are none.
+        RecordingError: unknown format or unreadable data.
+        ConventionError: unknown or contradictory conventions.
     """
     names = () if poses is None else parse_conventions(poses)
     scale = 1.0 if pose_scale is None else pose_scale

@@ -1,7 +1,7 @@
-"""Compressed bags, unpacked within bounds: a few kilobytes may claim, or hold, gigabytes.
+"""Bounded decompression of bags: a few kilobytes may claim, or expand to, gigabytes.
 
-rosbags unpacks a chunk, a message or a file at once and believes what it says of its size. On import of this module the
-functions that it does so with are replaced by ones that stop; files of a bag are unpacked by :func:`unpack`.
+rosbags unpacks a chunk, a message or a file at once and trusts its claimed size. Importing this module replaces its
+decompressors by bounded ones; :func:`unpack` unpacks the files of a bag.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rosbags.rosbag2 import reader as rosbag2_reader
 from rosbags.rosbag2 import storage_mcap
 
 _MOST_BYTES = {"chunk": 2**30, "message": 2**28, "file": 2**30}
-_MAX_RATIO = 100  # of a file that is larger: recorded images do not compress so well
+_MAX_RATIO = 100  # for larger files: recorded images do not compress that well
 _SPARED_BYTES = 2**30  # left free on the disk
 _PIECE_BYTES = 2**20
 _METADATA = "metadata.yaml"
 
-_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or the package that stands in for it
+_zstd: Any = vars(storage_mcap)["zstd"]  # of the standard library, or its backport
 
 
 def _of_claimed_size(new_decompressor: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
@@ -47,7 +47,7 @@ def _of_unknown_size(new_decompressor: Callable[[], Any], what: str) -> Callable
         while not unpacker.eof:
             piece = unpacker.decompress(data if unpacker.needs_input else b"", max_length=_PIECE_BYTES)
             if not piece and unpacker.needs_input:
-                raise ValueError(f"a {what} is cut short")
+                raise ValueError(f"a {what} is truncated")
             data, size = b"", size + len(piece)
             if size > _MOST_BYTES[what]:
                 raise ValueError(f"a {what} holds more than {_MOST_BYTES[what]} bytes, the most that is unpacked")
@@ -70,11 +70,10 @@ rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined,assignment]
 
 
 def unpack(path: Path) -> tuple[Path, TemporaryDirectory[str] | None]:
-    """The bag to read in place of one whose files are compressed, and the folder that holds it as long as it lives;
-    any other bag itself, and None.
+    """Unpack a bag with compressed files into a temporary folder; any other bag is returned with None.
 
     Raises:
-        ValueError: a file holds more than a recording does, or than there is room for.
+        ValueError: a file expands to more than a recording can hold, or than there is space for.
         OSError: it cannot be read or written.
     """
     if not (path / _METADATA).is_file():
@@ -82,7 +81,7 @@ def unpack(path: Path) -> tuple[Path, TemporaryDirectory[str] | None]:
     try:
         described = yaml.safe_load((path / _METADATA).read_text(encoding="utf-8", errors="replace"))
     except yaml.YAMLError:
-        described = None  # what is no metadata the reader refuses
+        described = None  # the reader refuses invalid metadata
     info = described.get("rosbag2_bagfile_information") if isinstance(described, dict) else None
     if not isinstance(info, dict) or str(info.get("compression_mode", "")).lower() != "file":
         return path, None

@@ -38,7 +38,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class ColorSample:
-    """(H, W, 3) uint8 RGB of one camera, or why it could not be decoded."""
+    """(H, W, 3) uint8 RGB of one camera, or the reason why it could not be decoded."""
 
     stamp_ns: int
     camera: str
@@ -47,8 +47,8 @@ class ColorSample:
 
 @dataclass(frozen=True, eq=False)
 class DepthSample:
-    """(H, W) float32 canonical depth of one camera at the pixels of colour, or in a camera of its own, or why it could
-    not be decoded."""
+    """(H, W) float32 canonical depth, registered to colour or with its own camera, or the reason why it could not be
+    decoded."""
 
     stamp_ns: int
     camera: str
@@ -57,7 +57,7 @@ class DepthSample:
 
 @dataclass(frozen=True)
 class CalibrationSample:
-    """Calibration of one camera, from ``stamp_ns`` on."""
+    """Calibration of one camera, valid from ``stamp_ns`` on."""
 
     stamp_ns: int
     camera: str
@@ -80,23 +80,23 @@ Sample = ColorSample | DepthSample | CalibrationSample | TransformSample
 
 @dataclass
 class LeftOut:
-    """What a tolerant reader left out.
+    """Items that a tolerant reader skipped.
 
     Attributes:
-        counts: messages or lines, by topic or file.
-        reasons: why the first of them was left out.
+        counts: number of messages or lines by topic or file.
+        reasons: reason for the first one.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add(self, where: str, reason: str) -> None:
-        """One more of a topic or file."""
+        """Count one item of a topic or file."""
         self.counts[where] += 1
         self.reasons.setdefault(where, reason)
 
     def clear(self) -> None:
-        """Nothing was left out."""
+        """Reset all counts."""
         self.counts.clear()
         self.reasons.clear()
 
@@ -104,9 +104,8 @@ class LeftOut:
 class Recording(Protocol):
     """A recorded RGB-D stream. Iterating starts from the beginning every time.
 
-    Samples come in the order of their stamps, with one exception: transforms come ahead of the images that need them,
-    so that nobody has to wait for a pose. A player that keeps real time sends transforms on at once and paces by the
-    images.
+    Samples come in the order of their stamps, except that transforms come ahead of the images that need them. A
+    real-time player sends transforms at once and paces by the images.
     """
 
     @property
@@ -126,12 +125,12 @@ class Recording(Protocol):
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """What is known to be true of the scene (simulated recordings), or None."""
+        """Ground truth of the scene (simulated recordings), or None."""
         ...
 
     @property
     def left_out(self) -> LeftOut:
-        """What the last iteration left out, where damage is tolerated."""
+        """Items that the last iteration skipped, where damage is tolerated."""
         ...
 
     def camera_frame(self, camera: str) -> str:
@@ -139,7 +138,7 @@ class Recording(Protocol):
         ...
 
     def depth_scale(self, camera: str) -> float | None:
-        """Raw units per metre of a camera's depth images; None where they are metres. Raises ``KeyError``."""
+        """Raw units per metre of the depth images of a camera; None for metres. Raises ``KeyError``."""
         ...
 
     def __len__(self) -> int:
@@ -147,15 +146,15 @@ class Recording(Protocol):
         ...
 
     def __iter__(self) -> Iterator[Sample]:
-        """Samples from the beginning. Raises :class:`RecordingError` for what cannot be read."""
+        """Yield samples from the beginning. Raises :class:`RecordingError` for unreadable data."""
         ...
 
 
 class PosedFrameStream:
-    """Iterates the posed frames of a recording, as the live path would make them.
+    """Iterator over the posed frames of a recording, made as in the live path.
 
     Attributes:
-        colors_played: colour images played so far (progress).
+        colors_played: number of colour images played so far.
     """
 
     def __init__(
@@ -168,10 +167,10 @@ class PosedFrameStream:
     ) -> None:
         """Args:
 
-        recording: what is played.
+        recording: the recording.
         config: tolerances; None = the defaults.
-        world_frame: frame of ``T_world_camera``; by default the recording's own.
-        on_refused: called with a transform that cannot be one, and why; it is left out. By default that raises.
+        world_frame: frame of ``T_world_camera``; by default that of the recording.
+        on_refused: called with an invalid transform, which is skipped, and the reason; by default it raises.
         """
         config = SynchronizerConfig() if config is None else config
         self._recording = recording
@@ -189,7 +188,7 @@ class PosedFrameStream:
 
     @property
     def tree(self) -> TransformTree:
-        """The transforms that have been played."""
+        """The transforms played so far."""
         return self._tree
 
     def take_drops(self) -> list[Drop]:
@@ -197,14 +196,14 @@ class PosedFrameStream:
         return self._synchronizer.take_drops()
 
     def __iter__(self) -> Iterator[PosedFrame]:
-        """Posed frames. Raises :class:`RecordingError`, also for transforms that are none."""
+        """Yield posed frames. Raises :class:`RecordingError`, also for invalid transforms."""
         self.colors_played = 0
         now_ns = 0
         for sample in self._recording:
             if isinstance(sample, TransformSample):
                 self._insert(sample)
                 continue
-            # streams may lag behind each other; a recording that starts over is told by the stamps of one stream
+            # streams may lag behind each other; a restart is detected by the stamps of one stream
             now_ns = max(now_ns, sample.stamp_ns)
             if isinstance(sample, ColorSample):
                 self.colors_played += 1

@@ -1,6 +1,6 @@
-"""Safetensors with limits: what a file claims is checked before memory is taken, and a full disk is an OSError.
+"""Safetensors with limits: claimed sizes are checked before memory is allocated, and a full disk is an OSError.
 
-A file is opened once and read once, so that what is returned is of one file even where another replaces it meanwhile.
+A file is opened and read once, so that the result is consistent even when another file replaces it meanwhile.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-MAX_HEADER_BYTES = 32 * 2**20  # names, shapes, and the JSON beside them, which takes some ten times that in Python
-MAX_FILE_BYTES = 16 * 2**30  # tensors can't be larger than the file that holds them
+MAX_HEADER_BYTES = 32 * 2**20  # names, shapes and JSON, which takes about ten times as much in Python
+MAX_FILE_BYTES = 16 * 2**30  # of a whole file
 _LENGTH = struct.Struct("<Q")
 
 
 class TensorFileError(ValueError):
-    """A file that is no safetensors file, is damaged, or larger than anything that is read."""
+    """The file is not a safetensors file, is damaged, or exceeds the limits."""
 
 
 @dataclass(frozen=True)
 class FileState:
-    """What tells a file from one that was written over it: renaming keeps it, writing changes it."""
+    """Identity of a file's content: renaming keeps it, writing changes it."""
 
     device: int
     inode: int
@@ -39,14 +39,14 @@ class FileState:
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileState:
-        """Of what ``os.stat`` says."""
+        """Convert the result of ``os.stat``."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str], FileState]:
-    """Tensors and metadata of a safetensors file, and which file that was.
+    """Read tensors, metadata and identity of a safetensors file.
 
-    Raises :class:`TensorFileError` for anything but a whole file within the limits, and ``OSError`` naming the path
+    Raises :class:`TensorFileError` unless the file is complete and within the limits, and ``OSError`` with the path
     when it cannot be opened.
     """
     with _checked(path) as (file, state):
@@ -60,7 +60,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, s
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The metadata of a safetensors file, without reading its tensors. Raises as :func:`read_tensors`."""
+    """Read the metadata of a safetensors file without its tensors. Raises as :func:`read_tensors`."""
     with _checked(path) as (file, _):
         first = file.read(_LENGTH.size)
         if len(first) < _LENGTH.size:
@@ -70,7 +70,7 @@ def read_metadata(path: str | Path) -> dict[str, str]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """``json.loads``, with a ``ValueError`` also for what is nested too deep."""
+    """Call ``json.loads``, with a ``ValueError`` also for too deep nesting."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -79,12 +79,12 @@ def parse_json(text: str | bytes) -> Any:
 
 @contextlib.contextmanager
 def _checked(path: str | Path) -> Iterator[tuple[BinaryIO, FileState]]:
-    """An open file whose size, and that of its header, are within the limits."""
-    # a pipe must not be waited for; an OSError names the path
+    """Open a file and check the size of the file and its header."""
+    # opening a pipe must not block
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise TensorFileError(f"{path} is no plain file")
+            raise TensorFileError(f"{path} is not a regular file")
         if status.st_size > MAX_FILE_BYTES:
             raise TensorFileError(f"{path} has {status.st_size} bytes, at most {MAX_FILE_BYTES} are read")
         first = file.read(_LENGTH.size)
@@ -108,7 +108,7 @@ def _metadata(path: str | Path, header: bytes) -> dict[str, str]:
 
 @contextlib.contextmanager
 def disk_errors(path: str | Path) -> Iterator[None]:
-    """Around ``save_file``: what the disk says (it is full, above all) is an ``OSError``."""
+    """Convert disk errors of ``save_file`` (a full disk) to ``OSError``."""
     try:
         yield
     except SafetensorError as error:

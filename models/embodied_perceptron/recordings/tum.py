@@ -1,21 +1,19 @@
 """Folders in TUM RGB-D layout: reader and writer.
 
     rgb.txt           # timestamp filename            (PNG or JPEG)
-    depth.txt         # timestamp filename            (16-bit PNG; of a camera of its own by camera.json)
+    depth.txt         # timestamp filename            (16-bit PNG; may have its own camera in camera.json)
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
-                      (4x4); distortion_model and d (as in sensor_msgs/CameraInfo) where images are distorted;
-                      depth_camera (width height fx fy cx cy, distortion_model, d) where depth has other pixels than
-                      colour, and T_color_depth (4x4) where it is taken from elsewhere
-    scene.json        optional: what is known of a simulated scene
+                      (4x4); distortion_model and d (as in sensor_msgs/CameraInfo) for distorted images; depth_camera
+                      (width height fx fy cx cy, distortion_model, d) and T_color_depth (4x4) for unregistered depth
+    scene.json        optional: ground truth of a simulated scene
 
 Instead of rgb.txt and depth.txt, associations.txt may list pairs: timestamp filename timestamp filename, colour and
-depth in either order; which is which stands in the names of the files.
+depth in either order; file names with "depth" decide which is which.
 
-Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
-folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact; since an epoch in
-milli-, micro- or nanoseconds has more digits than seconds can have, such are recognised.
+Several cameras: one such folder per camera in a common folder, whose ``cameras.json`` lists their names. Stamps are
+exact decimal seconds; epochs in milli-, micro- or nanoseconds are recognised by their number of digits.
 """
 
 from __future__ import annotations
@@ -68,10 +66,10 @@ _LENS_KEYS = ("distortion", "k1", "k2", "k3", "p1", "p2")
 _PINHOLE_KEYS = ("fx", "fy", "cx", "cy", "width", "height")
 _CAMERA_LIST, _ASSOCIATIONS = "cameras.json", "associations.txt"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
-# from so large a number on, what a stamp counts: an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
+# (smallest number, nanoseconds per unit): an epoch has 10 digits in seconds, 13, 16 and 19 in smaller units
 _STAMP_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6), (0, NS_PER_S))
 _MAX_STAMP_NS = 2**63 - 1
-_MAX_STEP_S = 1000.0  # between images that are named by whole numbers; more are no seconds
+_MAX_STEP_S = 1000.0  # between images with integer stamps; larger steps are not seconds
 _LOOKAHEAD_NS = 5 * NS_PER_S
 _MAX_LIST_BYTES = 2**28
 
@@ -79,7 +77,7 @@ ArrayT = TypeVar("ArrayT")
 
 
 def is_tum_folder(path: str | Path) -> bool:
-    """Whether ``path`` looks like such a folder, of one camera or of several."""
+    """Return True for a folder in this layout, of one or several cameras."""
     path = Path(path)
     return _is_one_camera(path) or (path / _CAMERA_LIST).exists()
 
@@ -89,9 +87,9 @@ def _is_one_camera(path: Path) -> bool:
 
 
 class TumRecording:
-    """A :class:`~embodied_perceptron.recordings.recording.Recording` from a folder, of one camera or of several.
+    """A :class:`~embodied_perceptron.recordings.recording.Recording` from a folder of one or several cameras.
 
-    Transforms: world -> base -> optical frames where camera.json has a base (the first camera's poses place it),
+    Transforms: world -> base -> optical frames where camera.json has a base (placed by the poses of the first camera),
     otherwise world -> optical frame for each camera.
     """
 
@@ -106,11 +104,11 @@ class TumRecording:
         """Args:
 
         folder: of one camera, or with one folder per camera.
-        world_frame: where camera.json names none.
+        world_frame: used when camera.json has none.
         tolerate_damage: images that cannot be decoded become
             :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples, damaged lines of lists and poses are
-            left out and counted (:attr:`left_out`), instead of raising.
-        depth_scale: raw units per metre of all depth images, instead of that of camera.json.
+            skipped and counted (:attr:`left_out`), instead of raising.
+        depth_scale: raw units per metre, instead of that of camera.json.
 
         Raises :class:`RecordingError` (see :func:`read_tum_camera`).
         """
@@ -157,7 +155,7 @@ class TumRecording:
 
     @property
     def left_out(self) -> LeftOut:
-        """Lines of lists and of poses that were damaged."""
+        """Damaged lines of lists and poses."""
         return self._left_out
 
     def camera_frame(self, camera: str) -> str:
@@ -165,7 +163,7 @@ class TumRecording:
         return self.camera(camera).optical_frame
 
     def camera(self, name: str) -> TumCamera:
-        """A camera's folder. Raises ``KeyError`` for an unknown one."""
+        """Folder of a camera. Raises ``KeyError`` for an unknown one."""
         if name not in self._cameras:
             raise KeyError(f"unknown camera {name!r}; known: {', '.join(self._cameras)}")
         return self._cameras[name]
@@ -184,8 +182,8 @@ class TumRecording:
         ahead = next(transforms, None)
         newest = dict.fromkeys(self._moving_frames(), -1)
         for sample in self._images():
-            # up to the first pose behind this image, so that it can be interpolated at once; not further than a
-            # transform tree remembers, should one camera's poses end early
+            # up to the first pose after this image, for interpolation; not beyond the history of a transform tree, when
+            # the poses of one camera end early
             while (
                 ahead is not None
                 and min(newest.values()) < sample.stamp_ns
@@ -257,21 +255,21 @@ class TumRecording:
 
 @dataclass(frozen=True)
 class TumCamera:
-    """One camera's folder: the contents of its text files, checked; images are read on demand.
+    """The folder of one camera: validated contents of its text files; images are read on demand.
 
     Attributes:
-        folder: where it lies.
-        name: of the camera.
+        folder: path.
+        name: name of the camera.
         optical_frame: frame id of its optical frame.
-        intrinsics: of both images as they are read: undistorted, depth at the pixels of colour.
+        intrinsics: of both images after reading: undistorted, depth registered to colour.
         depth_scale: raw units per metre.
         depth_invalid: raw values that mean "unknown".
         color_files, depth_files: (stamp_ns, path), sorted by stamp.
         poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
         world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
-        lens: of colour as it is stored; None = not distorted.
-        depth_camera: of depth as it is stored, where that is not registered to colour; None = colour's.
-        T_color_depth: (4, 4) pose of that camera in the one of colour; None = the same.
+        lens: model of the stored colour images; None = undistorted.
+        depth_camera: model of the stored depth images where they are not registered; None = as colour.
+        T_color_depth: (4, 4) pose of the depth camera in the colour camera; None = identity.
     """
 
     folder: Path
@@ -291,16 +289,16 @@ class TumCamera:
     T_color_depth: NDArray[np.float64] | None = None
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
+        """Read (H, W, 3) uint8 RGB. Raises :class:`RecordingError` with the file."""
         color: NDArray[np.uint8] = read_image(path, decode_color_file)
         return color if self.lens is None else self.lens.rectify_color(color)
 
     def read_depth_raw(self, path: Path) -> NDArray[np.uint16]:
-        """(H, W) uint16 as stored. Raises :class:`RecordingError` naming the file."""
+        """Read (H, W) uint16 as stored. Raises :class:`RecordingError` with the file."""
         return read_image(path, decode_depth_file)
 
     def read_depth(self, path: Path) -> NDArray[np.float32]:
-        """(H, W) float32 canonical metres at the pixels of colour. Raises :class:`RecordingError` naming the file."""
+        """Read (H, W) float32 canonical metres, registered to colour. Raises :class:`RecordingError` with the file."""
         raw = self.read_depth_raw(path)
         metres: NDArray[np.float32] = raw.astype(np.float32) / np.float32(self.depth_scale)
         for value in self.depth_invalid:
@@ -317,16 +315,16 @@ class TumCamera:
 def read_tum_camera(
     folder: str | Path, name: str | None = None, left_out: LeftOut | None = None, depth_scale: float | None = None
 ) -> TumCamera:
-    """Read and check the text files of one camera's folder.
+    """Read and check the text files of the folder of one camera.
 
     Args:
-        folder: where it lies.
-        name: where camera.json gives none (default "camera").
-        left_out: takes the damaged lines of lists and poses; None = the first of them raises.
+        folder: path.
+        name: used when camera.json has none (default "camera").
+        left_out: collects damaged lines of lists and poses; None = they raise.
         depth_scale: raw units per metre; None = that of camera.json.
 
     Raises:
-        RecordingError: a file is missing or malformed; names the file and the line or key.
+        RecordingError: a file is missing or malformed; with the file and the line or key.
     """
     folder = Path(folder)
     if depth_scale is not None and not 0 < depth_scale < float("inf"):
@@ -366,7 +364,7 @@ def read_tum_camera(
 
 
 def _lens(spec: Mapping[str, Any]) -> CameraModel:
-    """A camera of some JSON. Raises ``ValueError``, ``TypeError``, ``KeyError`` for what is wrong or missing."""
+    """Parse a camera model. Raises ``ValueError``, ``TypeError`` or ``KeyError`` for wrong or missing values."""
     if unknown := sorted(set(spec) - {*_PINHOLE_KEYS, "distortion_model", "d", *_REQUIRED_KEYS, *_OPTIONAL_KEYS}):
         raise ValueError(f"depth_camera: unknown key(s) {', '.join(unknown)}")
     distortion = standard_distortion(spec.get("distortion_model") or "plumb_bob", spec.get("d") or ())
@@ -411,9 +409,9 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
 def _read_lines(
     path: Path, columns: int, parse: Callable[[list[str]], ArrayT], left_out: LeftOut | None
 ) -> tuple[tuple[int, ArrayT], ...]:
-    """(stamp_ns, what ``parse`` makes of the other columns) of every line, sorted by stamp.
+    """Parse every line to (stamp_ns, ``parse(other columns)``), sorted by stamp.
 
-    Lines that are none raise, or go to ``left_out``, unless no line is left.
+    Damaged lines raise, or go to ``left_out`` unless no line remains.
     """
     entries = []
     for number, line in enumerate(read_text(path, _MAX_LIST_BYTES).splitlines(), start=1):
@@ -438,7 +436,7 @@ _Files = tuple[tuple[int, Path], ...]
 
 
 def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files]:
-    """Colour and depth files of a folder, by its two lists or its one of pairs."""
+    """Read the colour and depth files of a folder from its two lists or its list of pairs."""
     if (folder / "rgb.txt").exists() or not (folder / _ASSOCIATIONS).exists():
         color, depth = (
             _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
@@ -457,23 +455,19 @@ def _read_images(folder: Path, left_out: LeftOut | None) -> tuple[_Files, _Files
         sum("depth" in name.relative_to(folder).as_posix().lower() for _, name in files) for files in (first, second)
     ]
     if sorted(are_depth) != [0, len(lines)]:
-        raise RecordingError(
-            f"{path}: which column lists depth cannot be told: one of them must name files with 'depth'"
-        )
+        raise RecordingError(f"{path}: the depth column is unknown: the file names of one column must contain 'depth'")
     colors, depths = (first, second) if are_depth[1] else (second, first)
     return _checked(path, tuple(colors)), _checked(path, tuple(depths))
 
 
 def _checked(path: Path, files: _Files) -> _Files:
-    """Raises :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
+    """Raise :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
     if not files:
         raise RecordingError(f"{path} lists no images")
     stamps = np.array([stamp for stamp, _ in files])
     step_s = float(np.median(np.diff(stamps))) / NS_PER_S if len(files) > 1 else 0.0
     if step_s > _MAX_STEP_S and not (stamps % NS_PER_S).any():
-        raise RecordingError(
-            f"{path}: images are {step_s:.0f} s apart: the stamps are in another unit of time, a list has seconds"
-        )
+        raise RecordingError(f"{path}: images are {step_s:.0f} s apart: the stamps must be in seconds")
     return files
 
 
@@ -496,7 +490,7 @@ def _camera_folders(path: Path) -> list[Path]:
 
 
 def _read_json(path: Path) -> Any:
-    """Raises :class:`RecordingError` naming the file; ``FileNotFoundError`` when it is not there."""
+    """Read JSON. Raises :class:`RecordingError` with the file, ``FileNotFoundError`` when it does not exist."""
     try:
         return json.loads(read_file(path, _MAX_LIST_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
@@ -506,8 +500,8 @@ def _read_json(path: Path) -> Any:
 
 
 def parse_stamp(text: str) -> int:
-    """Decimal seconds -> exact nanoseconds (digits beyond are cut); an epoch in smaller units is recognised by its
-    digits. Raises ``ValueError`` naming the text."""
+    """Convert decimal seconds to exact nanoseconds; further digits are cut, and an epoch in smaller units is recognised
+    by its digits. Raises ``ValueError`` with the text."""
     match = _STAMP.fullmatch(text)
     if match is None:
         raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
@@ -515,19 +509,19 @@ def parse_stamp(text: str) -> int:
     unit_ns = next(unit for least, unit in _STAMP_UNITS if whole >= least)
     stamp_ns = whole * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
     if stamp_ns > _MAX_STAMP_NS:
-        raise ValueError(f"timestamp {text!r} is later than 64 bits of nanoseconds can say")
+        raise ValueError(f"timestamp {text!r} does not fit into 64 bits of nanoseconds")
     return stamp_ns
 
 
 class CameraMount(NamedTuple):
-    """Where a camera sits on its robot: the robot's frame, and the (4, 4) pose of the camera in it, metres."""
+    """Mount of a camera: the frame of the robot, and the (4, 4) pose of the camera in it, metres."""
 
     base_frame: str
     T_base_camera: FloatArray
 
 
 class TumWriter:
-    """Writes one camera's folder. The lists come last, so that a folder that is cut short is recognised as such.
+    """Writer of the folder of one camera. The lists come last, so that an incomplete folder is recognised.
 
     Use as a context manager, or call :meth:`close`.
     """
@@ -546,17 +540,17 @@ class TumWriter:
     ) -> None:
         """Args:
 
-        folder: made where it is missing; must not hold a recording already.
+        folder: created if missing; must not hold a recording.
         intrinsics: of the images.
         camera: name.
-        camera_frame: optical frame; by default made from the name.
+        camera_frame: optical frame; by default derived from the name.
         depth_scale: raw units per metre: 1000 reaches 65.5 m, 5000 (the TUM data sets) 13.1 m.
         color_extension: ``.png`` (lossless) or ``.jpg``.
         world_frame, mount: see the module.
 
         Raises:
-            FileExistsError: a recording lies there.
-            ValueError: ``mount`` that is no rigid transform; scale not positive.
+            FileExistsError: the folder holds a recording.
+            ValueError: ``mount`` is not rigid; the scale is not positive.
         """
         if not depth_scale > 0:
             raise ValueError(f"depth_scale must be positive, got {depth_scale}")
@@ -589,11 +583,11 @@ class TumWriter:
         Args:
             stamp_ns: of both images and the pose.
             color: (H, W, 3) uint8 RGB.
-            depth_m: (H, W) metres; what is not finite, not positive or too far for 16 bits becomes unknown.
+            depth_m: (H, W) metres; values that are not finite, not positive or too far for 16 bits become unknown.
             T_world_camera: (4, 4) pose of the optical frame.
 
         Raises:
-            ValueError: sizes that do not fit the intrinsics, a pose that is not rigid.
+            ValueError: sizes do not match the intrinsics, or the pose is not rigid.
         """
         size = (self._intrinsics.height, self._intrinsics.width)
         if color.shape != (*size, 3) or depth_m.shape != size:
@@ -610,13 +604,13 @@ class TumWriter:
         self._depths.append(f"{format_stamp(stamp_ns)} {depth_name}")
 
     def add_pose(self, stamp_ns: int, T_world_camera: FloatArray) -> None:
-        """Write a pose alone (poses may come faster than images). Raises ``ValueError`` when it is not rigid."""
+        """Write a pose without images (poses may be more frequent). Raises ``ValueError`` when it is not rigid."""
         T = check_transform(T_world_camera, "T_world_camera")
         values = (*T[:3, 3], *rotation_to_quaternion(T[:3, :3]))
         self._poses.append(" ".join([format_stamp(stamp_ns), *(f"{v:.9f}" for v in values)]))
 
     def close(self, truth: Mapping[str, Any] | None = None) -> None:
-        """Write the text files, and scene.json where ``truth`` is given. Later calls do nothing."""
+        """Write the text files, and scene.json with ``truth``. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -637,9 +631,9 @@ class TumWriter:
 
 
 def write_camera_list(folder: str | Path, names: Sequence[str]) -> None:
-    """Make one recording of the cameras whose folders (:class:`TumWriter`) lie in ``folder``.
+    """Make one recording of several camera folders (:class:`TumWriter`) in ``folder``.
 
-    The first camera's poses place the base. Raises ``ValueError`` for a name without a recording, ``OSError``.
+    The poses of the first camera place the base. Raises ``ValueError`` for a name without a recording, ``OSError``.
     """
     for name in names:
         if not (Path(folder) / name / "rgb.txt").exists():

@@ -1,12 +1,10 @@
-"""What changed between two maps of one place: things that appeared, left, moved or have another name.
+"""Changes between two maps of one place: objects that appeared, left, moved or have another name.
 
-Objects are paired by where they stand: those whose boxes overlap are one thing. Of the rest, things of one name and one
-size are paired so that they moved least together. What has no partner then appeared or left, but only where the other
-map shows the place: a map that never saw the corner says nothing about the chair in it, and where the voxels of the
-thing are still there it was only not recognised. Such are told apart, as unseen and unsure.
+Objects whose boxes overlap are paired. Of the rest, objects of equal name and similar size are paired with the shortest
+total motion. An unpaired object appeared or left only where the other map shows its place as empty: it is *unseen*
+where the other map has no data, and *unsure* where the object's voxels are still there and it was only not recognised.
 
-Both maps must lie in one frame. :func:`compare_maps` refuses maps whose walls and furniture do not coincide: they are
-of different places, or were not put where the other lies.
+Both maps must lie in one frame: :func:`compare_maps` refuses maps whose walls and furniture do not coincide.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from embodied_perceptron.results import UNNAMED, Perception, SceneObject, VoxelS
 F64 = NDArray[np.float64]
 
 _SAME_SIZE = 0.6  # smaller over larger edge
-_THERE, _MAPPED = 0.5, 0.2  # share of the thing's voxels, of those around it, that the other map has
+_THERE, _MAPPED = 0.5, 0.2  # share of the voxels of an object, and of those around it, in the other map
 _AROUND_M = 0.3
-_CELL_M, _COLUMN_M, _LOW_M = 0.1, 0.5, 0.3  # of what is compared, of what both saw, and above the floor
+_CELL_M, _COLUMN_M, _LOW_M = 0.1, 0.5, 0.3  # compared cells, columns that both maps saw, least height
 _LEAST_COMMON_M2, _LEAST_ALIGNED = 1.0, 0.5
 
 
@@ -40,11 +38,11 @@ class DifferentPlacesError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class ObjectChange:
-    """One thing in both maps, or in one of them.
+    """One object in both maps, or in one of them.
 
     Attributes:
-        before, after: the thing in each map, None where it is not.
-        moved_m: (3,) how far its box went, metres in the frame of the maps: what a box grew on one side is no motion.
+        before, after: the object in each map, or None.
+        moved_m: (3,) motion of its box, metres in the frame of the maps; growth on one side is no motion.
     """
 
     before: SceneObject | None
@@ -59,17 +57,17 @@ class ObjectChange:
 
 @dataclass(frozen=True, eq=False)
 class MapChanges:
-    """What changed. A thing that moved and has another name is in both lists.
+    """Changes by kind. An object that moved and has another name is in both lists.
 
     Attributes:
-        appeared: where the first map shows nothing.
-        left: where the second map shows nothing.
-        moved: by at least the distance that was asked for.
-        renamed: of another class, or called otherwise by a user.
-        unsure: not recognised in the other map, although what it shows there may be it.
-        unseen: in a place that the other map does not show.
-        unchanged: how many stand where they stood.
-        aligned: share in [0, 1] of walls and furniture, of what both maps show, that coincides.
+        appeared: at places that are empty in the first map.
+        left: from places that are empty in the second map.
+        moved: by at least the requested distance.
+        renamed: with another class or user's name.
+        unsure: not recognised in the other map, which has voxels at the place.
+        unseen: at places without data in the other map.
+        unchanged: number of unchanged objects.
+        aligned: share in [0, 1] of the walls and furniture in both maps that coincides.
     """
 
     appeared: tuple[ObjectChange, ...]
@@ -91,7 +89,7 @@ class MapChanges:
         }
 
     def lines(self) -> list[str]:
-        """In words, a change a line."""
+        """Text lines, one for each change."""
         lines = [f"appeared: {_name(c.after)} at {_place(c.after)}" for c in self.appeared]
         lines += [f"left: {_name(c.before)} from {_place(c.before)}" for c in self.left]
         for c in self.moved:
@@ -125,14 +123,13 @@ def _place(thing: SceneObject | None) -> str:
 
 
 def compare_maps(before: Perception, after: Perception, min_moved_m: float = 0.2) -> MapChanges:
-    """What changed from one map to another of the same place.
-
-    Confirmed objects count; the other map's tentative and stale ones are their partners too. Raises
-    :class:`DifferentPlacesError` for maps that do not lie on each other.
+    """Changes of the confirmed objects from one map to another; tentative and stale ones may be their partners.
 
     Args:
         before, after: in one frame.
-        min_moved_m: a thing has moved whose box went at least so far.
+        min_moved_m: least motion of a moved object.
+
+    Raises :class:`DifferentPlacesError` for maps that do not coincide.
     """
     aligned = check_same_place(before, after)
     a, b = (tuple(p.objects) + tuple(p.tentative) + tuple(p.stale) for p in (before, after))
@@ -154,26 +151,26 @@ def compare_maps(before: Perception, after: Perception, min_moved_m: float = 0.2
     alone_a = {i: ObjectChange(a[i], None, np.zeros(3)) for i in rest_a if i not in pairs}
     alone_b = {j: ObjectChange(None, b[j], np.zeros(3)) for j in rest_b if j not in pairs.values()}
 
-    def told(kind: str) -> tuple[ObjectChange, ...]:
+    def unpaired(kind: str) -> tuple[ObjectChange, ...]:
         return tuple(c for i, c in alone_a.items() if shown_a[i] == kind) + tuple(
             c for j, c in alone_b.items() if shown_b[j] == kind
         )
 
-    empty = told("empty")
+    empty = unpaired("empty")
     return MapChanges(
         appeared=tuple(c for c in empty if c.before is None),
         left=tuple(c for c in empty if c.after is None),
         moved=moved,
         renamed=renamed,
-        unsure=told("occupied"),
-        unseen=told("unmapped"),
+        unsure=unpaired("occupied"),
+        unseen=unpaired("unmapped"),
         unchanged=len(both) - len({id(c) for c in (*moved, *renamed)}),
         aligned=aligned,
     )
 
 
 def displacement(before: F64, after: F64) -> F64:
-    """(3,) how far a (9,) box went, metres: per axis the smaller way of its sides, 0 where only the size changed."""
+    """(3,) motion of a (9,) box, metres: per axis the smaller motion of its sides, 0 where only the size changed."""
     bounds = Bounds.of(np.stack([before, after]))
     low, high = bounds.low[1] - bounds.low[0], bounds.high[1] - bounds.high[0]
     way = np.where(np.abs(low) < np.abs(high), low, high)
@@ -186,7 +183,7 @@ def _names(thing: SceneObject | None) -> tuple[str, str]:
 
 
 def _paired_by_place(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict[int, int]:
-    """Row of ``a`` -> row of ``b``: what overlaps most together, of one name rather than of another."""
+    """Row of ``a`` -> row of ``b``: the assignment with most overlap, preferring equal names."""
     if not a or not b:
         return {}
     iou = Bounds.of(np.stack([o.box for o in a])).iou(Bounds.of(np.stack([o.box for o in b])))
@@ -200,7 +197,7 @@ def _paired_by_place(a: Sequence[SceneObject], b: Sequence[SceneObject]) -> dict
 def _paired_by_kind(
     a: Sequence[SceneObject], b: Sequence[SceneObject], gone: list[int], new: list[int]
 ) -> dict[int, int]:
-    """The same of things that stand elsewhere: of one name and size, so that the ways are short together."""
+    """Row of ``a`` -> row of ``b`` of moved objects: equal name, similar size, shortest total motion."""
     if not gone or not new:
         return {}
     far = 1e6
@@ -221,9 +218,9 @@ def _shown(
     other: VoxelSnapshot,
     others: Sequence[SceneObject],
 ) -> dict[int, str]:
-    """What the ``other`` map shows where things of one's ``own`` stand: "empty", "occupied" or "unmapped".
+    """State in the ``other`` map of the places of some ``things``: "empty", "occupied" or "unmapped".
 
-    Voxels of the other map that belong to one of its own objects do not count.
+    Voxels of the other map inside of its own objects do not count.
     """
     if not rows:
         return {}
@@ -240,7 +237,7 @@ def _shown(
 
 
 def check_same_place(before: Perception, after: Perception) -> float:
-    """Share of walls and furniture that coincides where both maps see. Raises :class:`DifferentPlacesError`."""
+    """Share of walls and furniture that coincides where both maps have data. Raises :class:`DifferentPlacesError`."""
     cells = [_standing_cells(p) for p in (before, after)]
     columns = [set(map(tuple, np.floor(p.voxels.mean_point_m[:, :2] / _COLUMN_M).tolist())) for p in (before, after)]
     common = columns[0] & columns[1]
@@ -253,18 +250,18 @@ def check_same_place(before: Perception, after: Perception) -> float:
         c[[tuple(row) in common for row in np.floor((c[:, :2] + 0.5) * _CELL_M / _COLUMN_M).tolist()]] for c in cells
     ]
     if not len(parts[0]) or not len(parts[1]):
-        raise DifferentPlacesError("nothing stands where both maps see: whether they lie in one frame cannot be told")
+        raise DifferentPlacesError("no walls or furniture where both maps have data: their frames cannot be compared")
     aligned = min(_share_near(parts[0], parts[1]), _share_near(parts[1], parts[0]))
     if aligned < _LEAST_ALIGNED:
         raise DifferentPlacesError(
-            f"of what stands where both maps see only {aligned:.0%} coincides: the maps are of different places, or "
-            "one of them does not lie where the other does (load it there, and save it anew)"
+            f"only {aligned:.0%} of the walls and furniture in both maps coincides: the maps are of different places, "
+            "or not in one frame (load one at its place in the other, and save it again)"
         )
     return aligned
 
 
 def _standing_cells(perception: Perception) -> NDArray[np.int64]:
-    """(N, 3) cells of what stands on the floor: the floor of every room lies on that of every other."""
+    """(N, 3) cells above the floor; floors of different rooms would coincide."""
     points = np.asarray(perception.voxels.mean_point_m, np.float64)
     lowest = float(points[:, 2].min(initial=0.0))
     floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else lowest
@@ -273,6 +270,6 @@ def _standing_cells(perception: Perception) -> NDArray[np.int64]:
 
 
 def _share_near(cells: NDArray[np.int64], others: NDArray[np.int64]) -> float:
-    """Of cells those that are, or touch, one of the others."""
+    """Share of cells that are, or touch, one of the others."""
     away = cKDTree(others).query(cells, p=np.inf, distance_upper_bound=1.5)[0]
     return float(np.isfinite(away).mean())

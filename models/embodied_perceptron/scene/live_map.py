@@ -1,17 +1,15 @@
-"""The map of one robot and the care for it: frames, perceptions, files, corrections, clearing, statistics.
+"""The live map of one robot: frames, perceptions, files, corrections, clearing, statistics.
 
-Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
-poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all. They have one place
-and one time of their own (:mod:`embodied_perceptron.scene.map_frame`): poses of cameras come and go in the world;
-boxes, voxels and cells lie in the map, at :attr:`LiveMap.T_world_map`: the identity unless that is far away, or the map
-was put elsewhere.
+Voxels, keyframes with image features (the volume), objects, labelled cells, floor height and latest camera poses are
+one state: what replaces or moves one of them replaces or moves all. The map has its own place and time
+(:mod:`embodied_perceptron.scene.map_frame`): camera poses are given in the world; boxes, voxels and cells lie in the
+map, at :attr:`LiveMap.T_world_map`, the identity unless the map is far away or was placed elsewhere.
 
-The locks of the map are here. The *volume lock* guards the volume's voxels and keyframes, and the cameras; it is held
-while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
-it is held for a whole perception, so that what changes the map waits for the perception in flight and an old snapshot
-never speaks about a new map. Where both are needed, the scene lock is taken first. What fusing and perceiving share
-of the image features is guarded by the features themselves. Readers take no lock: they read one frozen value,
-:attr:`LiveMap.published`, which whatever changes the scene replaces as a whole.
+Locks: the *volume lock* guards voxels, keyframes and cameras; it is held while a frame is fused or a copy is made. The
+*scene lock* guards everything else and the reading of image features; it is held for a whole perception, so that
+changes of the map wait for the perception in flight and an old copy never updates a new map. Where both are needed, the
+scene lock is taken first. The image features guard what fusing and perceiving share of them. Readers take no lock: they
+read one frozen value, :attr:`LiveMap.published`, which every change replaces as a whole.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ from embodied_perceptron.mapping.storage import (
     unpack_volume,
     write_map,
 )
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.mapping.voxel_counts import WallFrame
-from embodied_perceptron.mapping.voxels import HITS
+from embodied_perceptron.mapping.voxels import HITS, StageClock
 from embodied_perceptron.recordings.files import read_file, write_atomically
 from embodied_perceptron.recordings.tensor_files import FileState, parse_json
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
@@ -68,34 +66,36 @@ from embodied_perceptron.results import (
     VoxelSnapshot,
 )
 from embodied_perceptron.scene.map_frame import MapFrame
-from embodied_perceptron.scene.navigation import ApproachOptions, approach_pose, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.navigation import (
+    ApproachOptions,
+    SemanticMap,
+    approach_pose,
+    navigation_grid,
+    semantic_voxels,
+)
 from embodied_perceptron.scene.object_map import Correction as UserCorrection
 from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
-from embodied_perceptron.scene.semantic_map import SemanticMap
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What readers see of the scene: one frozen value, replaced as a whole.
 
 
 @dataclass(frozen=True, eq=False)
 class PublishedScene:
-    """The scene at one moment; all of it lies in one world. Queries read one such value and nothing else.
+    """The scene at one moment, in one world. Queries read one such value and nothing else.
 
-    A perception replaces it. What moves or changes the map replaces it at once, too, by what still holds: a part that
-    cannot be brought into the new world is None until the next perception.
+    Perceptions, files and corrections replace it at once. A part that cannot be moved into a corrected world is None
+    until the next perception.
 
     Attributes:
         objects: confirmed objects.
         tentative: objects not confirmed yet.
-        voxels: the map, for the colours of objects.
+        voxels: the map, for colours of objects.
         prediction: of the network.
-        seen: its boxes, where nothing was said of the objects since: candidates of low confidence.
-        grid: for navigation.
-        T_world_map: (4, 4) where all this lies in the world of the frames' poses.
+        seen: boxes of the prediction as low-confidence candidates; None after a correction of objects.
+        grid: navigation grid.
+        T_world_map: (4, 4) pose of the map in the world.
     """
 
     objects: tuple[SceneObject, ...] = ()
@@ -107,7 +107,7 @@ class PublishedScene:
     T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
 
     def with_objects(self, objects: Sequence[SceneObject], **others: Any) -> PublishedScene:
-        """With other ``objects`` of any state; ``others``: further attributes to replace, by name."""
+        """A copy with other ``objects`` of any state; ``others``: further attributes by name."""
         confirmed, tentative = (
             tuple(o for o in objects if o.state == state) for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE)
         )
@@ -116,40 +116,40 @@ class PublishedScene:
     def approach(
         self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
     ) -> NDArray[np.float64] | None:
-        """(4, 4) pose on the floor to be at an object, in the map, by the grid; None = there is none.
+        """(4, 4) approach pose on the floor before an object, in the map; None = there is none.
 
-        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.approach.approach_pose`.
+        ``robot_m``: (2,) or (3,) position of the robot; see :func:`~.navigation.approach_pose`.
         """
         options = ApproachOptions(robot_radius_m)
         return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 LABELS_SUFFIX = ".labels.json"
 _MAP_SUFFIX, _OTHER_LABELS_SUFFIX = ".safetensors", ".map_labels.json"
 _MAX_LABELS_BYTES = 64 * 2**20
 _LOG = logging.getLogger(__name__)
-LOOKING_FOR_PLACE = "looking_for_place"  # why a frame is not fused
+LOOKING_FOR_PLACE = "looking_for_place"  # reason of a frame that is not fused
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
 
 def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
-    """The confirmed objects of a saved map, without reading the rest of it.
+    """Read the confirmed objects of a saved map, without the rest of the file.
 
-    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
+    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` for an unreadable one.
     """
     return _read_objects(path).objects((ObjectState.CONFIRMED,))
 
 
 def saved_corrections(path: str | Path) -> tuple[UserCorrection, ...]:
-    """What users said of the objects of a saved map, boxes in the map's own world: of what is there still, as it lies
-    there now. Raises as :func:`saved_objects`."""
+    """Read the corrections in a saved map, with the present boxes of objects that still exist. Raises as
+    :func:`saved_objects`."""
     objects = _read_objects(path)
-    now = {thing.id: thing for thing in objects.objects()}
+    boxes = {o.id: o.box for o in objects.objects()}
     return tuple(
-        replace(said, box=now[said.id].box) if said.label and said.id in now else said
-        for said in objects.corrections.entries
+        replace(entry, box=boxes[entry.id]) if entry.label and entry.id in boxes else entry
+        for entry in objects.corrections.entries
     )
 
 
@@ -211,12 +211,12 @@ class LiveMap:
             files. None = without a network: cells are labelled by geometry, and those of files are restored.
         scores: thresholds of the boxes that update objects.
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
-        reach_m: how far from the map's origin frames may be taken, where something else than the voxels limits it.
-        on_forget: called, with the scene locked, when the map is replaced by another.
+        reach_m: largest distance of cameras from the map's origin, where the network limits it more than the voxels do.
+        on_forget: called under the scene lock when another map replaces this one.
 
     Attributes:
-        published: what readers see.
-        loaded_from: the file that the map was loaded from; None = it has begun here.
+        published: the present scene for readers.
+        loaded_from: the file that the map was loaded from; None = the map is new.
         scene_lock: held for a whole perception.
     """
 
@@ -251,16 +251,15 @@ class LiveMap:
         self._places = PlaceMemory(config.relocalisation.max_places)
         self._search: PlaceSearch | None = None
         self._saving = threading.Lock()
-        self._files: dict[str, FileState] = {}  # real path -> the file that was read or written there last
+        self._files: dict[str, FileState] = {}  # real path -> state of the file after the last read or write
         self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
 
     # ------------------------------------------------------------------------------------------ frames and perceptions
 
     def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
-        """Fuse one frame; the keyframe that it became, if it did. Raises as :meth:`Perceptron.integrate`.
+        """Fuse one frame; returns the new keyframe, if it became one. Raises as :meth:`Perceptron.integrate`.
 
-        As long as the robot's place in a loaded map is looked for, that is done with the frame instead, and it is not
-        fused before it is found.
+        While the robot's place in a loaded map is searched, the frame serves the search and is not fused.
         """
         if not self._is_placed(posed):
             return FusionReport(posed.frame.stamp_ns, fused=False, reason=LOOKING_FOR_PLACE), None
@@ -274,9 +273,8 @@ class LiveMap:
         return replace(report, stamp_ns=posed.frame.stamp_ns), keyframe
 
     def remember(self, keyframe: Keyframe, clock: StageClock) -> None:
-        """The place that a keyframe of :meth:`integrate` shows; from any thread. Nobody waits for the map while
-        features are looked for; what has become of the keyframe in the meantime (a corrected pose, another map)
-        counts."""
+        """Remember the view of a keyframe for later relocalisation; from any thread. The map is not locked while
+        features are extracted, so the keyframe's pose is read afterwards."""
         if self._features is None:
             return
         place = place_of(keyframe, self._features)
@@ -288,7 +286,7 @@ class LiveMap:
         clock.lap("place")
 
     def _is_placed(self, posed: PosedFrame) -> bool:
-        """Whether it is known where the world lies in the map, with this frame."""
+        """Search the robot's place with a frame, if it is unknown; returns whether it is known."""
         search = self._search
         if search is None:
             return True
@@ -296,7 +294,7 @@ class LiveMap:
         if not estimate.found or estimate.best is None:
             return False
         with self.scene_lock, self._volume_lock:
-            if self._search is not search:  # another map has come
+            if self._search is not search:  # another map was loaded
                 return False
             self._frame.place(estimate.best.T_map_world)
             self._search = None
@@ -305,7 +303,7 @@ class LiveMap:
 
     @property
     def places(self) -> PlaceMemory:
-        """The views that the map remembers; changed by :meth:`remember`."""
+        """Remembered views; :meth:`remember` adds to them."""
         return self._places
 
     @property
@@ -316,8 +314,8 @@ class LiveMap:
 
     @contextmanager
     def perceiving(self) -> Iterator[tuple[MapCopy, StageClock]]:
-        """A copy of the map, and a clock that has booked the copying. The scene is locked until the end: nothing else
-        perceives or changes the map, while frames are fused."""
+        """Context with a copy of the map, and a clock that has timed the copying. The scene stays locked: no other
+        perception or change of the map, while frames are fused."""
         with self.scene_lock:
             clock = StageClock()
             with self._volume_lock:
@@ -413,12 +411,12 @@ class LiveMap:
         )
 
     def _publish(self, **parts: Any) -> None:
-        """Replace what readers see by the objects of now and ``parts`` of :class:`PublishedScene`, which lie in the
-        world of the objects. What is not named is None."""
+        """Publish the present objects and ``parts`` of :class:`PublishedScene` in the same world; other parts are
+        None."""
         self.published = PublishedScene(T_world_map=self.T_world_map).with_objects(self._objects.objects(), **parts)
 
     def _publish_changed(self, volume: VolumeCopy) -> None:
-        """After voxels were moved or removed: prediction and grid are of what the map was."""
+        """Publish after voxels were moved or removed, without the outdated prediction and grid."""
         self._publish(voxels=None if self.published.voxels is None else volume.snapshot())
 
     # ---------------------------------------------------------------------------------------------- files and changes
@@ -443,7 +441,7 @@ class LiveMap:
         check_unchanged(path, self._files.get(os.path.realpath(path)))
 
     def _labels(self) -> dict[str, Any]:
-        """What users said: of each corrected object box, label and what it was called, and the names."""
+        """Corrections and names by users, as JSON values."""
         names = [o.as_dict() for o in self._objects.objects() if o.user_name]
         return {"version": 1, "corrections": self._objects.corrections.to_list(), "names": names}
 
@@ -456,7 +454,7 @@ class LiveMap:
     def restore(
         self, saved: SavedMap, T_world_saved: NDArray[np.float64] | None = None, *, find_place: bool = False
     ) -> str:
-        """:meth:`load` of a file that was read already."""
+        """:meth:`load` a file that was read already."""
         path, extra = saved.path, saved.extra
         volume = unpack_volume(saved, self.volume.config)
         places = PlaceMemory.unpack(saved, self.config.relocalisation.max_places)
@@ -464,7 +462,7 @@ class LiveMap:
         objects = ObjectMap(self.config.objects.tracking, self._name_of)
         frame = MapFrame(self._frame.reach_m)
         try:
-            if _OBJECTS in extra:  # a bare volume may have been saved without objects
+            if _OBJECTS in extra:  # a volume alone is saved without objects
                 objects.load_json(extra[_OBJECTS])
             frame.load_json(extra.get(_FRAME, ""), None if extra.get(_FRAME) else _newest_ns(volume, objects))
         except ValueError as error:
@@ -483,7 +481,7 @@ class LiveMap:
                     invert_transform(frame.T_world_map),
                 )
             except FeatureError as error:
-                reason = f"the robot's place cannot be looked for, its pose is taken as it is: {error}"
+                reason = f"the robot's place cannot be searched, its pose is used as it is: {error}"
         with self.scene_lock, self._volume_lock:
             self.volume.restore(volume)
             self._forget()
@@ -540,12 +538,12 @@ class LiveMap:
         return None if newest is None else self._frame.leave(newest)
 
     def time_in_map(self, camera: str, stamp_ns: int) -> int:
-        """A recent stamp of a camera as time of the map."""
+        """Convert a recent stamp of a camera to the map's time."""
         with self._volume_lock:
             return self._frame.time_in_map(camera, stamp_ns)
 
     def keyframes(self) -> tuple[Keyframe, ...]:
-        """Those that are retained, oldest first, in the map."""
+        """Retained keyframes, oldest first, in the map."""
         with self._volume_lock:
             return tuple(self.volume.keyframes)
 
@@ -565,26 +563,22 @@ class LiveMap:
         return cleared
 
     def history(self, number: int) -> ObjectHistory:
-        """What state and name of object ``number`` rest on. Raises ``LookupError`` where there is no such object."""
+        """Evidence for state and name of object ``number``. Raises ``LookupError`` for an unknown id."""
         with self.scene_lock:
             return self._objects.history(number)
 
     def name_object(self, number: int, name: str) -> SceneObject:
-        """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.
-
-        Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` where there
-        is no such object; nothing has changed then.
-        """
+        """Set a user's name for object ``number``; empty removes it. Raises as :meth:`ObjectMap.name`."""
         return self._edit(lambda: self._objects.name(number, name))
 
     def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
-        """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all.
+        """Set the label of object ``number`` for good, or remove it (``not_there``).
 
-        Returns it as it is now, or was. Raises ``ValueError`` for no label, or a label of what is not there, and as
-        :meth:`name_object`.
+        Returns the object after or before the change. Raises ``ValueError`` for an invalid label, or a label with
+        ``not_there``, and ``LookupError`` for an unknown id.
         """
         if not_there and label.strip():
-            raise ValueError(f"an object is either a {label!r} or not there")
+            raise ValueError(f"give either the label {label!r} or not_there")
         if not_there:
             return self._edit(lambda: self._objects.deny(number))
         return self._edit(lambda: self._objects.relabel(number, label))
@@ -601,11 +595,11 @@ class LiveMap:
             return self.volume.statistics()
 
     def _keyframe_name(self, keyframe: Keyframe) -> tuple[str, int]:
-        """Camera and stamp by which a keyframe is known outside."""
+        """Camera and stamp of a keyframe in the world's time."""
         return keyframe.frame.camera, self._frame.stamp_of(keyframe.frame.camera, keyframe.frame.stamp_ns)
 
     def _forget(self) -> None:
-        """Start anew with everything beside the volume."""
+        """Reset everything but the volume."""
         self._objects = ObjectMap(self.config.objects.tracking, self._name_of)
         self._semantic.clear()
         self._floor.forget()
@@ -619,7 +613,7 @@ class LiveMap:
 
 
 def _surface_m(volume: SavedVolume, config: VolumeConfig) -> NDArray[np.float64]:
-    """(N, 3) points of a saved volume that snapshots of it would show."""
+    """(N, 3) points of the occupied voxels of a saved volume."""
     rows = volume.rows.where(volume.rows.records[:, HITS] >= max(config.min_hits, 1))
     points: NDArray[np.float64] = VolumeCopy(rows, config.voxel_size_m).snapshot().mean_point_m.astype(np.float64)
     return points
@@ -630,8 +624,8 @@ def _newest_ns(volume: SavedVolume, objects: ObjectMap) -> int:
 
 
 def labels_path(path: str | Path) -> Path:
-    """Where the labels of a map's corrections stand: ``home.labels.json`` beside ``home.safetensors``, and
-    ``home.map_labels.json`` beside a map ``home`` without that ending."""
+    """Path of the labels of a map's corrections: ``home.labels.json`` beside ``home.safetensors``, and
+    ``home.map_labels.json`` beside a map ``home`` without that suffix."""
     path = Path(path)
     if path.name.endswith(_MAP_SUFFIX):
         return path.with_name(path.name.removesuffix(_MAP_SUFFIX) + LABELS_SUFFIX)
@@ -639,9 +633,9 @@ def labels_path(path: str | Path) -> Path:
 
 
 def _write_labels(path: Path, labels: dict[str, Any]) -> None:
-    """Labels of a map that was saved; nothing is left of those before. A file of another kind stays as it is."""
+    """Write or remove the labels of a saved map. A file with other labels is not overwritten."""
     if path.exists() and not _are_map_labels(path):
-        _LOG.warning("%s holds other labels than those of a map and stays; the map has its corrections within", path)
+        _LOG.warning("%s is no labels file of a map and is kept; corrections are saved in the map only", path)
     elif labels["corrections"] or labels["names"]:
         text = json.dumps(labels, ensure_ascii=False, indent=1)
         write_atomically(path, (text + "\n").encode("utf-8"))

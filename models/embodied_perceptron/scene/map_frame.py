@@ -1,15 +1,13 @@
-"""Where and when a map lives: its own origin near the start, its own time that never goes back.
+"""Place and time of a map: its own origin near the start, and a time that never goes back.
 
-*Place.* Voxels are counted from the origin and stored as float32, so a map far from it is coarse (6 cm at a UTM
-coordinate of 10^6 m). Maps whose frames begin further than :data:`FAR_M` from the origin are therefore anchored at the
-multiple of :data:`ANCHOR_STEP_M` nearest to the first camera: *world* is the frame of the poses as they come, *map* the
-same axes with the origin at the anchor. A saved map may be put anywhere in the world of today, also turned about the
-vertical.
+*Place.* Voxels are stored as float32 relative to the origin, so a map far from it is coarse (6 cm at a UTM coordinate
+of 10^6 m). Maps whose first frame is further than :data:`FAR_M` from the origin are anchored at the multiple of
+:data:`ANCHOR_STEP_M` nearest to the first camera: *world* is the frame of the given poses, *map* has the same axes and
+its origin at the anchor. A saved map may be placed anywhere in the present world, also rotated about the vertical.
 
-*Time.* When the clock of a camera is set, or a recording loops, its stamps go on elsewhere. The map's time goes on
-where it was: each camera has an offset between its stamps and the map's time, which changes when it is told so. What
-lies in the map is never of the future, so objects that are not found any more expire, and a correction finds what is
-older than its keyframes.
+*Time.* When the clock of a camera is set, or a recording loops, its stamps jump. The map's time continues: each camera
+has an offset between its stamps and the map's time, which changes after :meth:`MapFrame.forget_stamps`. So nothing in
+the map lies in the future: missed objects expire, and a correction finds what is older than its keyframes.
 """
 
 from __future__ import annotations
@@ -36,25 +34,25 @@ from embodied_perceptron.sensors.frame import PosedFrame
 
 FAR_M = 1000.0  # float32 then still resolves 0.06 mm
 ANCHOR_STEP_M = 100.0
-MAX_WORLD_M = 2e7  # half of the way around the Earth: UTM and Earth-centred coordinates lie within
+MAX_WORLD_M = 2e7  # half of the Earth's circumference; includes UTM and Earth-centred coordinates
 REACH_M = 8000.0  # float32 resolves 0.5 mm up to 8192 m
-_LEVEL_RAD = 0.02  # what a localisation's pose may tilt by rounding and noise
+_LEVEL_RAD = 0.02  # tolerated tilt of a localisation's pose
 _NEAR_NS = 1_000_000_000
-_STEP_NS = 1_000_000  # from the newest time of the map to the first frame after time went on elsewhere
+_STEP_NS = 1_000_000  # from the newest time of the map to the first frame after a jump of stamps
 _MAX_SPANS = 64
 
 
 class MapLimitError(ValueError):
-    """A camera further from the map's origin than the map can hold; the message says how far, and what helps."""
+    """A camera is further from the map's origin than the map can hold."""
 
 
 @dataclass
 class _CameraTime:
-    """Stretches of one camera's stamps: from which time of the map on which offset holds (map = stamp + offset)."""
+    """Spans of one camera's stamps: (first time of the map, offset), where map = stamp + offset."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
     newest_ns: int | None = None  # time of the map
-    settled: bool = True  # until the stamps go on elsewhere
+    settled: bool = True  # False after a jump of stamps, until the next frame
 
     def offset_at(self, map_ns: int) -> int:
         return next((offset for first, offset in reversed(self.spans) if first <= map_ns), self.spans[0][1])
@@ -65,7 +63,7 @@ class MapFrame:
 
     Attributes:
         T_world_map: (4, 4) float64, level; identity for maps that begin near the world's origin.
-        reach_m: how far a camera may go from the map's origin along an axis.
+        reach_m: largest distance of a camera from the map's origin along an axis.
     """
 
     def __init__(self, reach_m: float = REACH_M) -> None:
@@ -73,7 +71,7 @@ class MapFrame:
         self.clear()
 
     def clear(self) -> None:
-        """For a new map: the next frame decides."""
+        """Reset; the next frame determines place and time."""
         self.T_world_map: NDArray[np.float64] = np.eye(4)
         self._anchored = False
         self._cameras: dict[str, _CameraTime] = {}
@@ -84,9 +82,9 @@ class MapFrame:
     # ---- into the map
 
     def enter(self, posed: PosedFrame, fresh: bool) -> PosedFrame:
-        """A frame of the world in the map's place and time; itself where they agree. :meth:`entered` makes it count.
+        """Convert a frame to the map's place and time; the frame itself where they agree. :meth:`entered` confirms it.
 
-        ``fresh``: nothing lies in the map, so that it may be anchored. Raises :class:`MapLimitError`.
+        ``fresh``: the map is empty and may be anchored. Raises :class:`MapLimitError`.
         """
         position_m = posed.T_world_camera[:3, 3]
         if fresh and not self._anchored:
@@ -104,7 +102,7 @@ class MapFrame:
         return self._moved(posed, posed.frame.stamp_ns + self._offset_of(posed), T_map_world)
 
     def entered(self, posed: PosedFrame, in_map: PosedFrame) -> None:
-        """``in_map`` is in the map."""
+        """Confirm that the converted frame ``in_map`` was fused."""
         self._anchored = True
         map_ns = in_map.frame.stamp_ns
         offset_ns = map_ns - posed.frame.stamp_ns
@@ -116,7 +114,7 @@ class MapFrame:
         self._newest_ns = map_ns if self._newest_ns is None else max(self._newest_ns, map_ns)
 
     def forget_stamps(self, camera: str | None = None) -> None:
-        """The stamps of a camera (None = of all) go on elsewhere: its next frame follows the newest of the map."""
+        """Expect a jump of the stamps of a camera (None = all): its next frame follows the newest of the map."""
         for name, known in self._cameras.items():
             if camera in (None, name):
                 known.settled = False
@@ -127,11 +125,11 @@ class MapFrame:
         return T
 
     def now(self, stamp_ns: int) -> int:
-        """A time on the clock of the newest frame as time of the map."""
+        """Convert a time on the clock of the newest frame to the map's time."""
         return stamp_ns + self._offset_ns
 
     def time_in_map(self, camera: str, stamp_ns: int) -> int:
-        """A recent stamp of a camera as time of the map."""
+        """Convert a recent stamp of a camera to the map's time."""
         known = self._cameras.get(camera)
         return stamp_ns + (known.spans[-1][1] if known is not None and known.spans else self._offset_ns)
 
@@ -141,14 +139,14 @@ class MapFrame:
             return camera.spans[-1][1]
         if self._newest_ns is None:
             return 0
-        # the same jump was seen by another camera, or the stamps go on as before after all
+        # another camera jumped in the same way, or the stamps continue as before
         for offset_ns in dict.fromkeys([self._offset_ns, *(c.spans[-1][1] for c in self._cameras.values() if c.spans)]):
             map_ns = stamp_ns + offset_ns
             after_own = camera is None or camera.newest_ns is None or map_ns > camera.newest_ns
             if abs(map_ns - self._newest_ns) <= _NEAR_NS and after_own:
                 return offset_ns
         if camera is None and not self._loaded:
-            return self._offset_ns  # another camera, with a clock of its own
+            return self._offset_ns  # another camera with its own clock
         if self._loaded and stamp_ns > self._newest_ns:
             return 0
         return self._newest_ns + _STEP_NS - stamp_ns
@@ -160,7 +158,7 @@ class MapFrame:
         return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), self.T_world_map)
 
     def leave_time(self, in_map: PosedFrame) -> PosedFrame:
-        """With its own stamp, in the map's place."""
+        """The frame with its original stamp, in the map's place."""
         return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), np.eye(4))
 
     def place_in_world(self, T_map: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -169,19 +167,19 @@ class MapFrame:
         return T
 
     def put(self, T_world_saved: NDArray[np.float64]) -> None:
-        """Move the map: what was the world when it was saved lies at (4, 4) ``T_world_saved`` of the world of now.
+        """Place the map: the world at the time of saving lies at (4, 4) ``T_world_saved`` in the present world.
 
-        Raises ``ValueError`` for what is no rigid motion, not level (a map knows where down is), or too far away.
+        Raises ``ValueError`` for a pose that is not rigid, not level (down is known), or too far away.
         """
         T = _level(check_transform(T_world_saved, "place of the map"))
         self.T_world_map = _near(level_transform(yaw_of(T), T[:3, 3]) @ self.T_world_map)
 
     def place(self, T_map_world: NDArray[np.float64]) -> None:
-        """The world of now lies at (4, 4) ``T_map_world`` of the map. Raises as :meth:`put`."""
+        """Place the map: the present world lies at (4, 4) ``T_map_world`` in the map. Raises as :meth:`put`."""
         self.T_world_map = _near(_level(invert_transform(check_transform(T_map_world, "place in the map"))))
 
     def stamp_of(self, camera: str, map_ns: int) -> int:
-        """The stamp that a camera gave to what it saw at a time of the map."""
+        """Convert a time of the map to the stamp of a camera."""
         known = self._cameras.get(camera)
         return map_ns if known is None or not known.spans else map_ns - known.offset_at(map_ns)
 
@@ -197,13 +195,14 @@ class MapFrame:
     # ---- map files
 
     def to_json(self) -> str:
-        """As JSON text that :meth:`load_json` reads."""
+        """JSON text for :meth:`load_json`."""
         spans = {name: camera.spans for name, camera in sorted(self._cameras.items())}
         data = {"T_world_map": self.T_world_map.tolist(), "newest_ns": self._newest_ns, "spans": spans}
         return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str, newest_ns: int | None) -> None:
-        """Continue a saved map; "" = a map without, whose newest time is ``newest_ns``. Raises ``ValueError``."""
+        """Continue a saved map; for an old map without ``text`` its newest time is ``newest_ns``. Raises
+        ``ValueError``."""
         self.clear()
         self._anchored = self._loaded = True
         self._newest_ns = newest_ns
@@ -230,7 +229,7 @@ class MapFrame:
 def _level(T: NDArray[np.float64]) -> NDArray[np.float64]:
     tilt_rad = float(np.arccos(np.clip(T[2, 2], -1.0, 1.0)))
     if tilt_rad > _LEVEL_RAD:
-        raise ValueError(f"the place of a map must be level (turned about z alone), it tilts by {tilt_rad:.4f} rad")
+        raise ValueError(f"the place of a map must be level (rotated about z only), it tilts by {tilt_rad:.4f} rad")
     return T
 
 
@@ -250,5 +249,5 @@ def _checked_spans(camera: str, spans: Any) -> list[tuple[int, int]]:
         first, offset = plain_values.sequence(span, f"a span of {camera!r}")
         checked.append((plain_values.stamp_ns(first, "a span"), plain_values.whole(offset, "an offset", -limit, limit)))
     if len(checked) > _MAX_SPANS:
-        raise ValueError(f"spans of {camera!r} are {len(checked)}, at most {_MAX_SPANS} are kept")
+        raise ValueError(f"{camera!r} has {len(checked)} spans, at most {_MAX_SPANS} are allowed")
     return checked

@@ -1,37 +1,50 @@
-"""The navigation grid, and labelled cells from geometry where there is no network."""
+"""The navigation grid, obstacles for a costmap, approach poses, and labelled cells."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import scipy
+import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import GridConfig
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.kernels import njit
-from embodied_perceptron.geometry.transforms import make_transform, voxel_centers
+from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.transforms import (
+    MAX_COORDINATE,
+    make_transform,
+    pack_keys,
+    unpack_keys,
+    voxel_centers,
+)
 from embodied_perceptron.mapping.block_copies import BlockCache, BlockView, blocks_of
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE
+from embodied_perceptron.mapping.storage import MapFileError, take_array
+from embodied_perceptron.recordings import plain_values
+from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, Layers
 
 FLOOR_CLASSES = ("floor", "carpet", "mat")
 FLOOR_BULGE_M = 0.1  # a floor that rises this much into the height band is still a floor: ramps, thick carpets, drift
-LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below it is the floor that it stands on
-_DROP_M = 0.15  # what lies this much below the floor is no floor
-_MAX_TABLE = 1 << 26  # labelled cells further apart than fits into a table of so many bytes are searched instead
-_MAX_CELLS, _MAX_SIDE = 1 << 24, 1 << 12  # cells of a grid, and what is kept of a larger one: 200 m at 5 cm
-_ROUNDING_M = 1e-4  # so far a mean point may lie outside of its block
-_NOTHING, _FLOOR, _PASSABLE, _THING = 0, 1, 2, 4  # what a cell is called; a class may be floor and passable
+LOW_THING_M = 0.04  # an object below the height band blocks from here on; lower voxels are its floor
+_DROP_M = 0.15  # voxels further below the floor are ignored
+_MAX_TABLE = 1 << 26  # bytes of a table of labelled cells; wider maps are searched instead
+_MAX_CELLS, _MAX_SIDE = 1 << 24, 1 << 12  # cells of a grid, and side of the part of a larger one: 200 m at 5 cm
+_ROUNDING_M = 1e-4  # largest distance of a mean point outside of its block
+_NOTHING, _FLOOR, _PASSABLE, _THING = 0, 1, 2, 4  # kinds of a cell; a class may be floor and passable
 
 UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
 CLASSES = ("unknown", "floor", "structure", "object")
 _CLASS_OF_LAYER = np.zeros(4, dtype=np.int64)
 _CLASS_OF_LAYER[[FLOOR, STRUCTURE, THING]] = 1, 2, 3
-_FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of the floor
+_FREE_NEIGHBOURS = 5  # of 8; such an enclosed gap is a gap of sampling
 
 
 def navigation_grid(
@@ -41,14 +54,13 @@ def navigation_grid(
     semantic: SemanticVoxels | None = None,
     cache: BlockCache | None = None,
 ) -> OccupancyGrid2d:
-    """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
+    """Top-down grid: 100 with voxels in the robot's height band, 0 where only the floor was seen, else -1.
 
-    Free cells near what ``config.class_costs`` names have its cost instead of 0.
-
-    An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
-    15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
-    ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
-    ``cache``: counts for earlier grids of the same map; None = no earlier ones.
+    An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band or further than
+    15 cm below the floor are ignored. Free cells near classes of ``config.class_costs`` have their cost instead of 0.
+    Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid. ``semantic``: cells labelled by a
+    network, whose doors do not block; see :func:`count_columns`. ``cache``: counts for earlier grids of the same map;
+    None = no earlier ones.
     """
     columns = count_by_blocks(blocks_of(snapshot), floor_z_m, config, semantic, cache or BlockCache())
     if columns.ground.size == 0:
@@ -70,7 +82,7 @@ def _add_class_costs(
     config: GridConfig,
     semantic: SemanticVoxels,
 ) -> None:
-    """Raise the free ones of (rows, cols) cells, whose first is ``low``, to the costs of the classes around them."""
+    """Raise free cells to the costs of the classes around them; ``low``: x and y of the first of (rows, cols) cells."""
     heights = semantic.centers_m[:, 2] - floor_z_m
     near_floor = (heights > -_DROP_M) & (heights <= config.max_obstacle_height_m)
     names = np.array(semantic.classes)[semantic.labels] if len(semantic.labels) else np.zeros(0, str)
@@ -88,14 +100,14 @@ def _add_class_costs(
 
 
 def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Call cells free that no voxel touched and that free ones enclose: far floors are sampled thinly."""
+    """Free cells, and gaps without voxels that free cells enclose, as far floors are sampled thinly."""
     around = scipy.ndimage.convolve(free.astype(np.int8), np.ones((3, 3), np.int8), mode="constant")
     closed: NDArray[np.bool_] = free | (~touched & (around >= _FREE_NEIGHBOURS))
     return closed
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# How many voxels on each cell of the ground block a robot, and how many are ground to drive on.
+# Number of voxels on each cell of the ground that block a robot, and that are ground.
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,19 +172,18 @@ def count_columns(
 ) -> Columns:
     """Count voxels that are neither above the height band nor far below the floor.
 
-    By height alone, what reaches the band blocks and the rest is ground. Classes correct this: a floor that bulges into
-    the band is ground, a low thing blocks although the band begins above it, and ``config.passable_classes`` (doors)
-    never block: they are ground, so that a planner finds the way through.
+    Voxels in the height band block, lower ones are ground. Classes correct this: a floor that bulges into the band is
+    ground, a low object blocks although the band begins above it, and ``config.passable_classes`` (doors) are ground,
+    so that a planner finds a way through.
 
-    A map too wide for a grid (16 million cells; a loaded one may be) is cut to 4,096 cells a side around its fullest
-    part.
+    A map too wide for a grid (16 million cells) is cut to 4,096 cells a side around its fullest part.
 
     Args:
         points_m: (N, 3) mean points of voxels, world frame.
         floor_z_m: height of the floor.
         config: resolution, height band and passable classes.
         semantic: labelled cells; None = nothing is labelled.
-        ranges: (B, 2) first rows of points that count, and the ones behind the last; None = all.
+        ranges: (B, 2) first and end rows of the points to count; None = all.
     """
     ranges = np.array([[0, len(points_m)]]) if ranges is None else ranges
     top_m = config.max_obstacle_height_m
@@ -202,7 +213,7 @@ def _fullest(
     resolution_m: float,
     bounds: tuple[int, int, int, int],
 ) -> tuple[int, int, int, int]:
-    """Of a map too wide for a grid the cells around its fullest part, as :func:`_bounds` gives them."""
+    """Bounds, as of :func:`_bounds`, around the fullest part of a map too wide for a grid."""
     heights = points_m[:, 2].astype(np.float64) - floor_z_m
     counted = points_m[(heights > -_DROP_M) & (heights <= top_m), :2].astype(np.float64)
     half = _MAX_SIDE // 2
@@ -216,19 +227,14 @@ def _fullest(
     )
 
 
-def _kinds(points_m: NDArray[np.float32], config: GridConfig, semantic: SemanticVoxels | None) -> NDArray[np.uint8]:
-    """(N,) bits of what the labelled cell around each of (N, 3) points is called; of several cells the first counts."""
-    return _CellKinds.of(config, semantic).at(points_m)
-
-
 @dataclass(frozen=True, eq=False)
 class _CellKinds:
-    """What labelled cells are called.
+    """Kinds of labelled cells.
 
     Attributes:
-        anchor: (3,) a corner of a cell next to the origin, where cells need not begin. size_m: their edge.
-        low: (3,) first cell. extent: (3,) cells from there to the last.
-        cells: (M, 3) less the first. kinds: (M,) bits.
+        anchor: (3,) corner of a cell next to the origin; size_m: edge of a cell.
+        low: (3,) first cell; extent: (3,) number of cells along each axis.
+        cells: (M, 3) relative to the first; kinds: (M,) bits.
         table: (extent) bits by cell; empty for cells too far apart.
     """
 
@@ -258,7 +264,7 @@ class _CellKinds:
         size, kinds = semantic.cell_size_m, kind_of_class[semantic.labels]
         corner = semantic.centers_m[0].astype(np.float64) - 0.5 * size
         anchor = corner - np.round(corner / size) * size
-        anchor[np.abs(anchor) < 1e-3 * size] = 0.0  # centres are rounded
+        anchor[np.abs(anchor) < 1e-3 * size] = 0.0  # centers are rounded
         cells = _cells_of(semantic.centers_m, anchor, size)
         low = cells.min(axis=0)
         cells -= low
@@ -299,14 +305,14 @@ def _cells_of(points: NDArray[np.float32], anchor: NDArray[np.float64], size: fl
 @njit(cache=True, nogil=True)
 def _table(cells: NDArray[np.int64], extent: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.uint8]:
     table = np.zeros((extent[0], extent[1], extent[2]), np.uint8)
-    for row in range(len(cells) - 1, -1, -1):  # of several in a cell the first is written last
+    for row in range(len(cells) - 1, -1, -1):  # of equal cells the first one counts
         table[cells[row, 0], cells[row, 1], cells[row, 2]] = kinds[row]
     return table
 
 
 @njit(cache=True, inline="always")
 def _entry(table: NDArray[np.uint8], i: int, j: int, k: int) -> int:
-    """Of a cell; 0 outside of the table."""
+    """Kind of a cell; 0 outside of the table."""
     kind = 0
     if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
         kind = int(table[i, j, k])
@@ -322,7 +328,7 @@ def _kind_at(
     low: NDArray[np.int64],
     table: NDArray[np.uint8],
 ) -> int:
-    """The table's entry of the cell that a point lies in; 0 outside of the table."""
+    """Kind of the cell of a point; 0 outside of the table."""
     i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
     j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
     k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
@@ -351,7 +357,7 @@ def _bounds(
     top: float,
     resolution: float,
 ) -> tuple[int, int, int, int]:
-    """Lowest and highest cells (x0, y0, x1, y1); x1 < x0 when no voxel counts."""
+    """Lowest and highest cells (x0, y0, x1, y1); x1 < x0 without a counted voxel."""
     low_x, low_y, high_x, high_y = np.inf, np.inf, -np.inf, -np.inf
     for b in range(len(ranges)):
         for row in range(ranges[b, 0], ranges[b, 1]):
@@ -371,7 +377,7 @@ def _bounds(
 
 @njit(cache=True, inline="always")
 def _blocks_at(height: float, kind: int, heights: NDArray[np.float64]) -> bool:
-    """Whether a voxel that counts blocks; see :func:`count_columns`."""
+    """Whether a counted voxel blocks; see :func:`count_columns`."""
     band, bulge, thing = heights[2], heights[3], heights[4]
     blocks = height >= band or (kind & _THING != 0 and height >= thing)
     if kind & _FLOOR != 0 and height < band + bulge:
@@ -481,13 +487,13 @@ def _names_around(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Labelled cells from geometry alone, where there is no network.
+# Labelled cells from geometry, without a network.
 
 
 def semantic_voxels(snapshot: VoxelSnapshot, layers: Layers, cell_size_m: float) -> SemanticVoxels:
-    """Label cells of ``cell_size_m`` by the layer most of their voxels belong to (ties to the higher class).
+    """Label cells of ``cell_size_m`` by the most frequent layer of their voxels (ties to the higher class).
 
-    Confidence is the mean occupancy probability of the cell's voxels times the share that agrees.
+    Confidence is the mean occupancy probability of the voxels times the share that agrees.
     """
     coords, cell = assign_cells(snapshot.mean_point_m.astype(np.float64), cell_size_m)
     probability = 1.0 / (1.0 + np.exp(-snapshot.evidence.astype(np.float64)))
@@ -530,17 +536,17 @@ def _cell_sums(
 # --------------------------------------------------------------------------------------------------------------------
 # Points for a costmap's obstacle layer.
 
-CLEARING_RAYS = 360  # one a degree, about a costmap's cell at the range of a depth camera
+CLEARING_RAYS = 360  # one a degree: about a costmap cell at the range of a depth camera
 
 
 @dataclass(frozen=True, eq=False)
 class Obstacles:
-    """What stands around a robot, in the world frame.
+    """Obstacles around a robot, in the world frame.
 
     Attributes:
-        points_m: (N, 3) float32 points that block it, nearest first.
-        clearing_m: (M, 3) float32 points at the range limit, in directions in which the ground is known to be free:
-            a costmap that traces rays clears along them what it marked before.
+        points_m: (N, 3) float32 blocking points, nearest first.
+        clearing_m: (M, 3) float32 points at the range limit in free directions; a ray-tracing costmap clears its marks
+            along them.
     """
 
     points_m: NDArray[np.float32]
@@ -550,8 +556,8 @@ class Obstacles:
 def blocks_robot(
     points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
 ) -> NDArray[np.bool_]:
-    """(N,) whether (N, 3) points block a robot: neither floor nor ceiling nor passable, as :func:`count_columns`."""
-    kinds = _kinds(points_m, config, semantic)
+    """(N,) mask of (N, 3) points that block a robot, by the rules of :func:`count_columns`."""
+    kinds = _CellKinds.of(config, semantic).at(points_m)
     height = points_m[:, 2].astype(np.float64) - floor_z_m
     band = config.min_obstacle_height_m
     blocks = (height >= band) | (((kinds & _THING) != 0) & (height >= LOW_THING_M))
@@ -570,9 +576,7 @@ def find_obstacles(
     semantic: SemanticVoxels | None = None,
     max_points: int = 20_000,
 ) -> Obstacles:
-    """What blocks a robot within ``range_m`` of where it stands.
-
-    Of more points than fit, one per ``config.resolution_m`` cube remains, and of those the nearest.
+    """Blocking points within ``range_m`` of a robot; of too many, the nearest of one per ``config.resolution_m`` cube.
 
     Args:
         voxels: the map, world frame.
@@ -603,7 +607,7 @@ def find_obstacles(
 
 
 def _clearing_points(grid: OccupancyGrid2d, position_m: NDArray[np.float64], range_m: float) -> NDArray[np.float32]:
-    """(M, 3) ends of the rays that leave the unknown ground below the robot and meet nothing but free cells."""
+    """(M, 3) ends of rays with only free cells, after unknown ground below the robot."""
     rows, columns = grid.cells.shape
     if grid.cells.size == 0:
         return np.zeros((0, 3), np.float32)
@@ -616,29 +620,29 @@ def _clearing_points(grid: OccupancyGrid2d, position_m: NDArray[np.float64], ran
     values = np.full(inside.shape, UNKNOWN_CELL, np.int64)
     values[inside] = grid.cells[cells[..., 1][inside], cells[..., 0][inside]]
     begun = np.maximum.accumulate(values != UNKNOWN_CELL, axis=1)
-    is_free = (values >= FREE_CELL) & (values < OCCUPIED_CELL)  # whatever it costs
+    is_free = (values >= FREE_CELL) & (values < OCCUPIED_CELL)  # at any cost
     clear = begun[:, -1] & ~(begun & ~is_free).any(axis=1)
-    # at a height that every obstacle layer looks at; it is out of the range in which it marks
+    # at a height that every obstacle layer reads, and beyond its marking range
     ends = position_m[:2] + direction[clear] * range_m
     height = np.full((len(ends), 1), grid.floor_z_m + 0.5)
     return np.concatenate([ends, height], axis=1).astype(np.float32)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Where a robot goes to be at an object: a pose on the floor before it, free in the navigation grid, facing it.
+# --------------------------------------------------------------------------------------------------------------------
+# Approach pose before an object: free in the navigation grid, facing the object.
 
 _FREE_BELOW = 50  # of a cell's cost 0..100
 _SAMPLES_PER_M = 20.0  # along a line of sight
-_OFF_AXIS, _DETOUR = 0.6, 0.1  # what it costs to stand askew before a face, and to go one metre
+_OFF_AXIS, _DETOUR = 0.6, 0.1  # cost of standing diagonally before a face, and per metre of distance
 
 
 @dataclass(frozen=True)
 class ApproachOptions:
-    """How near, in metres: the robot's ``radius_m``, and how far its centre may be from the object's footprint."""
+    """Sizes in metres: the robot's ``radius_m``, and the largest distance of its center from the object's footprint."""
 
     radius_m: float = 0.3
     max_standoff_m: float = 1.5
-    gap_m: float = 0.15  # wished between robot and object
+    gap_m: float = 0.15  # preferred, between robot and object
 
     def __post_init__(self) -> None:
         if not 0 < self.radius_m < self.max_standoff_m:
@@ -646,7 +650,7 @@ class ApproachOptions:
 
 
 def footprint(box: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(4, 2) corners on the floor of the upright bounds of a (9,) box turned as the box is, counter-clockwise."""
+    """(4, 2) corners on the floor of the upright bounds of a (9,) box along its yaw, counter-clockwise."""
     yaw = float(box[6])
     R = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
     local = (box_corners(box[None])[0, :, :2] - box[:2]) @ R
@@ -664,7 +668,7 @@ def floor_distance(box: NDArray[np.float64], points_m: NDArray[np.float64]) -> N
 def _outside(
     box: NDArray[np.float64], points_m: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(N, 2) how far points lie outside of a footprint along each of its axes, and (2,) half its edges."""
+    """(N, 2) distances of points outside of a footprint along its axes, and (2,) half its edges."""
     corners = footprint(box)
     center = corners.mean(axis=0)
     axes = np.stack([corners[1] - corners[0], corners[3] - corners[0]])
@@ -680,20 +684,20 @@ def approach_pose(
     robot_m: NDArray[np.float64] | None = None,
     options: ApproachOptions | None = None,
 ) -> NDArray[np.float64] | None:
-    """Where to stand to be at an object; None where there is no such place.
+    """The best pose before an object; None where there is none.
 
-    Free cells count in which the whole robot has room, which see the object, and, where the robot's place is known,
-    that it can get to over such cells. Of them the best: close but not touching, straight before a face of the box
-    (which one is its front, a box does not say), not far from the robot.
+    Candidates are free cells with room for the whole robot and a line of sight to the object, which the robot can reach
+    over such cells, where its position is known. The best one is close without contact, straight before a face of the
+    box (its front is unknown), and near the robot.
 
     Args:
         box: (9,) of the object, metres and radians, in the frame of the grid.
         grid: of the floor; unknown cells are not free.
-        robot_m: (2,) or (3,) where the robot is; None = unknown.
+        robot_m: (2,) or (3,) position of the robot; None = unknown.
         options: sizes.
 
-    Returns (4, 4) pose in the grid's frame: on the floor, x towards the middle of the box, z up. Raises ``ValueError``
-    for a box that is not finite.
+    Returns a (4, 4) pose in the grid's frame: on the floor, x towards the middle of the box, z up. Raises
+    ``ValueError`` for a box that is not finite.
     """
     if not np.isfinite(box).all():
         raise ValueError(f"box must be finite, got {box.tolist()}")
@@ -702,7 +706,7 @@ def approach_pose(
     if not cells.size:
         return None
     free = (cells >= 0) & (cells < _FREE_BELOW)
-    # beyond the border nothing is known
+    # cells beyond the border are unknown
     room_cells = scipy.ndimage.distance_transform_edt(np.pad(free, 1))[1:-1, 1:-1]
     room_m = room_cells * grid.resolution_m - 0.5 * grid.resolution_m
     passable = room_m >= options.radius_m
@@ -733,7 +737,7 @@ def approach_pose(
 def _connected(
     passable: NDArray[np.bool_], grid: OccupancyGrid2d, robot_m: NDArray[np.float64], radius_m: float
 ) -> NDArray[np.bool_]:
-    """Cells that the robot can get to from the passable ones about its place (it may stand a little too close)."""
+    """Cells that are connected to the passable cell nearest to the robot (it may stand a little too close)."""
     parts, _ = scipy.ndimage.label(passable, structure=np.ones((3, 3)))
     rows, columns = np.nonzero(passable)
     if not len(rows):
@@ -749,10 +753,117 @@ def _connected(
 def _sees(
     point_m: NDArray[np.float64], middle_m: NDArray[np.float64], box: NDArray[np.float64], grid: OccupancyGrid2d
 ) -> bool:
-    """Whether nothing occupied stands between a point and the footprint of a box."""
+    """Whether no occupied cell lies between a point and the footprint of a box."""
     steps = max(2, int(np.linalg.norm(middle_m - point_m) * _SAMPLES_PER_M))
     line = point_m + np.linspace(0.0, 1.0, steps)[:, None] * (middle_m - point_m)
     line = line[floor_distance(box, line) > 1.5 * grid.resolution_m]
     cells = np.floor((line - grid.origin_m) / grid.resolution_m).astype(np.int64)
     inside = ((cells >= 0) & (cells < np.array(grid.cells.shape)[::-1])).all(axis=1)
     return not bool((grid.cells[cells[inside, 1], cells[inside, 0]] >= _FREE_BELOW).any())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Labelled cells of the whole map: each prediction replaces the cells of its region.
+
+PREFIX = "semantic."  # of the tensors in a map file
+
+
+class SemanticMap:
+    """The newest label of every cell that a prediction covered, within reach. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._cells: SemanticVoxels | None = None
+        self._coords = np.zeros((0, 3), np.int64)
+
+    def clear(self) -> None:
+        """Remove all cells."""
+        self._cells, self._coords = None, np.zeros((0, 3), np.int64)
+
+    def update(
+        self,
+        seen: SemanticVoxels,
+        answered: Region,
+        camera_m: NDArray[np.float64] | None = None,
+        reach_m: float = float("inf"),
+    ) -> SemanticVoxels:
+        """Replace the cells in ``answered`` by ``seen``; drop cells further than ``reach_m`` from the camera.
+
+        Cells of another size or class list replace the whole map. Returns all cells, sorted by coordinate.
+        """
+        coords = np.floor(seen.centers_m.astype(np.float64) / seen.cell_size_m).astype(np.int64)
+        old = self._cells
+        if old is None or old.cell_size_m != seen.cell_size_m or old.classes != seen.classes:
+            merged, where = seen, coords
+        else:
+            gone = answered.contains(old.centers_m)
+            if camera_m is not None and np.isfinite(reach_m):
+                gone |= np.linalg.norm(old.centers_m - camera_m, axis=1) > reach_m
+            keep = np.flatnonzero(~gone)
+            merged = old.take(keep).joined_with(seen)
+            where = np.concatenate([self._coords[keep], coords])
+        # new cells may lie outside of their region; there, too, the new label counts
+        keys, first = np.unique(pack_keys(torch.from_numpy(where)).numpy()[::-1], return_index=True)
+        rows = len(where) - 1 - first
+        self._coords = unpack_keys(torch.from_numpy(keys)).numpy().astype(np.int64)
+        self._cells = merged.take(rows)
+        return self._cells
+
+    def move(self, T: NDArray[np.float64]) -> None:
+        """Move all cells by the (4, 4) rigid motion ``T`` of a corrected world, to the nearest cells."""
+        if self._cells is None or np.allclose(T, np.eye(4), atol=1e-12):
+            return
+        old, self._cells = self._cells, None
+        size_m = old.cell_size_m
+        points = old.centers_m.astype(np.float64) @ T[:3, :3].T + T[:3, 3]
+        centers = (np.floor(points / size_m) + 0.5) * size_m
+        self.update(replace(old, centers_m=centers.astype(np.float32)), Region.nowhere())
+
+    # ---------------------------------------------------------------------------------------------------- persistence
+
+    def pack(self) -> tuple[dict[str, torch.Tensor], str]:
+        """Copies of all cells as tensors ``semantic.*`` with a JSON description, for a map file; empty without
+        cells."""
+        if self._cells is None:
+            return {}, ""
+        c = self._cells
+        arrays = {"centers_m": c.centers_m, "color": c.color, "labels": c.labels, "confidence": c.confidence}
+        tensors = {PREFIX + name: torch.from_numpy(np.ascontiguousarray(a).copy()) for name, a in arrays.items()}
+        return tensors, json.dumps({"cell_size_m": c.cell_size_m, "classes": list(c.classes)})
+
+    @classmethod
+    def unpack(cls, path: str | Path, tensors: dict[str, torch.Tensor], text: str) -> SemanticMap:
+        """Inverse of :meth:`pack`. Raises ``MapFileError`` for invalid cells."""
+        restored = cls()
+        if not text:
+            return restored
+        try:
+            meaning = plain_values.mapping(parse_json(text), "their description")
+            size_m = plain_values.number(meaning["cell_size_m"], "cell_size_m", 1e-3, 100.0)
+            names = plain_values.sequence(meaning["classes"], "classes")
+            classes = tuple(plain_values.text(name, "a class") for name in names)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MapFileError(f"{path}: labelled cells cannot be read: {error}") from error
+        centers = take_array(path, tensors, PREFIX + "centers_m", torch.float32, (None, 3))
+        n = len(centers)
+        labels = take_array(path, tensors, PREFIX + "labels", torch.int32, (n,))
+        confidence = take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,))
+        if n and not (np.abs(centers) <= size_m * MAX_COORDINATE).all():  # refuses NaN too
+            raise MapFileError(f"{path}: labelled cells must lie within {MAX_COORDINATE} cells of the origin")
+        if n and not 0 <= labels.min() <= labels.max() < len(classes):
+            raise MapFileError(f"{path}: labelled cells must have labels in [0, {len(classes)})")
+        if n and not ((confidence >= 0) & (confidence <= 1)).all():
+            raise MapFileError(f"{path}: labelled cells must have confidences in [0, 1]")
+        cells = SemanticVoxels(
+            size_m,
+            centers,
+            take_array(path, tensors, PREFIX + "color", torch.uint8, (n, 3)),
+            labels,
+            confidence,
+            classes,
+        )
+        restored.update(cells, Region.nowhere())
+        return restored
+
+    def cells(self) -> SemanticVoxels | None:
+        """All cells, or None before the first prediction."""
+        return self._cells

@@ -67,7 +67,7 @@ from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Corrections by users: other labels, and objects that are not there. Names and labels are kept with the objects;
 # corrections are kept to write them as labels, and to suppress denied objects.
 
@@ -201,7 +201,7 @@ def check_user_name(text: str, labels: Iterable[str] = ()) -> str:
     return name
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # Search of objects by place
 
 _WIDE = 1024  # cells; objects that touch more are in every search
@@ -283,7 +283,7 @@ def ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float
     return world.min(axis=0), world.max(axis=0)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 # One object over time: existence, name and box, and its entry in map files
 
 _NAMES, _LEAST_SHARE = 3, 0.01  # published with an object
@@ -497,7 +497,7 @@ def _check_fields(track: Track) -> None:
             check_words(words, what)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------------
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 5

@@ -1,4 +1,4 @@
-"""Sparse layers. Parameters are laid out as MinkowskiEngine lays them out, so that released weights load by name."""
+"""Sparse layers. Parameters have MinkowskiEngine's layout, so that released weights load by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 import torch
 from torch import nn
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.sparse.blocks import KERNEL_SIZE, block_filters
-from embodied_perceptron.sparse.engine import TorchEngine
+from embodied_perceptron.sparse.engine import BLOCK_KERNEL_SIZE, block_filters
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -17,7 +15,7 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 class _ConvolutionBase(nn.Module):
     """Holds ``kernel`` (K, Cin, Cout), or (Cin, Cout) for 1x1 at stride 1, and ``bias`` (1, Cout) or None.
 
-    ``filters``: of a crowded convolution that does not change any more (:meth:`SparseConv.freeze`).
+    ``filters``: block filters of a crowded convolution with a frozen kernel (:meth:`SparseConv.freeze`).
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, bias: bool) -> None:
@@ -50,35 +48,29 @@ class _ConvolutionBase(nn.Module):
         bias = "" if self.bias is not None else ", bias=False"
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}{bias}"
 
-    def _run(self, x: SparseTensor, out_sites: Sites, transposed: bool) -> SparseTensor:
+    def _run(self, x: SparseTensor, out_sites: Sites) -> SparseTensor:
         if x.channels != self.in_channels:
             raise ValueError(f"expected {self.in_channels} channels, got {x.channels}")
         if self.kernel.ndim == 2:
-            if self.bias is not None and not takes_loops(x.feats):
+            if self.bias is not None and not x.sites.compiled:
                 return SparseTensor(out_sites, torch.addmm(self.bias, x.feats, self.kernel))
             feats = x.feats @ self.kernel
         elif len(x) == 0 or len(out_sites) == 0:
             # keeps gradients defined (and zero) on an empty input
             feats = x.feats.new_zeros(len(out_sites), self.out_channels) + 0.0 * self.kernel.sum()
         else:
-            engine = x.sites.engine
             crowded = self.crowded if self.filters is None or torch.is_grad_enabled() else self.filters
-            where = (x.sites, out_sites, self.kernel_size, transposed, crowded)
-            if self.bias is not None and isinstance(engine, TorchEngine) and not takes_loops(x.feats):
-                return SparseTensor(out_sites, engine.convolve(x.feats, self.kernel, *where, self.bias))
-            feats = engine.convolve(x.feats, self.kernel, *where)
-        # not in place: an engine may keep what it gave
+            convolve = x.sites.engine.convolve
+            feats = convolve(x.feats, self.kernel, x.sites, out_sites, self.kernel_size, crowded, self.bias)
+            return SparseTensor(out_sites, feats)
         return SparseTensor(out_sites, feats if self.bias is None else feats + self.bias)
 
 
 class SparseConv(_ConvolutionBase):
-    """Convolution; output sites are the input sites at stride 1, else ``floor(c / s) * s``.
+    """Convolution; output sites are the input sites at stride 1 (submanifold convolution), else ``floor(c / s) * s``.
 
-    Stride 1 is what is known as submanifold convolution. A site without any input in reach gets zero (plus bias): it
-    happens for strided kernels of size 1.
-
-    ``crowded``: sites are expected that coarser ones were split into; an engine may then compute on the coarser
-    lattice, with other rounding.
+    A site without input in reach, possible for strided kernels of size 1, gets zero plus bias. ``crowded``: the sites
+    come from splitting coarser ones, see :meth:`~.sites.Engine.convolve`.
     """
 
     def __init__(
@@ -94,19 +86,19 @@ class SparseConv(_ConvolutionBase):
         self.crowded = crowded
 
     def freeze(self, products: torch.dtype) -> None:
-        """For inference, after the last change of the kernel: what crowded sites are multiplied by is made once. The
-        CPU multiplies them in this precision; sums keep that of the features."""
-        if self.crowded and self.kernel_size == KERNEL_SIZE:
+        """Compute the block filters of crowded sites once, for inference with a kernel that no longer changes. The CPU
+        multiplies them in this precision; sums keep the precision of the features."""
+        if self.crowded and self.kernel_size == BLOCK_KERNEL_SIZE:
             self.filters = block_filters(self.kernel.detach()).to(products)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        return self._run(x, x.sites.coarser(self.stride), transposed=False)
+        return self._run(x, x.sites.coarser(self.stride))
 
 
 class SparseTransposedConv(_ConvolutionBase):
     """Transposed convolution to ``stride`` times finer sites.
 
-    Without ``out_sites`` it is generative: every site that the kernel reaches comes into being.
+    Without ``out_sites`` it is generative: it creates every site that the kernel reaches.
     """
 
     def __init__(
@@ -117,12 +109,12 @@ class SparseTransposedConv(_ConvolutionBase):
         super().__init__(in_channels, out_channels, kernel_size, stride, bias)
 
     def forward(self, x: SparseTensor, out_sites: Sites | None = None) -> SparseTensor:
-        """``out_sites``: where to compute, of stride ``x.stride / stride``; None = all sites in reach."""
+        """``out_sites``: output sites of stride ``x.stride / stride``; None = all sites in reach."""
         if out_sites is None:
             out_sites = x.sites.children(self.kernel_size, self.stride)
         elif out_sites.stride * self.stride != x.stride:
             raise ValueError(f"out_sites must have stride {x.stride / self.stride}, got {out_sites.stride}")
-        return self._run(x, out_sites, transposed=True)
+        return self._run(x, out_sites)
 
 
 class SparseMaxPool(nn.Module):
@@ -153,7 +145,7 @@ class SparseBatchNorm(nn.Module):
         self.bn = nn.BatchNorm1d(channels, eps=eps, momentum=momentum)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        # torch refuses to train on a single row, whose variance is undefined: use the running statistics instead
+        # torch refuses to train on a single row because its variance is undefined: use the running statistics
         if self.bn.training and len(x) < 2:
             feats = nn.functional.batch_norm(
                 x.feats,
@@ -170,10 +162,8 @@ class SparseBatchNorm(nn.Module):
 
 
 class SparseInstanceNorm(nn.Module):
-    """Normalisation by the statistics of each sample (biased variance); ``weight`` and ``bias`` are (1, C).
-
-    The statistics are global: one new site changes the output everywhere.
-    """
+    """Normalisation by the statistics of each sample (biased variance); ``weight`` and ``bias`` are (1, C). One new
+    site changes the output everywhere."""
 
     def __init__(self, channels: int, eps: float = 1e-8) -> None:
         super().__init__()

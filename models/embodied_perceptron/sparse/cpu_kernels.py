@@ -1,7 +1,7 @@
-"""Compiled loops of the torch engine on the CPU; each has a plain torch twin beside who calls it.
+"""Compiled loops of sparse layers on the CPU. Each has an implementation by tensor operations next to its caller.
 
 None is parallel: numba's default threading layer aborts when two Python threads enter it at once, and perception runs
-beside fusion.
+in parallel with fusion.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS
 
@@ -20,8 +20,8 @@ Floats = NDArray[np.floating[Any]]
 
 
 def serves(*tensors: torch.Tensor) -> bool:
-    """Whether the compiled loops take these tensors."""
-    return takes_loops(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
+    """Whether the compiled loops support these tensors."""
+    return runs_compiled(*tensors) and all(t.dtype in (torch.float32, torch.float64) for t in tensors)
 
 
 @njit(cache=True, nogil=True)
@@ -184,3 +184,112 @@ def merge_join(
                 p += 1
         ends[k] = p
     return in_rows[:p].copy(), out_rows[:p].copy(), ends
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# convolution by blocks of 2 x 2 x 2 sites, see engine.Blocks
+
+
+@njit(cache=True, nogil=True)
+def fill_inside(
+    keys: NDArray[np.int64], lowest: NDArray[np.int64], block_of: NDArray[np.int64], inside: NDArray[np.int32]
+) -> None:
+    """Write the row of each site to its place of its block; ``inside`` comes filled with the number of sites,
+    ``lowest`` holds the (N,) key of the first place of each site's block."""
+    mask = (1 << SITE_BITS) - 1
+    for i in range(keys.shape[0]):
+        step = keys[i] - lowest[i]
+        x, y, z = step >> (2 * SITE_BITS), (step >> SITE_BITS) & mask, step & mask
+        inside[block_of[i], (4 if z else 0) + (2 if y else 0) + (1 if x else 0)] = i
+
+
+@njit(cache=True, nogil=True)
+def fill_around(inside: NDArray[np.int32], neighbours: NDArray[np.int32], around: NDArray[np.int32]) -> None:
+    """Write the rows of the 4 x 4 x 4 places around each block; ``inside`` is (B + 1, 8), its last row for absent
+    blocks, ``neighbours`` the (B, 27) rows of the blocks around each, or -1."""
+    for b in range(around.shape[0]):
+        for p in range(64):
+            x, y, z = (p & 3) + 1, (p >> 2 & 3) + 1, (p >> 4) + 1  # from the first place of the block before
+            at = neighbours[b, (z >> 1) * 9 + (y >> 1) * 3 + (x >> 1)]
+            around[b, p] = inside[at, (z & 1) * 4 + (y & 1) * 2 + (x & 1)]  # -1: the last row
+
+
+# Loops run over unsigned numbers: for signed ones numba checks for negative indices and does not vectorise (three times
+# slower).
+
+
+@njit(inline="always")
+def _read_axis(source: Floats, target: Floats, n: int, step: int, first: int, target_first: int) -> None:
+    """Transform inputs along one axis: four rows of n numbers to four others, ``step`` apart."""
+    for i in range(n):
+        v, w, x, y = source[first + i], source[first + n + i], source[first + n + n + i], source[first + n + n + n + i]
+        target[target_first + i] = v - x
+        target[target_first + step + i] = w + x
+        target[target_first + step + step + i] = x - w
+        target[target_first + step + step + step + i] = w - y
+
+
+@njit(cache=True, nogil=True)
+def read_blocks(feats: Floats, around: NDArray[np.int32], read: Floats) -> None:
+    """Gather and transform the inputs of blocks.
+
+    Args:
+        feats: ((N + 1) * C,) row after row, the last one zeros.
+        around: (T, 64) as in :class:`~.engine.Blocks`.
+        read: (64 * T * C,) out: place, block, channel.
+    """
+    blocks, c_count = np.uint64(around.shape[0]), np.uint64(read.shape[0] // (64 * around.shape[0]))
+    line, plane = np.uint64(4) * c_count, np.uint64(16) * c_count
+    stream = blocks * c_count
+    along_z, along_yz = np.empty(np.uint64(4) * plane, feats.dtype), np.empty(np.uint64(4) * plane, feats.dtype)
+    for t in range(blocks):
+        for q in range(np.uint64(16)):
+            first, second = np.uint64(around[t, q]) * c_count, np.uint64(around[t, q + 16]) * c_count
+            third, fourth = np.uint64(around[t, q + 32]) * c_count, np.uint64(around[t, q + 48]) * c_count
+            at = q * c_count
+            for c in range(c_count):
+                v, w, x, y = feats[first + c], feats[second + c], feats[third + c], feats[fourth + c]
+                along_z[at + c] = v - x
+                along_z[at + plane + c] = w + x
+                along_z[at + plane + plane + c] = x - w
+                along_z[at + plane + plane + plane + c] = w - y
+        for z in range(np.uint64(4)):
+            _read_axis(along_z, along_yz, line, line, z * plane, z * plane)
+        for q in range(np.uint64(16)):
+            _read_axis(along_yz, read, c_count, stream, q * line, np.uint64(4) * q * stream + t * c_count)
+
+
+@njit(inline="always")
+def _write_axis(source: Floats, target: Floats, n: int, step: int, first: int, target_first: int) -> None:
+    """Transform products along one axis: four rows of n numbers, ``step`` apart, to two."""
+    for i in range(n):
+        v, w = source[first + i], source[first + step + i]
+        x, y = source[first + step + step + i], source[first + step + step + step + i]
+        target[target_first + i] = v + w + x
+        target[target_first + n + i] = w - x - y
+
+
+@njit(cache=True, nogil=True)
+def write_blocks(product: Floats, inside: NDArray[np.int32], out: Floats) -> None:
+    """Transform products back and write them to the sites of their blocks.
+
+    Args:
+        product: (64 * T * C,) place, block, channel.
+        inside: (T, 8) as in :class:`~.engine.Blocks`.
+        out: (N, C) out.
+    """
+    blocks, c_count = np.uint64(inside.shape[0]), np.uint64(out.shape[1])
+    stream, zero, two = blocks * c_count, np.uint64(0), np.uint64(2) * c_count
+    along_x, along_xy = np.empty(np.uint64(32) * c_count, out.dtype), np.empty(np.uint64(16) * c_count, out.dtype)
+    for t in range(blocks):
+        for q in range(np.uint64(16)):
+            _write_axis(product, along_x, c_count, stream, np.uint64(4) * q * stream + t * c_count, q * two)
+        for z in range(np.uint64(4)):
+            _write_axis(along_x, along_xy, two, two, np.uint64(4) * z * two, np.uint64(2) * z * two)
+        _write_axis(along_xy, along_x, two + two, two + two, zero, zero)
+        for k in range(np.uint64(8)):
+            if inside[t, k] == out.shape[0]:
+                continue
+            row, at = out[inside[t, k]], k * c_count
+            for c in range(c_count):
+                row[c] = along_x[at + c]

@@ -1,29 +1,42 @@
-"""Engines of sparse layers: plain PyTorch, and the choice between it and MinkowskiEngine."""
+"""Engines of sparse layers: PyTorch, and the choice between it and MinkowskiEngine.
+
+On the CPU :class:`TorchEngine` convolves crowded sites by blocks and others offset by offset. On devices it multiplies
+whole neighbourhoods by one Triton kernel. The CUDA wheels of torch bring Triton; without it, or where its kernel cannot
+be compiled (no C compiler, an unknown card), tensor operations compute the same.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.sparse import cpu_kernels, fused
-from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, block_filters, blocks_of, convolve_blocks
+from embodied_perceptron.geometry.transforms import floor_site_keys
+from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites, empty_row
 
+log = logging.getLogger(__name__)
 EngineName = Literal["auto", "torch", "minkowski"]
+BLOCK_KERNEL_SIZE = 3  # the only one that blocks support
 _BLOCK_ROWS = 8192
 _DEVICE_TILE_NUMBERS = 1 << 25  # 128 MB of gathered float32
+_MIN_FILL = 0.6  # share of the places of all blocks that are sites, from which on blocks need fewer products
+_CHUNK = 97  # blocks at a time; odd, so that the 64 output streams do not share cache lines
+_FILTER = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)  # G of F(2, 3)
+_FILTER_3D = torch.kron(torch.kron(_FILTER, _FILTER), _FILTER)  # (64, 27), x fastest on both sides
+_TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DEVICE_FAULTS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 
 
 class TorchEngine:
-    """Plain PyTorch on any device. On the CPU crowded sites are taken block by block, others per kernel offset: gather,
-    multiply, add into place. Elsewhere, where a launch costs more than multiplying zeros, whole neighbourhoods times
-    the whole kernel."""
+    """PyTorch on any device, see the module."""
 
     name = "torch"
 
@@ -34,40 +47,39 @@ class TorchEngine:
         in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As any engine; ``bias``: (1, Cout) added along the way, where the compiled loops do not compute."""
+        """See :class:`Engine`."""
 
         def kernel_map() -> KernelMap:
-            if transposed:
+            if out_sites.stride < in_sites.stride:
                 return in_sites.transposed_map(out_sites, kernel_size)
             return in_sites.kernel_map(out_sites, kernel_size)
 
         device = feats.device.type
-        if torch.is_autocast_enabled(device) and feats.dtype != torch.float64:  # which autocast leaves alone
-            # here, so that gradients come back in the precision of their tensors
+        if torch.is_autocast_enabled(device) and feats.dtype != torch.float64:  # autocast skips float64
+            # cast outside of the autograd functions, so that gradients keep the precision of their tensors
             dtype = torch.get_autocast_dtype(device)
             feats, kernel = feats.to(dtype), kernel.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
         result: torch.Tensor
-        if not takes_loops(feats):
+        if not in_sites.compiled:
+            bias = None if bias is None else bias.to(feats.dtype)
             result = _WholeConvolution.apply(feats, kernel, kernel_map(), bias)  # type: ignore[no-untyped-call]
             return result
         blocks: Blocks | None = None
-        served = kernel_size == KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
-        if crowded is not False and served:
+        supported = kernel_size == BLOCK_KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
+        if crowded is not False and supported:
             if in_sites.engine_state is None:
-                in_sites.engine_state = (blocks_of(in_sites),)  # None for a set that is not crowded
+                in_sites.engine_state = (blocks_of(in_sites),)
             (blocks,) = in_sites.engine_state
         filters = crowded if isinstance(crowded, torch.Tensor) else None
         result = _Convolution.apply(feats, kernel, kernel_map, blocks, filters)  # type: ignore[no-untyped-call]
-        return result
+        return result if bias is None else result + bias
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
-        if not takes_loops(feats):
+        if not in_sites.compiled:
             return _max_of_gathered(feats, kernel_map)
         result: torch.Tensor = _MaxPool.apply(feats, kernel_map)  # type: ignore[no-untyped-call]
         return result
@@ -75,13 +87,13 @@ class TorchEngine:
 
 @cache
 def get_engine(name: EngineName = "auto", device_type: str = "cpu") -> Engine:
-    """Pick an engine.
+    """Select an engine.
 
-    ``auto`` is plain PyTorch on the CPU, where it is 2 to 3 times faster than MinkowskiEngine (benchmarks/network.py),
-    and MinkowskiEngine on other devices that its installed build serves.
+    ``auto`` is PyTorch on the CPU, where it is 2 to 3 times faster than MinkowskiEngine (benchmarks/network.py), and
+    MinkowskiEngine on other devices that its installed build supports.
 
-    Raises ``ImportError`` when MinkowskiEngine is asked for and missing, or installed and broken: a broken installation
-    is reported, never passed over. ``ValueError`` for an unknown name, or when its build lacks the device asked for.
+    Raises ``ImportError`` when MinkowskiEngine is requested and missing, or installed and broken; ``ValueError`` for an
+    unknown name or a device that its build does not support.
     """
     if name not in ("auto", "torch", "minkowski"):
         raise ValueError(f"engine must be auto, torch or minkowski, got {name!r}")
@@ -99,8 +111,8 @@ def get_engine(name: EngineName = "auto", device_type: str = "cpu") -> Engine:
 
 
 class _Convolution(torch.autograd.Function):
-    """Keeps only its inputs for the backward pass, not the gathered rows. The kernel map is searched for when it is
-    read: blocks do without."""
+    """Convolution on the CPU. It keeps its inputs for the backward pass, not the gathered rows, and finds the kernel
+    map when it needs it: blocks do without."""
 
     @staticmethod
     def forward(
@@ -156,7 +168,7 @@ def gather_multiply_scatter(
         for k, rows, to in pairs:
             out.index_add_(0, to, source[rows] @ kernel[k])
         return
-    # In blocks that stay in the cache, with buffers that are allocated once: 2 times faster than the lines above.
+    # in tiles that fit the cache, with reused buffers: twice as fast as the loop above
     block = min(_BLOCK_ROWS, max(len(rows) for _, rows, _ in pairs))
     gathered = source.new_empty(block, source.shape[1])
     product = source.new_empty(block, out.shape[1])
@@ -185,9 +197,9 @@ def _gather_outer(
 
 
 class _WholeConvolution(torch.autograd.Function):
-    """The same for devices where launches and waits are what costs: each site's whole neighbourhood, gathered tile by
-    tile, times the whole kernel. It multiplies zeros where there is no neighbour; nothing is read back from the device,
-    and every output is written once, so that the order of sums is fixed."""
+    """Convolution on devices: each site's whole neighbourhood, gathered tile by tile, times the whole kernel. It
+    multiplies zeros where there is no neighbour, which costs less than launches and synchronisation. Every output is
+    written once, so the order of sums is fixed."""
 
     @staticmethod
     def forward(
@@ -210,7 +222,7 @@ class _WholeConvolution(torch.autograd.Function):
             grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed)
         if ctx.needs_input_grad[1]:
             total = torch.zeros(kernel[..., 0].numel(), kernel.shape[2], device=kernel.device)
-            total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # sums of halves are kept in float32
+            total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # float32 sums of 16-bit products
             for rows, gathered in _gathered_tiles(feats, kernel_map):
                 total += gathered.t() @ grad_out[rows]
             grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
@@ -220,9 +232,9 @@ class _WholeConvolution(torch.autograd.Function):
 def _multiply_gathered(
     feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout); by one kernel where there is one."""
-    if fused.serves(feats):
-        computed = fused.gather_multiply(feats, kernel, kernel_map.sources, bias)
+    """(N_in, Cin), (K, Cin, Cout), (1, Cout) -> (N_out, Cout)."""
+    if _triton_serves(feats):
+        computed = _triton_multiply(feats, kernel, kernel_map.sources, bias)
         if computed is not None:
             return computed
     out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
@@ -247,22 +259,22 @@ def _gathered_tiles(feats: torch.Tensor, kernel_map: KernelMap) -> Iterator[tupl
 
 
 def _max_of_gathered(feats: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-    """:class:`_MaxPool` on a device, from whole neighbourhoods; the gradient goes to the first maximum alike."""
+    """:class:`_MaxPool` on devices, from whole neighbourhoods."""
     sources, (n_out, size) = kernel_map.sources.long(), kernel_map.sources.shape
     with torch.no_grad():
         padded = torch.cat([feats, feats.new_full((1, feats.shape[1]), -torch.inf)])
-        read = padded.index_select(0, sources.flatten()).view(n_out, size, -1)
-        there = (sources < kernel_map.n_in)[:, :, None]
-        best = read.amax(1, keepdim=True)  # NaN where any is
+        values = padded.index_select(0, sources.flatten()).view(n_out, size, -1)
+        present = (sources < kernel_map.n_in)[:, :, None]
+        best = values.amax(1, keepdim=True)  # NaN where any input is NaN
         number = torch.arange(size, device=feats.device)[:, None]
-        first = torch.where(((read == best) | (read.isnan() & best.isnan())) & there, number, size).amin(1)
+        first = torch.where(((values == best) | (values.isnan() & best.isnan())) & present, number, size).amin(1)
         row = sources.gather(1, first.clamp(max=size - 1))  # (N_out, C)
-        nothing = (first == size) | (row == kernel_map.n_in)
-    return feats.gather(0, row.masked_fill(nothing, 0)).masked_fill(nothing, 0.0)
+        absent = (first == size) | (row == kernel_map.n_in)
+    return feats.gather(0, row.masked_fill(absent, 0)).masked_fill(absent, 0.0)
 
 
 class _MaxPool(torch.autograd.Function):
-    """The gradient goes to the first input, in kernel order, that attains the maximum."""
+    """Maximum on the CPU. The gradient goes to the first input, in kernel order, that attains it."""
 
     @staticmethod
     def forward(ctx: Any, feats: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
@@ -291,3 +303,127 @@ class _MaxPool(torch.autograd.Function):
         winner = ctx.winner.long()
         grad.scatter_add_(0, winner.clamp(min=0), torch.where(winner >= 0, grad_out, 0.0))
         return grad, None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Triton kernel on devices
+
+
+@dataclass
+class TritonState:
+    """State of the Triton kernel in this process.
+
+    Attributes:
+        failures: convolutions that could not be compiled; after the first none is tried again.
+        reason: message of the first failure.
+    """
+
+    failures: int = 0
+    reason: str = ""
+
+
+@cache
+def triton_state() -> TritonState:
+    return TritonState()
+
+
+@cache
+def _triton_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _triton_serves(feats: torch.Tensor) -> bool:
+    """Whether Triton convolves these features; on the CPU only in Triton's interpreter, for tests."""
+    on_device = feats.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return on_device and feats.dtype in _TRITON_DTYPES and triton_state().failures == 0 and _triton_installed()
+
+
+def _triton_multiply(
+    feats: torch.Tensor, kernel: torch.Tensor, sources: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor | None:
+    """:func:`~embodied_perceptron.sparse.triton_kernels.gather_multiply`, or None when it cannot be compiled. Faults of
+    the device, such as lack of memory, are raised."""
+    try:
+        from embodied_perceptron.sparse import triton_kernels
+
+        return triton_kernels.gather_multiply(feats, kernel, sources, bias)
+    except _DEVICE_FAULTS:
+        raise
+    except Exception as error:  # Triton raises what its compilers raise
+        triton_state().failures += 1
+        triton_state().reason = " ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])[:200]
+        log.warning(
+            "the Triton kernel of sparse convolutions failed (%s): torch operations compute them instead",
+            triton_state().reason,
+        )
+        return None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# blocks of crowded sites on the CPU
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The sites in and around each block of 2 x 2 x 2 sites, for convolutions of crowded sites.
+
+    Winograd's minimal filtering F(2, 3) along each axis (Lavin and Gray, Fast Algorithms for Convolutional Neural
+    Networks, CVPR 2016, section 4): the 8 outputs of a block take 64 products of each input channel with each output
+    channel instead of up to 216. Sites from splitting coarser ones fill most of their blocks. Blocks lie on the lattice
+    of twice the stride: where a coarser level has that lattice, moving the world by a coarsest cell still gives the
+    same results to the bit.
+
+    Attributes:
+        inside: (B, 8) int32 row of the site at each place of a block, x fastest; the number of sites where absent.
+        around: (B, 64) int32 rows of the 4 x 4 x 4 places that its outputs read, likewise.
+    """
+
+    inside: torch.Tensor
+    around: torch.Tensor
+
+
+def blocks_of(sites: Sites) -> Blocks | None:
+    """The blocks of sites on the CPU; None when the sites fill too little of them."""
+    coarse = sites.coarser(2)
+    if len(sites) < _MIN_FILL * 8 * len(coarse):
+        return None
+    lowest = floor_site_keys(sites.keys, coarse.stride)
+    inside = torch.full((len(coarse) + 1, 8), len(sites), dtype=torch.int32)  # the last row: no block
+    around = torch.empty((len(coarse), 64), dtype=torch.int32)
+    neighbours = coarse.kernel_map(coarse, 3).table
+    cpu_kernels.fill_inside(sites.keys.numpy(), lowest.numpy(), coarse.find(lowest).numpy(), inside.numpy())
+    cpu_kernels.fill_around(inside.numpy(), neighbours.numpy(), around.numpy())
+    return Blocks(inside[:-1], around)
+
+
+def block_filters(kernel: torch.Tensor) -> torch.Tensor:
+    """(27, Cin, Cout) kernel -> (64, Cin, Cout) filters of the places of a block."""
+    return (_FILTER_3D.to(kernel) @ kernel.reshape(27, -1)).view(64, *kernel.shape[1:])
+
+
+def convolve_blocks(feats: torch.Tensor, filters: torch.Tensor, blocks: Blocks) -> torch.Tensor:
+    """(N, Cin) features, (64, Cin, Cout) :func:`block_filters` -> (N, Cout), block by block.
+
+    Differs from sums offset by offset by rounding: 1e-6 of the largest input in float32, 1e-2 with bfloat16 filters,
+    which make bfloat16 products.
+    """
+    channels, width = filters.shape[1:]
+    padded = torch.cat([feats, feats.new_zeros(1, channels)])
+    out = feats.new_empty(len(feats), width)
+    source, target, inside, around = padded.view(-1).numpy(), out.numpy(), blocks.inside.numpy(), blocks.around.numpy()
+    chunk = min(_CHUNK, len(around))
+    read, product = feats.new_empty(64 * chunk * channels), feats.new_empty(64 * chunk * width)
+    rounds = filters.dtype != feats.dtype
+    short_read, short_product = (x.to(filters.dtype) if rounds else x for x in (read, product))
+    for start in range(0, len(around), chunk):
+        end = min(start + chunk, len(around))
+        left, right = (x[: 64 * (end - start) * n] for x, n in ((read, channels), (product, width)))
+        cpu_kernels.read_blocks(source, around[start:end], left.numpy())
+        a, b = short_read[: len(left)], short_product[: len(right)]  # views of left and right unless rounded
+        if rounds:
+            a.copy_(left)
+        torch.bmm(a.view(64, -1, channels), filters, out=b.view(64, -1, width))
+        if rounds:
+            right.copy_(b)
+        cpu_kernels.write_blocks(right.numpy(), inside[start:end], target)
+    return out

@@ -1,9 +1,9 @@
-"""Sparse layers over a growing map: what the last pass computed is kept, and only what changed is computed anew.
+"""Incremental sparse layers over a growing map: reuse outputs of the last pass where inputs are unchanged.
 
-A layer is a function of its input at the sites under its kernel, so that the outputs of a pass stay right wherever no
-input in reach has changed, come or gone. :class:`LayerMemory` finds that out from the numbers themselves, layer by
-layer: whatever changed a map (a new view, a correction, another map from a file), nothing has to tell it. Where most of
-a layer has changed it is computed whole.
+An output of a layer depends on the inputs under its kernel, so it stays valid unless one of them was changed, added or
+removed. :class:`LayerMemory` compares the inputs of each layer with those of the last pass, so it needs no notice of
+changes of the map (new views, corrections, another map from a file). A layer with mostly changed inputs is computed
+completely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.compute_path import takes_loops
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import floor_site_keys
 from embodied_perceptron.sparse.cpu_kernels import Floats
@@ -121,7 +120,7 @@ class LayerMemory:
 
 
 class IncrementalEngine(TorchEngine):
-    """Plain PyTorch that asks a memory first; sites that it holds lead back to it without holding it."""
+    """PyTorch engine that reuses outputs of a memory; it holds a weak reference, because the memory's sites hold it."""
 
     def __init__(self, memory: LayerMemory) -> None:
         self._memory = weakref.ref(memory)
@@ -133,26 +132,24 @@ class IncrementalEngine(TorchEngine):
         in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
         crowded: bool | torch.Tensor = False,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See :class:`TorchEngine`. What is returned may be kept: it must not be changed."""
-        where = in_sites, out_sites, kernel_size, transposed, crowded, bias
+        """See :class:`TorchEngine`. The memory may keep the result: it must not be changed."""
+        where = in_sites, out_sites, kernel_size, crowded
         memory = self._memory()
-        # a decoder begins at the coarsest sites, which see everything: all of its inputs change with any
-        if memory is None or transposed or crowded is not False or torch.is_grad_enabled():
-            return super().convolve(feats, kernel, *where)
-        if not memory.sites.is_open or not takes_loops(feats, kernel):
-            return super().convolve(feats, kernel, *where)
+        # A decoder starts at the coarsest sites, which depend on everything: any change changes all of its inputs.
+        decodes = out_sites.stride < in_sites.stride or crowded is not False
+        if memory is None or decodes or torch.is_grad_enabled() or not memory.sites.is_open:
+            return super().convolve(feats, kernel, *where, bias)
         whole = functools.partial(super().convolve, feats, kernel, *where)
-        return memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
+        out = memory.convolve(SparseTensor(in_sites, feats), kernel, out_sites, kernel_size, whole)
+        return out if bias is None else out + bias
 
 
 def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:
-    """By how much two inputs differ, where they differ most: the largest sum over the sites in a cubic cell with edges
-    of ``cell`` finest voxels. A site counts with its largest difference of a feature, one that came or went as 1; any
-    device."""
+    """Largest difference of two inputs: the maximum over cubic cells with edges of ``cell`` finest voxels of the sum
+    over their sites. A site counts with its largest feature difference, an added or removed one as 1; any device."""
     rows = None if new.sites.same_as(last.sites) else last.sites.find(new.keys)
     before = last.feats if rows is None else last.feats[rows.clamp(min=0)] if len(last) else new.feats
     differences, keys = (new.feats - before).abs().amax(1), new.keys
@@ -160,20 +157,20 @@ def largest_change(last: SparseTensor, new: SparseTensor, cell: int) -> float:
         gone = last.keys[new.sites.find(last.keys) < 0]
         differences = torch.cat([differences.masked_fill(rows < 0, 1.0), differences.new_ones(len(gone))])
         keys = torch.cat([keys, gone])
-    there = differences.nonzero()[:, 0]
-    cells, of = torch.unique(floor_site_keys(keys[there], cell), return_inverse=True)
-    sums = differences.new_zeros(len(cells) + 1).index_add_(0, of, differences[there])
+    changed = differences.nonzero()[:, 0]
+    cells, of = torch.unique(floor_site_keys(keys[changed], cell), return_inverse=True)
+    sums = differences.new_zeros(len(cells) + 1).index_add_(0, of, differences[changed])
     return float(sums.max())
 
 
 def _version(kernel: torch.Tensor) -> int:
-    """Grows with every change in place; what was made for inference does not count them."""
+    """Counter of in-place changes; 0 for inference tensors, which have none."""
     return 0 if kernel.is_inference() else kernel._version
 
 
 def changed_rows(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-    """(N, C) features of sites whose ``rows`` in those of the last pass are given (-1 = it had none; None = the same
-    sites) -> (N,) bool which of them differ; on the CPU."""
+    """(N, C) features and their ``rows`` in those of the last pass (-1 = absent; None = the same sites) -> (N,) bool
+    mask of the changed ones; on the CPU."""
     if rows is None:
         rows = torch.arange(len(new))
     changed = torch.empty(len(new), dtype=torch.bool)
@@ -182,14 +179,14 @@ def changed_rows(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | Non
 
 
 def compile_kernels() -> None:
-    """What a pass may need that changes little since the one before."""
+    """Compile the loops of a pass with few changes."""
     changed_rows(torch.zeros(1, 1), torch.zeros(1, 1), None)
     key = np.zeros(1, np.int64)
     _mark_reached(key, key, key, np.zeros(1, np.bool_))
 
 
 def _sample_has_changed(last: torch.Tensor, new: torch.Tensor, rows: torch.Tensor | None) -> bool:
-    """Whether most of a few of the rows have changed: others need not be asked then."""
+    """Whether most rows of a small sample have changed, so that the others need not be compared."""
     some = torch.arange(0, len(new), 1 + len(new) // _SAMPLE)
     changed = changed_rows(last, new[some], some if rows is None else rows[some])
     return int(changed.sum()) > _MOST_INPUTS * len(some)
@@ -198,10 +195,10 @@ def _sample_has_changed(last: torch.Tensor, new: torch.Tensor, rows: torch.Tenso
 def _stale(
     last: Sites, sites: Sites, touched: torch.Tensor, steps: tuple[int, ...]
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """(M,) row of the last outputs for each of the new ones, -1 = none (None = the same sites), and (M,) bool where
-    they do not hold any more.
+    """(M,) row of each output in the last ones, -1 = absent (None = the same sites), and (M,) bool mask of invalid
+    ones.
 
-    ``touched``: keys of the inputs that changed, came or went; ``steps``: from an output to the inputs that it reads.
+    ``touched``: keys of changed, added and removed inputs; ``steps``: key differences from an output to its inputs.
     """
     kept = None if sites is last else last.rows_of(sites)
     stale = torch.zeros(len(sites), dtype=torch.bool) if kept is None else kept < 0

@@ -1,7 +1,7 @@
 """Sparse layers computed by MinkowskiEngine 0.5.4, where it is installed (``make minkowski`` builds it).
 
-The sites are this package's own; MinkowskiEngine is told both the input and the output sites of a layer and finds the
-pairs and multiplies. Its coordinate maps keep the row order in which sites are inserted: features need no reordering.
+MinkowskiEngine gets the input and output sites of a layer from this package, finds the pairs and multiplies. Its
+coordinate maps keep the order of insertion, so features need no reordering.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class MinkowskiEngineAdapter:
         in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
         crowded: bool | torch.Tensor = False,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        manager = _manager(in_sites)
+        manager, transposed = _manager(in_sites), out_sites.stride < in_sites.stride
         function = ME.MinkowskiConvolutionTransposeFunction if transposed else ME.MinkowskiConvolutionFunction
         coarse, fine = (in_sites, out_sites) if transposed else (out_sites, in_sites)
         result: torch.Tensor = function.apply(
@@ -42,7 +42,7 @@ class MinkowskiEngineAdapter:
             _map_key(out_sites, manager),
             manager,
         )
-        return result
+        return result if bias is None else result + bias
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         manager = _manager(in_sites)
@@ -55,7 +55,7 @@ class MinkowskiEngineAdapter:
             _map_key(out_sites, manager),
             manager,
         )
-        if kernel_size < stride:  # the only way for an output site to have no input: its value is left undefined there
+        if kernel_size < stride:  # output sites without input are undefined in MinkowskiEngine
             reached = torch.zeros(len(out_sites), 1, dtype=torch.bool, device=feats.device)
             for _, out_rows in in_sites.kernel_map(out_sites, kernel_size).pairs:
                 reached[out_rows] = True
@@ -64,7 +64,7 @@ class MinkowskiEngineAdapter:
 
 
 def supports(device_type: str) -> bool:
-    """Whether this build serves the device type."""
+    """Whether this build supports the device type."""
     return device_type == "cpu" or (device_type == "cuda" and bool(ME.is_cuda_available()))
 
 
@@ -81,14 +81,14 @@ def _manager(sites: Sites) -> Any:
 
 
 def _map_key(sites: Sites, manager: Any) -> Any:
-    """Key of the sites in the manager; inserts them when they are not in it."""
+    """Key of the sites in the manager; inserts them at first use."""
     if sites.engine_state is not None and sites.engine_state[0] is manager:
         return sites.engine_state[1]
     rows = torch.cat([sites.samples[:, None], sites.coords], dim=1).to(torch.int32)
     name = f"sites{manager.__dict__.setdefault('inserted_sites', 0)}"
     manager.inserted_sites += 1
     key, (unique_rows, _) = manager.insert_and_map(rows, sites.stride, name)
-    # An empty or identity map means that rows keep their order, on which the features rely.
+    # an empty or identity map means that rows keep their order, which the features require
     if len(unique_rows) and not torch.equal(unique_rows.cpu(), torch.arange(len(sites), dtype=unique_rows.dtype)):
         raise RuntimeError(f"MinkowskiEngine reordered {len(sites)} sites")
     sites.engine_state = (manager, key)

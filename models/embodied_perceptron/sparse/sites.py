@@ -1,11 +1,12 @@
-"""Sites of sparse tensors: sorted sets of lattice points, the sets derived from them, and their neighbourhoods.
+"""Sites of sparse tensors: sorted sets of lattice points, the sets derived from them, and their kernel maps.
 
-A :class:`Sites` is one immutable set of sites at one stride. It derives and remembers the coarser sets and the kernel
-maps that layers ask for, so that every layer which reads the same sites pays for the neighbour search once.
+A :class:`Sites` is one immutable set of sites at one stride. It caches the coarser sets and the kernel maps that layers
+request, so that layers on the same sites share one neighbour search. Creating one chooses its backend once: compiled
+loops for keys on the CPU (:class:`CompiledSites`), tensor operations on other devices. Both give the same results.
 
-Semantics are MinkowskiEngine's, on which the meaning of released EmbodiedScan weights rests: coordinates stay in units
-of the finest voxel; sites of stride ``s`` are multiples of ``s``; down-sampling floors. Kernel offsets are ordered x
-fastest; odd kernels are centred, even kernels reach from 0 to k - 1.
+Conventions are MinkowskiEngine's, which released EmbodiedScan weights require: coordinates stay in units of the finest
+voxel; sites of stride ``s`` are multiples of ``s``; down-sampling rounds down. Kernel offsets are ordered x fastest;
+odd kernels are centred, even kernels cover 0 to k - 1.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from embodied_perceptron.geometry.bits import distinct_site_keys
-from embodied_perceptron.geometry.compute_path import takes_loops
+from embodied_perceptron.geometry.compute_path import runs_compiled
 from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     SITE_BITS,
@@ -38,10 +39,9 @@ _BEHIND_ALL = torch.iinfo(torch.int64).max
 
 
 class Engine(Protocol):
-    """Arithmetic of sparse layers; both methods are differentiable in ``feats`` and ``kernel``.
+    """Arithmetic of sparse layers; both methods are differentiable in ``feats``, ``kernel`` and ``bias``.
 
-    Sites are derived here in every case; an engine only computes features at given sites. So engines differ in
-    rounding, never in which voxels come out.
+    An engine computes features at given sites and never derives sites, so engines differ in rounding only.
     """
 
     name: str
@@ -53,15 +53,16 @@ class Engine(Protocol):
         in_sites: Sites,
         out_sites: Sites,
         kernel_size: int,
-        transposed: bool,
         crowded: bool | torch.Tensor = False,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(N_in, Cin) features, (K, Cin, Cout) kernel -> (N_out, Cout); zero where no input is in reach.
+        """(N_in, Cin) features, (K, Cin, Cout) kernel, (1, Cout) bias -> (N_out, Cout); bias alone without inputs.
 
-        Not transposed: ``out[o] = sum_k feats[o + offset_k * stride_in] @ kernel[k]``. Transposed:
-        ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``. ``crowded``: the caller expects sites that coarser
-        ones were split into, and allows for the rounding of what is computed on the lattice of twice their stride; with
-        the kernel's filters for that where they were made before (:func:`~.blocks.block_filters`).
+        Output sites of the same or a larger stride: ``out[o] = sum_k feats[o + offset_k * stride_in] @ kernel[k]``. A
+        smaller stride means a transposed convolution: ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``.
+
+        ``crowded``: the sites come from splitting coarser ones, and the engine may convolve them by blocks, with other
+        rounding; a tensor holds the block filters of the kernel (:func:`~.engine.block_filters`).
         """
         ...
 
@@ -70,20 +71,12 @@ class Engine(Protocol):
         ...
 
 
-def unique_keys(keys: torch.Tensor) -> torch.Tensor:
-    """(N,) int64 site keys -> sorted, each once."""
-    if not takes_loops(keys):
-        distinct: torch.Tensor = torch.unique(keys)
-        return distinct
-    return torch.from_numpy(distinct_site_keys(keys.numpy()))
-
-
 def _distinct(ordered: torch.Tensor, ends: torch.Tensor | slice) -> tuple[torch.Tensor, list[int]]:
-    """(N,) int64, sorted, on a device -> each once, and how many of them lie before each of the rows ``ends``, the last
-    of which is N; one wait."""
+    """(N,) sorted int64 -> its distinct values, and the number of them before each of the rows ``ends``, the last of
+    which is N. Synchronises with the device once."""
     before = torch.cat([constant((0, 1), ordered.device), (ordered[1:] != ordered[:-1]).cumsum(0).add_(1)])
     counts = before[ends].tolist()
-    # equal ones go to one place
+    # equal values are written to the same row
     return ordered.new_empty(counts[-1]).scatter_(0, before[1 : len(ordered) + 1] - 1, ordered), counts
 
 
@@ -95,7 +88,16 @@ class Sites:
         stride: every coordinate is a multiple of it.
         batch_size: number of samples; samples may be empty.
         engine: does the arithmetic of layers on these sites and on all sites derived from them.
+        compiled: whether compiled CPU loops compute with these sites, and reading a value never waits for a device.
     """
+
+    compiled: ClassVar[bool] = False
+
+    def __new__(cls, keys: torch.Tensor | None = None, *_: Any, **__: Any) -> Sites:
+        """Choose the backend for the device of the keys; copying calls this without arguments."""
+        if cls is not Sites or keys is None:
+            return super().__new__(cls)
+        return object.__new__(CompiledSites if runs_compiled(keys) else DeviceSites)
 
     def __init__(
         self,
@@ -106,8 +108,8 @@ class Sites:
         shared: dict[str, Any] | None = None,
         bounds: list[int] | None = None,
     ) -> None:
-        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for anything unchecked. ``bounds``:
-        where the caller knows them, for a device would have to be waited for."""
+        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for unchecked input. ``bounds``: the
+        property, if known; computing it reads from the device."""
         if keys.ndim != 1 or keys.dtype != torch.int64:
             raise ValueError(f"keys must be (N,) int64, got {tuple(keys.shape)} {keys.dtype}")
         if stride < 1:
@@ -119,13 +121,13 @@ class Sites:
         self.batch_size = batch_size
         self.engine = engine
         self._coarser: dict[int, Sites] = {}
-        # The other set stands in the value: its identity must outlive the cache entry. None = this set itself, which
-        # would be a reference cycle.
+        # The value holds the other set, because its id must stay valid while the entry exists. None = this set itself,
+        # to avoid a reference cycle.
         self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
         self._bounds = bounds
         self._ended: torch.Tensor | None = None
         self._chain: _Chain | None = None
-        # What the engine remembers: of this set, and of all sets derived from one input.
+        # The engine's own state: of this set, and of all sets derived from one input.
         self.engine_state: Any = None
         self.engine_shared: dict[str, Any] = {} if shared is None else shared
 
@@ -167,12 +169,12 @@ class Sites:
         return self.stride == other.stride and len(self) == len(other) and torch.equal(self.keys, other.keys)
 
     def derive(self, keys: torch.Tensor, stride: int, bounds: list[int] | None = None) -> Sites:
-        """A set with the batch size and the engine of this one: a new one, or that which an engine remembers."""
+        """Make a set with the batch size and engine of this one, or return the equal set that an engine has kept."""
         memory: SitesMemory | None = self.engine_shared["sites"]() if "sites" in self.engine_shared else None
         known = None if memory is None else memory.find(keys, stride)
         if known is not None:
             return known
-        made = Sites(keys, stride, self.batch_size, self.engine, self.engine_shared, bounds)
+        made = type(self)(keys, stride, self.batch_size, self.engine, self.engine_shared, bounds)
         return made if memory is None else memory.add(made)
 
     def coarser(self, factor: int) -> Sites:
@@ -193,27 +195,29 @@ class Sites:
             raise ValueError(f"stride {self.stride} cannot be refined by a factor of {factor}")
         stride = self.stride // factor
         keys = (self.keys[None, :] + constant(kernel_steps(kernel_size, stride), self.device)[:, None]).reshape(-1)
-        if kernel_size <= factor and not takes_loops(keys):  # no site has two parents
-            return self.derive(keys.sort().values, stride, [kernel_size**3 * end for end in self.bounds])
-        return self.derive_distinct(keys, stride, [kernel_size**3 * end for end in self.bounds])
+        bounds = [kernel_size**3 * end for end in self.bounds]
+        return self.derive_distinct(keys, stride, bounds, distinct=kernel_size <= factor)  # then each has one parent
 
-    def derive_distinct(self, keys: torch.Tensor, stride: int, bounds: list[int]) -> Sites:
-        """A new set of (N,) keys in any order, with repetitions; ``bounds``: as the property, of these keys."""
-        if takes_loops(keys) or self.batch_size == 1:
-            return self.derive(unique_keys(keys), stride)
+    def derive_distinct(self, keys: torch.Tensor, stride: int, bounds: list[int], distinct: bool = False) -> Sites:
+        """A new set of (N,) unordered keys; ``bounds``: as the property, of these keys; ``distinct``: none repeats."""
+        if distinct:
+            return self.derive(keys.sort().values, stride, bounds)
+        if self.batch_size == 1:
+            return self.derive(torch.unique(keys), stride)
         found, ends = _distinct(keys.sort().values, torch.tensor(bounds).to(keys.device, non_blocking=True))
         return self.derive(found, stride, ends)
 
     def derive_coarser(self, factors: Sequence[int]) -> None:
-        """Find what a chain of :meth:`coarser` by ``factors`` asks for, at once, where each would wait for its size."""
+        """Derive the sets of a chain of :meth:`coarser` by ``factors`` together: one synchronisation instead of one per
+        set."""
         strides = list(itertools.accumulate(factors, int.__mul__, initial=self.stride))[1:]
         powers = all(s & (s - 1) == 0 for s in strides)
-        if takes_loops(self.keys) or not powers or len(strides) * self.batch_size > MAX_SAMPLES or len(self) == 0:
+        if not powers or len(strides) * self.batch_size > MAX_SAMPLES or len(self) == 0:
             return
         masks = constant(tuple(site_key_mask(s) for s in strides), self.device)
         # the sample bits number the pairs of stride and sample
         numbers = constant(tuple(i * self.batch_size << (3 * SITE_BITS) for i in range(len(strides))), self.device)
-        ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # those of a stride together
+        ordered = ((self.keys[:, None] & masks) + numbers).reshape(-1).sort().values  # one stride after the other
         ends: torch.Tensor | slice = slice(None, None, len(self))
         if self.batch_size > 1:
             parts = [0] + [i * len(self) + end for i in range(len(strides)) for end in self.bounds[1:]]
@@ -235,21 +239,18 @@ class Sites:
         """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
         cache_key = (id(out), kernel_size)
         if cache_key not in self._maps:
-            if takes_loops(self.keys):
-                built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
-            elif self._chain is not None and out._chain is self._chain:
-                built = self._chain.kernel_map(self, out, kernel_size)
-            else:
-                sources = search(self.ended, out.keys, kernel_steps(kernel_size, self.stride))
-                identity = kernel_size**3 // 2 if self is out and kernel_size % 2 else None
-                built = KernelMap(len(self), len(out), identity, sources=sources)
-            self._maps[cache_key] = (None if out is self else out, built)
+            self._maps[cache_key] = (None if out is self else out, self._find_map(out, kernel_size))
         return self._maps[cache_key][1]
+
+    def _find_map(self, out: Sites, kernel_size: int) -> KernelMap:
+        if self._chain is not None and out._chain is self._chain:
+            return self._chain.kernel_map(self, out, kernel_size)
+        sources = search(self.ended, out.keys, kernel_steps(kernel_size, self.stride))
+        identity = kernel_size**3 // 2 if self is out and kernel_size % 2 else None
+        return KernelMap(len(self), len(out), identity, sources=sources)
 
     def transposed_map(self, out: Sites, kernel_size: int) -> KernelMap:
         """Of a transposed convolution from these sites to the finer ``out``: ``out = this + offset * out.stride``."""
-        if takes_loops(self.keys):
-            return out.kernel_map(self, kernel_size).transposed
         cache_key = (id(out), -kernel_size)
         if cache_key not in self._maps:
             steps = tuple(-step for step in kernel_steps(kernel_size, out.stride))
@@ -259,7 +260,7 @@ class Sites:
 
     @property
     def ended(self) -> torch.Tensor:
-        """(N + 1,) the keys, and one behind all: what a search may read at its end."""
+        """(N + 1,) the keys and a sentinel larger than all keys, which searches may read at the end."""
         if self._ended is None:
             self._ended = torch.cat([self.keys, constant((_BEHIND_ALL,), self.device)])
         return self._ended
@@ -268,25 +269,51 @@ class Sites:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
         if len(self) == 0:
             return torch.full_like(keys, -1)
-        if takes_loops(self.keys):
-            found = torch.empty(keys.shape, dtype=torch.int64)
-            cpu_kernels.find(self.keys.numpy(), keys.contiguous().numpy(), found.numpy())
-            return found
         rows = torch.searchsorted(self.keys, keys)
         return rows.masked_fill_(self.ended[rows] != keys, -1)
 
     def rows_of(self, other: Sites) -> torch.Tensor:
-        """(M,) int64 rows of this set where the sites of ``other`` stand, -1 where absent: :meth:`find`, faster."""
-        if not takes_loops(self.keys):
-            return self.find(other.keys)
+        """(M,) int64 row of each site of ``other`` in this set, -1 where absent: :meth:`find` of sorted keys."""
+        return self.find(other.keys)
+
+
+class DeviceSites(Sites):
+    """Sites on a device, by the tensor operations of :class:`Sites`."""
+
+
+class CompiledSites(Sites):
+    """Sites on the CPU, by compiled loops."""
+
+    compiled = True
+
+    def derive_distinct(self, keys: torch.Tensor, stride: int, bounds: list[int], distinct: bool = False) -> Sites:
+        return self.derive(torch.from_numpy(distinct_site_keys(keys.numpy())), stride)
+
+    def derive_coarser(self, factors: Sequence[int]) -> None:
+        """Do nothing: :meth:`coarser` has no device to wait for."""
+
+    def _find_map(self, out: Sites, kernel_size: int) -> KernelMap:
+        return build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
+
+    def transposed_map(self, out: Sites, kernel_size: int) -> KernelMap:
+        return out.kernel_map(self, kernel_size).transposed
+
+    def find(self, keys: torch.Tensor) -> torch.Tensor:
+        if len(self) == 0:
+            return torch.full_like(keys, -1)
+        found = torch.empty(keys.shape, dtype=torch.int64)
+        cpu_kernels.find(self.keys.numpy(), keys.contiguous().numpy(), found.numpy())
+        return found
+
+    def rows_of(self, other: Sites) -> torch.Tensor:
         rows = torch.empty(len(other), dtype=torch.int64)
         cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
         return rows
 
 
 class SitesMemory:
-    """The sets of the last pass over a map and of this one, of one sample on the CPU: a set of the same sites is the
-    same object, with the sets that were derived from it and its kernel maps."""
+    """Cache of the sets of the last pass over a map and of the current one, for one sample on the CPU. Equal sites give
+    the same object, so that its derived sets and kernel maps are reused."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[int, int], list[Sites]] = {}
@@ -295,12 +322,12 @@ class SitesMemory:
 
     @property
     def is_open(self) -> bool:
-        """Whether this is the thread of a pass: what others derive from its results is theirs."""
+        """Whether the calling thread runs the pass; sets that other threads derive are not cached."""
         return threading.get_ident() == self._thread
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """One pass, by this thread; sets that it does not use are forgotten."""
+        """Run one pass in this thread; sets that it does not use are dropped at its end."""
         self._now, self._thread = {}, threading.get_ident()
         try:
             yield
@@ -311,7 +338,7 @@ class SitesMemory:
     def _keep_used(self) -> None:
         kept = {id(s): s for sets in self._now.values() for s in sets}
         waiting = list(kept.values())
-        while waiting:  # a set is also used where it is read off a finer one
+        while waiting:  # a set counts as used when a finer one that is used has derived it
             for coarse in waiting.pop()._coarser.values():
                 if id(coarse) not in kept:
                     kept[id(coarse)] = coarse
@@ -322,8 +349,8 @@ class SitesMemory:
             self._last.setdefault((sites.stride, len(sites)), []).append(sites)
 
     def find(self, keys: torch.Tensor, stride: int) -> Sites | None:
-        """The remembered set of these (N,) keys; None = there is none, or no pass here on the CPU."""
-        if not self.is_open or not takes_loops(keys):
+        """The cached set with these (N,) keys; None when there is none or no pass runs in this thread."""
+        if not self.is_open:
             return None
         place = stride, len(keys)
         for sites in (*self._now.get(place, ()), *self._last.get(place, ())):
@@ -332,7 +359,7 @@ class SitesMemory:
         return None
 
     def add(self, sites: Sites) -> Sites:
-        """Remember a set; returns it."""
+        """Cache a set, and return it."""
         if self.is_open:
             sets = self._now.setdefault((sites.stride, len(sites)), [])
             if not any(known is sites for known in sets):
@@ -341,12 +368,11 @@ class SitesMemory:
 
 
 class _Chain:
-    """Sets of which each is the coarser one of the set before: what a convolution reads is found in all of them by one
-    search for each size of kernel.
+    """Kernel maps of a chain of sets, each the coarser one of the set before: one search per kernel size for all sets.
 
     Args:
-        sets: finest first, on a device, as many as the sample bits of a key can tell apart.
-        coarser: the keys of all but the finest, told apart by their sample bits from 0 on.
+        sets: finest first, on a device, as many as the sample bits of a key can distinguish.
+        coarser: the keys of all but the finest; their sample bits number the sets from 0.
     """
 
     def __init__(self, sets: Sequence[Sites], coarser: torch.Tensor) -> None:
@@ -378,7 +404,7 @@ class _Chain:
         """(M, K) int32 sources of all sets, or of all but the finest from those before them."""
         ends, device = self._ends, self._ended.device
         outs = range(strided, len(self._strides))
-        # of each set: the steps to what it reads, the first row of that, and what stands for none of it
+        # per output set: steps to its inputs, first row and number of the inputs, number of outputs
         table = []
         for i in outs:
             source = i - strided
@@ -394,14 +420,14 @@ class _Chain:
 
 
 def find_in_all(sets: Sequence[Sites], keys: torch.Tensor) -> torch.Tensor:
-    """(M,) keys at stride 1, S sets of sites -> (M, S) int32 rows of the sites that hold them, -1 where there is none;
-    by one search in all sets."""
+    """(M,) keys at stride 1, S sets of sites -> (M, S) int32 row of the site that contains each key, -1 where
+    absent."""
     batch_size = max(s.batch_size for s in sets)
-    if len(sets) * batch_size > MAX_SAMPLES or any(s.stride & (s.stride - 1) for s in sets):
+    if sets[0].compiled or len(sets) * batch_size > MAX_SAMPLES or any(s.stride & (s.stride - 1) for s in sets):
         return torch.stack([s.find(floor_site_keys(keys, s.stride)) for s in sets], -1).to(torch.int32)
     numbers = tuple(i * batch_size << (3 * SITE_BITS) for i in range(len(sets)))
-    told_apart = [s.keys + n if n else s.keys for s, n in zip(sets, numbers, strict=True)]  # by their sample bits
-    ended = torch.cat([*told_apart, constant((_BEHIND_ALL,), keys.device)])
+    numbered = [s.keys + n if n else s.keys for s, n in zip(sets, numbers, strict=True)]  # in their sample bits
+    ended = torch.cat([*numbered, constant((_BEHIND_ALL,), keys.device)])
     masks = constant(tuple(site_key_mask(s.stride) for s in sets), keys.device)
     wanted = (keys[:, None] & masks) + constant(numbers, keys.device)
     rows = torch.searchsorted(ended[:-1], wanted, out_int32=True)
@@ -424,7 +450,7 @@ def kernel_offsets(kernel_size: int) -> list[tuple[int, int, int]]:
 
 @cache
 def kernel_steps(kernel_size: int, stride: int) -> tuple[int, ...]:
-    """What leads from a key to those under the rows of a kernel."""
+    """Differences between the keys under the rows of a kernel and the key at its origin."""
     return tuple(site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size))
 
 
@@ -432,12 +458,11 @@ Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
 
 class KernelMap:
-    """Which input row lies under which kernel offset of which output row: as pairs of rows per offset, or as the source
-    of every output row under each offset. One of them is found first, the CPU's merge finds pairs and the search of
-    other devices sources; the other is made of it when it is asked for.
+    """Input rows under each kernel offset of each output row, as pairs of rows per offset or as a table of sources. The
+    merge on the CPU finds pairs, the search on other devices finds sources; the other form is computed on request.
 
     Attributes:
-        identity: the offset at which input and output rows are all rows in order, or None.
+        identity: the offset whose pairs are all rows in order, or None.
         n_in, n_out: sizes of both sets.
     """
 
@@ -455,8 +480,8 @@ class KernelMap:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """One (in_rows, out_rows) per offset, each (P_k,) int64 and strictly increasing: within one offset no row
-        occurs twice, so that scattering needs no atomics and its order is fixed."""
+        """One (in_rows, out_rows) per offset, each (P_k,) int64 and strictly increasing. No row repeats within an
+        offset, so scattering needs no atomics and has a fixed order."""
         if self._pairs is not None:
             return self._pairs
         assert self._sources is not None
@@ -470,7 +495,7 @@ class KernelMap:
 
     @cached_property
     def table(self) -> torch.Tensor:
-        """(n_out, K) int32 the input row under each offset, or -1."""
+        """(n_out, K) int32 input row under each offset, or -1."""
         if self._sources is not None:
             return self._sources.masked_fill(self._sources == self.n_in, -1)
         assert self._pairs is not None
@@ -481,20 +506,19 @@ class KernelMap:
 
     @cached_property
     def sources(self) -> torch.Tensor:
-        """(n_out, K) int32 as :attr:`table`, but ``n_in`` where no input row lies: that of a row of zeros behind the
-        last."""
+        """(n_out, K) int32 as :attr:`table`, with ``n_in`` instead of -1: the row of zeros behind the last input."""
         return self.table.masked_fill(self.table < 0, self.n_in) if self._sources is None else self._sources
 
     @cached_property
     def transposed(self) -> KernelMap:
-        """The map of the transposed convolution: the same pairs, read from out to in."""
+        """The map of the transposed convolution: the same pairs with inputs and outputs swapped."""
         if self._pairs is not None:
             pairs = tuple((o, i) for i, o in self._pairs)
             return KernelMap(self.n_out, self.n_in, self.identity, pairs)
         if self.identity is not None and self.sources.shape[1] == 2 * self.identity + 1:
-            # a centred kernel on one set: who is read under an offset reads under the opposite one
+            # a centred kernel on one set is symmetric
             return KernelMap(self.n_out, self.n_in, self.identity, sources=self.sources.flip(1))
-        rows = self.sources.long()  # what has no neighbour is written to a row behind the last, which is then cut off
+        rows = self.sources.long()  # rows without a neighbour are written behind the last row, which is cut off
         out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
         sources = rows.new_full((self.n_in + 1, rows.shape[1]), self.n_out, dtype=torch.int32)
         sources = sources.scatter_(0, rows, out_rows)[: self.n_in]
@@ -503,7 +527,7 @@ class KernelMap:
 
 @cache
 def empty_row(channels: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """(1, C) zeros, made once: what is read where no site is."""
+    """(1, C) zeros, created once: the features of absent sites."""
     with torch.inference_mode(False):
         return torch.zeros(1, channels, dtype=dtype, device=device)
 
@@ -511,13 +535,13 @@ def empty_row(channels: int, dtype: torch.dtype, device: torch.device) -> torch.
 def build_kernel_map(
     in_keys: torch.Tensor, out_keys: torch.Tensor, kernel_size: int, in_stride: int, same: bool
 ) -> KernelMap:
-    """Find all pairs with ``in = out + offset * in_stride``, on the CPU.
+    """Find all pairs with ``in = out + offset * in_stride`` on the CPU.
 
     Args:
         in_keys, out_keys: (N,), (M,) int64 site keys, strictly increasing.
         kernel_size: edge length of the cubic kernel.
         in_stride: stride of the input sites.
-        same: both are the same set. An odd kernel is then symmetric, and half of the search is saved.
+        same: both are the same set. An odd kernel is then symmetric, which saves half of the search.
     """
     steps = list(kernel_steps(kernel_size, in_stride))
     n_in, n_out = in_keys.numel(), out_keys.numel()
@@ -531,7 +555,7 @@ def build_kernel_map(
 
 
 def search(ended: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
-    """(M, K) int32 :attr:`KernelMap.sources` by one binary search of all that is wanted; any device, nothing waits.
+    """(M, K) int32 :attr:`KernelMap.sources` by one binary search on any device, without synchronising.
 
     ``ended``: :attr:`Sites.ended` of the input.
     """
@@ -543,7 +567,7 @@ def search(ended: torch.Tensor, out_keys: torch.Tensor, steps: tuple[int, ...]) 
 
 
 def _merge(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Merge join: both lists are sorted, and stay so when a constant is added to one; CPU."""
+    """Merge join of sorted keys on the CPU: adding a constant to one side keeps it sorted."""
     in_rows, out_rows, ends = cpu_kernels.merge_join(in_keys.numpy(), out_keys.numpy(), np.array(steps, dtype=np.int64))
     a, b = torch.from_numpy(in_rows), torch.from_numpy(out_rows)
     bounds = [0, *ends.tolist()]

@@ -1,4 +1,4 @@
-"""Sparse tensors: a sorted set of lattice sites with one feature row per site."""
+"""Sparse tensors, a sorted set of lattice sites with one feature row per site, and operations on them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from torch.nn import functional
 
-from embodied_perceptron.geometry.compute_path import takes_loops
-from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE, constant, pack_site_keys, unpack_site_keys
+from embodied_perceptron.geometry.bits import distinct_site_keys
+from embodied_perceptron.geometry.compute_path import runs_compiled
+from embodied_perceptron.geometry.transforms import (
+    MAX_SITE_COORDINATE,
+    constant,
+    floor_site_keys,
+    pack_site_keys,
+    site_key_step,
+    site_steps,
+    unpack_site_keys,
+)
+from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.sites import Engine, Sites
-
-__all__ = ["Sites", "SparseTensor"]
+from embodied_perceptron.sparse.sites import Engine, Sites, empty_row, search
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +33,7 @@ class SparseTensor:
     """Features at lattice sites.
 
     Attributes:
-        sites: where.
+        sites: the lattice sites.
         feats: (N, C) floating-point features, row i at ``sites.keys[i]``.
 
     Raises ``ValueError`` when the shapes or the devices do not fit.
@@ -58,10 +68,10 @@ class SparseTensor:
             samples: (N,) integer sample index of each row; None = all 0.
             stride: of the sites.
             batch_size: number of samples; None = largest index + 1.
-            duplicates: what to do with rows at the same site: refuse, keep the first row, or average the rows.
-            engine: None = :func:`embodied_perceptron.sparse.engine.get_engine` chooses for the device.
+            duplicates: rows at the same site: raise, keep the first row, or average them.
+            engine: None = :func:`embodied_perceptron.sparse.engine.get_engine` selects one for the device.
 
-        Raises ``ValueError`` naming the value that does not fit.
+        Raises ``ValueError`` naming the invalid value.
         """
         samples = torch.zeros(len(coords), dtype=torch.int64, device=coords.device) if samples is None else samples
         size = _check_input(coords, feats, samples, stride, batch_size)
@@ -144,18 +154,14 @@ class SparseTensor:
         if any(v < 1 for v in shape) or len(shape) != 3:
             raise ValueError(f"shape must be 3 positive numbers, got {list(shape)}")
         flat = rows_in_grid(self.sites, self.stride, origin, shape)
-        cells = self.batch_size * math.prod(shape)
-        if takes_loops(flat):
-            rows = (flat < cells).nonzero()[:, 0]
-            grid = self.feats.new_zeros(cells, self.channels).index_copy(0, flat[rows], self.feats[rows])
-        else:  # those outside go to a cell behind the last, whoever comes last
-            grid = self.feats.new_zeros(cells + 1, self.channels).index_copy(0, flat, self.feats)[:cells]
+        cells = self.batch_size * math.prod(shape)  # sites outside are written to one more cell, which is cut off
+        grid = self.feats.new_zeros(cells + 1, self.channels).index_copy(0, flat, self.feats)[:cells]
         return grid.view(self.batch_size, *shape, self.channels).permute(0, 4, 1, 2, 3)
 
 
 def rows_in_grid(sites: Sites, stride: int, origin: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
-    """(N,) int64 row of the cell that holds each site, in a grid per sample, one grid behind the other; the number of
-    all cells for sites outside of it.
+    """(N,) int64 row of the grid cell that contains each site, the grids of the samples one after the other; the number
+    of all cells for sites outside.
 
     ``origin``: lower corner of the grid, in sites; ``stride``: edge of a cell, in sites; ``shape``: (X, Y, Z) cells.
     """
@@ -197,3 +203,114 @@ def _check_input(
         bad = int((~torch.isfinite(feats)).any(dim=1).nonzero()[0])
         raise ValueError(f"features must be finite, row {bad} at {coords[bad].tolist()} is {feats[bad].tolist()}")
     return size
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# operations
+
+
+def rows_where(*chosen: tuple[Sites, torch.Tensor]) -> list[tuple[torch.Tensor, list[int] | None]]:
+    """For each set and (N,) bool mask of it: the rows where it is True, ascending, and the ``bounds`` of these rows
+    (None = not computed). Synchronises with the device once for all sets."""
+    if chosen[0][0].compiled:
+        return [(mask.nonzero()[:, 0], None) for _, mask in chosen]
+    device = chosen[0][1].device
+    before = [functional.pad(mask.cumsum(0), (1, 0)) for _, mask in chosen]
+    lengths = itertools.accumulate((len(b) for b in before[:-1]), initial=0)
+    ends = [first + end for first, (sites, _) in zip(lengths, chosen, strict=True) for end in sites.bounds]
+    counts = torch.cat(before)[torch.tensor(ends).to(device, non_blocking=True)].tolist()
+    found: list[tuple[torch.Tensor, list[int] | None]] = []
+    for (sites, mask), number in zip(chosen, before, strict=True):
+        bounds, counts = counts[: sites.batch_size + 1], counts[sites.batch_size + 1 :]
+        every = torch.arange(len(mask), device=device)
+        places = torch.where(mask, number[:-1], bounds[-1])  # rows that are not kept come last, and are cut off
+        found.append((every.new_empty(bounds[-1] + 1).scatter_(0, places, every)[:-1], bounds))
+    return found
+
+
+def union_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """Sum at the union of the sites; a tensor counts as zero where it has no site.
+
+    Raises ``ValueError`` when strides, channels or batch sizes differ.
+    """
+    for name in ("stride", "channels", "batch_size"):
+        if getattr(a, name) != getattr(b, name):
+            raise ValueError(f"{name} must agree, got {getattr(a, name)} and {getattr(b, name)}")
+    if a.sites.same_as(b.sites):
+        return a.replace(a.feats + b.feats)
+    return sum_at(union(a.sites, b.sites), a, b)
+
+
+def sum_at(sites: Sites, *parts: SparseTensor) -> SparseTensor:
+    """Sum at given sites, which include those of every part; a part counts as zero where it has no site."""
+    total: torch.Tensor | None = None
+    for part in sorted(parts, key=lambda part: part.sites is not sites):  # parts that have all sites first
+        if part.sites is sites:
+            total = part.feats if total is None else total + part.feats
+            continue
+        if total is None:
+            total = part.feats.new_zeros(len(sites), part.channels)
+        total = total.index_add(0, sites.rows_of(part.sites), part.feats)
+    if total is None:
+        raise ValueError("sum_at needs at least one tensor")
+    return SparseTensor(sites, total)
+
+
+def union(a: Sites, b: Sites) -> Sites:
+    """All sites of either set, of one stride; the larger set itself when it contains the other."""
+    if a.same_as(b):
+        return a
+    bounds = [m + n for m, n in zip(a.bounds, b.bounds, strict=True)]
+    both = a.derive_distinct(torch.cat([a.keys, b.keys]), a.stride, bounds)
+    return next((s for s in (a, b) if len(s) == len(both)), both)
+
+
+def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
+    """(N,) scores -> ascending indices of the ``limit`` highest, or of all when there are no more; ties go to the
+    first.
+
+    NaN counts as the lowest score, so that the number of rows does not depend on it.
+    """
+    if limit >= len(scores):
+        return torch.arange(len(scores), device=scores.device)
+    if scores.is_floating_point():
+        scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    if not runs_compiled(scores):  # without reading the number of equal scores
+        return scores.sort(descending=True, stable=True).indices[:limit].sort().values
+    least = scores.kthvalue(len(scores) - limit + 1).values
+    above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
+    return torch.cat([above, equal[: limit - len(above)]]).sort().values
+
+
+def empty_columns(columns: int) -> int:
+    """Number of zero columns that pad a matrix product to a multiple of 16 numbers, two AVX2 vectors or one of AVX-512.
+    171 columns take three times as long as 176, 81 nearly twice as long as 96."""
+    return -columns % 16
+
+
+def interpolate(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
+    """Trilinear interpolation of ``x`` at the (usually finer) ``sites``: (M, C) weighted sums over the existing corners
+    of each site's cell, and the (M,) sums of their weights.
+
+    Without division by the weight, absent corners count as zero, as in the released EmbodiedScan code: values shrink
+    towards zero at the border, which ranks negative scores there too high.
+    """
+    base = floor_site_keys(sites.keys, x.stride)
+    corners = list(itertools.product((0, 1), repeat=3))
+    steps = tuple(site_key_step(*(v * x.stride for v in corner)) for corner in corners)
+    # the compiled loop has no gradient
+    if cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0:
+        total, weight = x.feats.new_zeros(len(sites), x.channels), x.feats.new_zeros(len(sites))
+        cpu_kernels.interpolate(
+            sites.keys.numpy(), base.numpy(), distinct_site_keys(base.numpy()), x.keys.numpy(), np.array(steps),
+            x.stride, x.feats.numpy(), total.numpy(), weight.numpy(),
+        )  # fmt: skip
+        return total, weight
+    fraction = site_steps(sites.keys - base).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
+    low = constant(tuple(1 - v for corner in corners for v in corner), x.device, x.feats.dtype).view(8, 3)
+    weight = (fraction[:, None] - low).abs().prod(2).to(x.feats.dtype)  # (M, 8); autocast multiplies in float32
+    rows = search(x.sites.ended, base, steps)
+    weight = weight.masked_fill(rows == len(x), 0.0)
+    padded = torch.cat([x.feats, empty_row(x.channels, x.feats.dtype, x.device)])
+    total = functional.embedding_bag(rows, padded, mode="sum", per_sample_weights=weight)
+    return total, weight.sum(1)

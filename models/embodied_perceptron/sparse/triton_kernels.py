@@ -1,9 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Sparse convolution as one Triton kernel: neighbourhoods are gathered into registers and multiplied there.
+"""Sparse convolution as one Triton kernel: gather neighbourhoods into registers and multiply them there.
 
-Imported only where Triton is: see :mod:`embodied_perceptron.sparse.fused`, which also says when it computes. Sizes that
-change from one perception to the next are not specialised on, and tiles are fixed: what a network needs is compiled
-when it is first run, and never again.
+:mod:`embodied_perceptron.sparse.engine` imports it where Triton is installed. The kernel is not specialised on sizes
+that change between perceptions, and tiles are fixed, so a network compiles its kernels once, at its first run.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _ROWS, _WIDEST = 64, 64  # of a tile; its sums stay in registers
 @triton.jit(do_not_specialize=["n_in", "n_out", "row_stride", "sources"])
 def _gather_multiply(
     feats,  # (n_in, channels)
-    sources,  # (n_out, offsets) int32, n_in where nothing is
+    sources,  # (n_out, offsets) int32, n_in where absent
     weights,  # (offsets, channels, outputs)
-    bias,  # (outputs,), read where HAS_BIAS
+    bias,  # (outputs,), used with HAS_BIAS
     out,  # (n_out, outputs)
     n_in,
     n_out,
@@ -43,7 +42,7 @@ def _gather_multiply(
     for offset in range(offsets):
         source = tl.load(sources + rows * row_stride + offset * column_stride, mask=real_row, other=n_in)
         there = source < n_in
-        if tl.max(there.to(tl.int32), axis=0) > 0:  # sites are sorted by place: a tile lacks whole directions
+        if tl.max(there.to(tl.int32), axis=0) > 0:  # sites are sorted: whole tiles lack neighbours in a direction
             read = feats + source.to(tl.int64)[:, None] * channels
             for first in range(0, channels, IN):
                 c = first + tl.arange(0, IN)
@@ -68,7 +67,7 @@ def gather_multiply(
     """(N_in, Cin) features, (K, Cin, Cout) kernel, (N_out, K) int32 :attr:`KernelMap.sources`, (1, Cout) bias ->
     (N_out, Cout), in the precision of the features (float32, float16 or bfloat16); sums are kept in float32.
 
-    Raises what Triton raises when a kernel cannot be compiled.
+    Raises errors of Triton's compilers.
     """
     (n_in, channels), (n_out, offsets), outputs = feats.shape, sources.shape, kernel.shape[2]
     out = feats.new_empty(n_out, outputs)

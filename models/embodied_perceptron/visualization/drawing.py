@@ -19,11 +19,11 @@ Image = NDArray[np.uint8]
 Color = tuple[int, int, int]
 
 NEAR_M = 0.05
-SHOWN_CHARACTERS = 80  # of names and sentences of strangers
+SHOWN_CHARACTERS = 80  # of untrusted names and sentences
 INK: Color = (240, 242, 245)
 SHADE: Color = (18, 20, 24)
 PATH_COLOR: Color = (255, 196, 54)
-# what is everywhere stays quiet
+# muted colours for large surfaces
 _CLASS_COLORS: dict[str, Color] = {
     "unknown": (110, 110, 110),
     "floor": (134, 160, 118),
@@ -35,7 +35,7 @@ _CLASS_COLORS: dict[str, Color] = {
 
 
 def color_of_class(label: str) -> Color:
-    """The same colour for the same class name in every run: saturated, but for floors, walls and the like."""
+    """Return a fixed colour for a class name: saturated, except for floors, walls and the like."""
     if label in _CLASS_COLORS:
         return _CLASS_COLORS[label]
     r, g, b = colorsys.hsv_to_rgb(zlib.crc32(label.encode()) % 360 / 360, 0.75, 0.95)
@@ -43,31 +43,31 @@ def color_of_class(label: str) -> Color:
 
 
 def color_of_id(number: int) -> Color:
-    """A bright colour that stays with an id; neighbouring ids differ strongly (golden angle over the hues)."""
+    """Return a fixed bright colour for an id; neighbouring ids differ strongly (golden angle over the hues)."""
     hue = (number * 0.381966) % 1.0
     r, g, b = colorsys.hsv_to_rgb(hue, 0.62 + 0.25 * (number % 2), 1.0)
     return round(r * 255), round(g * 255), round(b * 255)
 
 
 def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
-    """The colour that ``colors`` gives the object's id, or the id's own."""
+    """Return the colour of an object from ``colors``, otherwise that of its id."""
     return color_of_id(thing.id) if colors is None or thing.id not in colors else colors[thing.id]
 
 
 def label_of(thing: SceneObject) -> str:
-    """What stands beside an object in pictures: its name, shortened, and its id."""
+    """Return the label of an object in pictures: its shortened name and its id."""
     return f"{shortened(thing.user_name or thing.label)} {thing.id}"
 
 
 def shortened(text: str, most: int = SHOWN_CHARACTERS) -> str:
-    """``text`` on one line, without control characters, at most ``most`` characters."""
+    """Return ``text`` on one line, without control characters, at most ``most`` characters."""
     short = text[: most + 1]
     clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in short)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    """(T, 3) positions of a path given as such, as (T, 4, 4) poses, or not at all."""
+    """Return the (T, 3) positions of a path given as positions, as (T, 4, 4) poses, or as None."""
     if trajectory_m is None or len(trajectory_m) == 0:
         return np.zeros((0, 3))
     array = np.asarray(trajectory_m, dtype=np.float64)
@@ -81,7 +81,7 @@ def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64
 def clip_to_near_plane(
     p: NDArray[np.float64], q: NDArray[np.float64], near_m: float = NEAR_M
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The part of the segment between two (3,) optical-frame points that lies in front of the camera, or None."""
+    """Clip the segment between two (3,) optical-frame points to the part in front of the camera; None if empty."""
     if p[2] < near_m and q[2] < near_m:
         return None
     if p[2] < near_m:
@@ -92,7 +92,7 @@ def clip_to_near_plane(
 
 
 def pixel(point_camera_m: NDArray[np.float64], intrinsics: Intrinsics) -> NDArray[np.float64]:
-    """(..., 3) optical-frame points in front of the camera -> (..., 2) pixel coordinates."""
+    """Project (..., 3) optical-frame points in front of the camera to (..., 2) pixel coordinates."""
     z = point_camera_m[..., 2]
     return np.stack(
         [
@@ -106,7 +106,7 @@ def pixel(point_camera_m: NDArray[np.float64], intrinsics: Intrinsics) -> NDArra
 def box_segments(
     box: NDArray[np.float64], T_world_camera: NDArray[np.float64], intrinsics: Intrinsics
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Edges of a (9,) box in the optical frame, cut at the near plane and to what may touch the image."""
+    """Return the edges of a (9,) box in the optical frame that may touch the image, clipped at the near plane."""
     points = transform_points(invert_transform(T_world_camera), box_corners(box[None])[0])
     segments = []
     for i, j in BOX_EDGES:
@@ -122,7 +122,7 @@ def box_segments(
 
 
 def line(image: Image, p: NDArray[np.float64], q: NDArray[np.float64], color: Color, width: int = 2) -> None:
-    """Anti-aliased line between (2,) pixel coordinates, cut to the surroundings of the image."""
+    """Draw an anti-aliased line between (2,) pixel coordinates, clipped near the image."""
     height, wide = image.shape[:2]
     bounds = (-64, -64, wide + 128, height + 128)
     far = 2.0**30  # clipLine takes 32-bit integers
@@ -134,27 +134,27 @@ def line(image: Image, p: NDArray[np.float64], q: NDArray[np.float64], color: Co
 
 
 def text_size(text: str, scale: float) -> tuple[int, int]:
-    """Width and height in pixels of a line of text."""
+    """Return width and height in pixels of a line of text."""
     (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_DUPLEX, scale, 1)
     return int(width), int(height)
 
 
 def text(image: Image, words: str, left: int, baseline: int, color: Color = INK, scale: float = 0.45) -> None:
-    """One line of text."""
+    """Draw one line of text."""
     cv2.putText(image, words, (left, baseline), cv2.FONT_HERSHEY_DUPLEX, scale, color, 1, cv2.LINE_AA)
 
 
 class Tags:
-    """Labels on plates that keep inside of the image and, where there is room, off each other."""
+    """Labels on plates inside of the image that avoid each other where there is space."""
 
     def __init__(self, image: Image, scale: float = 0.45) -> None:
         self._image = image
         self._scale = scale
-        self._plates = np.zeros((16, 4), np.int64)  # left, top, right, bottom; room for more than there are
+        self._plates = np.zeros((16, 4), np.int64)  # left, top, right, bottom; capacity
         self._count = 0
 
     def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
-        """Put a label at a place, or a little above or below where another one is there already."""
+        """Draw a label at a position, or slightly above or below when it is covered."""
         width, height = text_size(words, self._scale)
         pad = round(8 * self._scale) + 1
         rows, columns = self._image.shape[:2]
@@ -175,7 +175,7 @@ class Tags:
         text(self._image, words, left, base, INK, self._scale)
 
     def _is_covered(self, plate: tuple[int, int, int, int]) -> bool:
-        """Whether another plate touches it."""
+        """Return True when another plate touches it."""
         left, top, right, bottom = self._plates[: self._count].T
         touching = (left <= plate[2]) & (right >= plate[0]) & (top <= plate[3]) & (bottom >= plate[1])
         return bool(touching.any())
@@ -189,10 +189,10 @@ def draw_boxes_on_image(
     width: int = 2,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:
-    """A copy of the (H, W, 3) RGB camera image with the boxes of ``objects`` and their labels drawn on.
+    """Return a copy of the (H, W, 3) RGB camera image with the boxes of ``objects`` and their labels.
 
-    Boxes that reach behind the camera are cut at the near plane. Nearer boxes are drawn over farther ones. ``colors``
-    by id, where they shall not be the ids' own. Raises ``ValueError`` when image and intrinsics disagree in size.
+    Boxes are clipped at the near plane, nearer ones drawn over farther ones. ``colors`` by id replace the default ones.
+    Raises ``ValueError`` when image and intrinsics differ in size.
     """
     if image.shape != (intrinsics.height, intrinsics.width, 3) or image.dtype != np.uint8:
         raise ValueError(
@@ -214,6 +214,6 @@ def draw_boxes_on_image(
         seen = np.clip(ends.reshape(-1, 2), 0, [intrinsics.width, intrinsics.height])
         labels.append((label_of(thing), float(seen[:, 0].mean()), float(seen[:, 1].min()) + 10, color))
     tags = Tags(out)
-    for label in labels[::-1]:  # the nearest takes its place first
+    for label in labels[::-1]:  # the nearest first
         tags.add(*label)
     return out

@@ -1,6 +1,6 @@
-"""Rerun recordings: of a run while it happens, and of a finished map with what the camera saw on its way.
+"""Rerun recordings of a running perceptron, and of a finished map with its camera images.
 
-Needs the package ``rerun-sdk`` (extra ``viewer``); everything else in the library works without it.
+Needs the package ``rerun-sdk`` (extra ``viewer``).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class ViewerUnavailableError(ImportError):
 
 
 class RerunRecorder:
-    """Writes what happens to a ``.rrd`` file, or shows it in a viewer window while it happens.
+    """Live recorder to a ``.rrd`` file or a viewer window.
 
     Use as a context manager, or call :meth:`close`. Not thread-safe.
 
     Args:
         path: file to write; its folder must exist. None opens a viewer window instead.
         depth: record depth images too (much larger files).
-        jpeg_quality: of the colour images, 1 to 100.
+        jpeg_quality: quality of the colour images, 1 to 100.
 
     Raises ``ViewerUnavailableError`` without the Rerun SDK and ``FileNotFoundError`` without the folder.
     """
@@ -71,17 +71,17 @@ class RerunRecorder:
         self.close()
 
     def close(self) -> None:
-        """Write everything out. Nothing can be logged afterwards."""
+        """Flush and end the recording."""
         self._stream.flush()
         self._stream.disconnect()
 
     def log_frame(self, posed: PosedFrame) -> None:
-        """A camera image where it was taken."""
+        """Log a camera image at its pose."""
         rr, frame = self._rr, posed.frame
         self._at(frame.stamp_ns)
         k, T = frame.intrinsics, posed.T_world_camera
         entity = f"{WORLD}/camera/{_part(frame.camera)}"
-        if entity not in self._cameras:  # a picture view hangs on its camera, whose name is known only now
+        if entity not in self._cameras:  # an image view needs its camera, whose name is known only now
             self._cameras.append(entity)
             self._stream.send_blueprint(self._layout())
         self._log(
@@ -92,7 +92,7 @@ class RerunRecorder:
             entity,
             rr.Pinhole(
                 focal_length=[k.fx, k.fy],
-                principal_point=[k.cx + 0.5, k.cy + 0.5],  # the viewer puts (0, 0) at the corner, not at the centre
+                principal_point=[k.cx + 0.5, k.cy + 0.5],  # the viewer has (0, 0) at the corner of a pixel
                 resolution=[k.width, k.height],
                 camera_xyz=rr.ViewCoordinates.RDF,
                 image_plane_distance=0.3,
@@ -106,7 +106,7 @@ class RerunRecorder:
         self._path.append(T[:3, 3].copy())
 
     def log_perception(self, perception: Perception) -> None:
-        """Everything that one perception returned, and the path up to now."""
+        """Log a perception and the path so far."""
         rr = self._rr
         self._at(perception.stamp_ns)
         voxels, semantic = perception.voxels, perception.semantic
@@ -130,7 +130,7 @@ class RerunRecorder:
             self._log(f"{WORLD}/path", rr.LineStrips3D([np.stack(self._path)], colors=[PATH_COLOR], radii=0.01))
 
     def log_grounding(self, grounding: Grounding) -> None:
-        """A query with its answer, and the boxes that it found."""
+        """Log a query with its answer and boxes."""
         found = ", ".join(label_of(o) for o in grounding.candidates)
         words = f"{grounding.text!r}: {grounding.status.name}"
         words += f" {found}" if found else ""
@@ -151,7 +151,7 @@ class RerunRecorder:
         self._log(entity, _boxes(self._rr, objects, labels, [color_of_id(o.id) for o in objects]))
 
     def _log_grid(self, grid: OccupancyGrid2d) -> None:
-        """The grid as a carpet just below the floor: free bright, occupied dark, unknown clear."""
+        """Log the grid as a texture just below the floor: free bright, occupied dark, unknown transparent."""
         rows, columns = grid.cells.shape
         if not rows or not columns:
             return
@@ -172,7 +172,7 @@ class RerunRecorder:
         )
 
     def _layout(self) -> Any:
-        """Room at the left, camera and answers at the right."""
+        """Build the layout: room at the left, camera and answers at the right."""
         blueprint = self._rr.blueprint
         return blueprint.Blueprint(
             blueprint.Horizontal(
@@ -202,7 +202,7 @@ def _import_rerun() -> Any:
 
 
 def _part(name: str) -> str:
-    """A camera's name as one part of an entity path."""
+    """Convert a camera name to one part of an entity path."""
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
 
 
@@ -216,16 +216,16 @@ def write_rrd(
     sightings: Iterable[tuple[int, Sequence[SceneObject]]] = (),
     answers: Iterable[tuple[int, Grounding]] = (),
 ) -> None:
-    """Write a ``.rrd`` file of a map, its objects and what the camera saw on its way; its timeline is ``time``.
+    """Write a ``.rrd`` file of a map, its objects and camera images; its timeline is ``time``.
 
     Args:
-        path: of the file; replaced where it exists.
-        perception: voxels, shown over the whole time; so are its confirmed objects where there are no ``sightings``.
+        path: of the file, replaced if it exists.
+        perception: its voxels are shown all the time; so are its confirmed objects without ``sightings``.
         trajectory_m: (T, 3) positions of the camera in the world frame.
-        frames: what to show of the camera, oldest first; times are relative to the first.
-        jpeg_quality: of the camera's images.
+        frames: camera images to show, oldest first; times are relative to the first.
+        jpeg_quality: quality of the camera images.
         sightings: stamp (ns) and objects at that time.
-        answers: stamp (ns) and what was answered then.
+        answers: stamp (ns) and answer at that time.
 
     Raises:
         ViewerUnavailableError: the Rerun SDK is not installed.

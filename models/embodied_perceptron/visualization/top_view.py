@@ -1,4 +1,4 @@
-"""The map from above: true colours, boxes with labels, the robot's path and a scale."""
+"""Top view of the map: colours, boxes with labels, the path of the robot and a scale."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from embodied_perceptron.visualization.drawing import (
 
 BACKGROUND = (30, 33, 39)
 _MARGIN_M = 0.35
-_CUT_HEIGHT_M = 1.7  # above it ceilings, lamps and wall cupboards hide the room
+_CUT_HEIGHT_M = 1.7  # ceilings, lamps and wall cupboards above hide the room
 _SCALES_M = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 class TopViewFrame:
-    """Where world x, y lie in the picture: x to the right, y up."""
+    """Mapping from world x, y to the picture: x to the right, y up."""
 
     def __init__(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64], max_pixels: int) -> None:
         span = np.maximum(high_m - low_m, 0.5)
@@ -42,7 +42,7 @@ class TopViewFrame:
         self.width, self.height = (np.ceil(span * self.pixels_per_m).astype(int) + 1).tolist()
 
     def pixel(self, xy_m: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(..., 2) world -> (..., 2) pixel coordinates."""
+        """Convert (..., 2) world to (..., 2) pixel coordinates."""
         p = (np.asarray(xy_m, dtype=np.float64) - self.low_m) * self.pixels_per_m
         return np.stack([p[..., 0], self.height - 1 - p[..., 1]], axis=-1)
 
@@ -55,14 +55,14 @@ def render_top_view(
     cut_height_m: float = _CUT_HEIGHT_M,
     colors: Mapping[int, Color] | None = None,
 ) -> Image:
-    """(H, W, 3) uint8 RGB picture of the map from above, its longer side about ``max_pixels``.
+    """Render the map from above as (H, W, 3) uint8 RGB, its longer side about ``max_pixels``.
 
     Args:
         perception: its voxels are drawn up to ``cut_height_m`` above the floor, the highest on top.
-        objects: boxes to draw; None draws the confirmed ones.
+        objects: boxes to draw; None = the confirmed ones.
         trajectory_m: (T, 3) positions or (T, 4, 4) poses of the camera, oldest first.
-        cut_height_m: what is higher above the floor is left away.
-        colors: of boxes by id, where they shall not be the ids' own.
+        cut_height_m: voxels higher above the floor are left out.
+        colors: colours of boxes by id, instead of the default ones.
     """
     objects = perception.objects if objects is None else objects
     path = positions_of(trajectory_m)
@@ -79,7 +79,7 @@ def render_top_view(
             _draw_box(image, outline, color_of(thing, colors))
     _draw_path(image, path, frame)
     tags = Tags(image)
-    for thing in objects:  # labels last, so that nothing covers them
+    for thing in objects:  # labels last, on top
         x, y = frame.pixel(thing.box[:2])
         tags.add(label_of(thing), float(x), float(y), color_of(thing, colors))
     _draw_scale(image, frame)
@@ -89,10 +89,10 @@ def render_top_view(
 def _frame(
     points: NDArray[np.float64], path: NDArray[np.float64], objects: Sequence[SceneObject], max_pixels: int
 ) -> TopViewFrame:
-    """The part of the world to show: nearly all voxels, all boxes and the whole path."""
+    """Return the shown area: nearly all voxels, all boxes and the whole path."""
     spots = [path[:, :2]]
     if len(points):
-        # a few stray voxels far off must not shrink the room
+        # a few outliers must not shrink the room
         spots.append(np.percentile(points[:, :2], [0.2, 99.8], axis=0))
     if objects:
         spots.append(box_corners(np.stack([o.box for o in objects]))[:, :, :2].reshape(-1, 2))
@@ -105,7 +105,7 @@ def _frame(
 def splat_voxels(
     points: NDArray[np.float64], colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame
 ) -> Image:
-    """(N, 3) world points of voxels and their (N, 3) RGB as squares, highest on top, shaded where the height steps."""
+    """Draw (N, 3) world points of voxels with (N, 3) RGB as squares, the highest on top, with shaded steps."""
     image = np.empty((frame.height, frame.width, 3), dtype=np.uint8)
     image[:] = BACKGROUND
     height = np.full((frame.height, frame.width), -np.inf)
@@ -135,7 +135,7 @@ def _splat_squares(
 
 
 def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
-    """Darken what lies beside something higher: edges of furniture read at once."""
+    """Darken pixels next to higher ones, so that edges of furniture stand out."""
     known = np.isfinite(height)
     filled = np.where(known, height, height[known].min() if known.any() else 0.0).astype(np.float32)
     _scale_by_lift(image, known, filled, np.asarray(cv2.GaussianBlur(filled, (0, 0), 6.0), np.float32))
@@ -146,7 +146,7 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
 def _scale_by_lift(
     image: NDArray[np.uint8], known: NDArray[np.bool_], height: NDArray[np.float32], around: NDArray[np.float32]
 ) -> None:
-    """Pixels of what is known become darker below their surroundings, and a little brighter above; in place."""
+    """Darken known pixels below their surroundings and slightly brighten those above, in place."""
     rows, columns = height.shape
     for v in range(rows):
         for u in range(columns):
@@ -158,11 +158,11 @@ def _scale_by_lift(
 
 
 def _draw_box(image: Image, corners: NDArray[np.float32], color: Color) -> None:
-    """Outline of the footprint of a box with (8, 2) corners in pixels (their hull, where it is tilted)."""
+    """Draw the footprint of a box with (8, 2) corners in pixels (their convex hull)."""
     outline = np.round(cv2.convexHull(corners)).astype(np.int32)
     left, top, width, height = cv2.boundingRect(outline)
     left, top, right, bottom = max(left, 0), max(top, 0), left + width, top + height
-    part = image[top : max(bottom, 0), left : max(right, 0)]  # a copy of the whole picture for each box takes long
+    part = image[top : max(bottom, 0), left : max(right, 0)]  # copying the whole picture for each box is slow
     if part.size:
         fill = part.copy()
         cv2.fillPoly(fill, [outline - np.array([left, top], np.int32)], color)
@@ -186,7 +186,7 @@ def _draw_path(image: Image, path: NDArray[np.float64], frame: TopViewFrame) -> 
 
 
 def _draw_scale(image: Image, frame: TopViewFrame) -> None:
-    """A bar of a round length, at most a third of the picture."""
+    """Draw a scale bar of a round length, at most a third of the picture."""
     fitting = [s for s in _SCALES_M if s * frame.pixels_per_m <= image.shape[1] / 3]
     length_m = fitting[-1] if fitting else _SCALES_M[0]
     left, base = 16, image.shape[0] - 16

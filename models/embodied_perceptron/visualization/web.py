@@ -1,10 +1,9 @@
 """The live map in a browser: points, boxes with names, cells, camera, path, questions and answers, health.
 
-Needs the package ``viser`` (extra ``web``). One thread draws, at its own pace and only while somebody looks; whoever
-tells the viewer something only leaves it there. Names and sentences come from anywhere: in the page they are text,
-shortened and escaped, never markup.
+Needs the package ``viser`` (extra ``web``). One thread draws at its own rate, and only while a browser is connected;
+other threads only hand data over. Names and sentences are untrusted: they are shortened and escaped.
 
-A page may be shared: everybody sees the same map and answers, and has a field of one's own to ask and to name things.
+All browsers see the same map and answers; each has its own fields to ask and to name objects.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ from embodied_perceptron.visualization.drawing import (
 from embodied_perceptron.visualization.web_gate import MAX_VIEWERS, WebGate, is_loopback
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8085
-MAX_POINTS = 250_000  # shown; of more, an even share
-_MAX_LABELS = 400  # texts in the room at a time; a browser draws each by itself
+MAX_POINTS = 250_000  # shown; an even sample of more
+_MAX_LABELS = 400  # a browser draws each separately
 _POINTS_S, _TICK_S, _HEALTH_S = 1.0, 0.2, 1.0
 _PATH_STEP_M, _MAX_PATH = 0.05, 20_000
 _KEPT_ANSWERS = 6
 _UNLABELLED = (120, 124, 130)
 _ANSWER_COLOR, _CHOSEN_COLOR = (60, 220, 90), (255, 230, 40)
-_SETTLED_S, _TYPED_S = 0.3, 3.0  # for letters that are still on their way when a button is pressed
+_SETTLED_S, _TYPED_S = 0.3, 3.0  # wait for letters that arrive after a button was pressed
 _FLIGHT_S, _FLIGHT_STEPS = 0.6, 18
-_PANEL_PX, _NARROW = 400, 0.8  # what stands over the room: at the right, or below where width / height is less
-_LETTER_PX, _LINE_PX = (7.0, 19.0)  # of a name in the room, with its margin
+_PANEL_PX, _NARROW = 400, 0.8  # panel at the right, or below for a smaller width / height
+_LETTER_PX, _LINE_PX = (7.0, 19.0)  # size of a name, with its margin
 _STATUS_COLORS = {
     GroundingStatus.FOUND: "#1e9e4a",
     GroundingStatus.AMBIGUOUS: "#b7791f",
@@ -65,7 +64,7 @@ class WebUnavailableError(ImportError):
 
 @dataclass(frozen=True)
 class HealthLine:
-    """One line about the state of something."""
+    """One line of the health panel."""
 
     level: Literal["ok", "warn", "error"]
     what: str
@@ -74,17 +73,17 @@ class HealthLine:
 
 @dataclass(frozen=True)
 class Controls:
-    """What a page can ask of the program behind it; called from threads of the server, one per request.
+    """Callbacks of the page, called from one thread of the server per request.
 
     Attributes:
-        ask: the answer to a sentence.
-        name: gives object ``id`` a user's name (empty takes it away); returns what was done.
-        correct: tells that object ``id`` is a ``label`` instead, or not there; returns what was done.
-        standing: questions that are asked again and again, with their last answers.
-        health: how everything is.
+        ask: answers a sentence.
+        name: gives object ``id`` a user name (empty removes it); returns a message.
+        correct: sets the label of object ``id``, or removes the object; returns a message.
+        standing: returns the last answers of standing questions.
+        health: returns the health lines.
 
-    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user, ``OSError`` where it
-    could not be kept; without them the page has no such fields.
+    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a message for the user, ``OSError`` when the
+    change could not be saved; if they are None the page has no such fields.
     """
 
     ask: Callable[[str], Grounding]
@@ -95,19 +94,21 @@ class Controls:
 
 
 class WebViewer:
-    """Serves the page until :meth:`close`. All methods may be called from any thread, and none waits for a browser.
+    """Server of the page until :meth:`close`. All methods are thread-safe and do not wait for a browser.
 
     Args:
-        controls: what the page can ask for.
-        host: address to listen on; this machine alone by default.
-        port: to listen on; 0 = any free one.
-        token: that a browser must show; one is made where ``host`` is reached from elsewhere and none is given.
+        controls: callbacks of the page.
+        host: address to listen on; by default only this machine.
+        port: port to listen on; 0 = any free one.
+        token: that a browser must show; generated when ``host`` is not a loopback address and none is given.
         title: of the page.
-        on_error: told what went wrong while drawing, at most now and then.
+        on_error: called with the traceback of an error while drawing, at most every ten seconds.
         max_viewers: pages at a time.
 
-    Raises ``WebUnavailableError`` without viser, :class:`~.web_gate.PortTakenError` where it cannot listen, and
-    ``ValueError`` for a token that does not fit into an address.
+    Raises:
+        WebUnavailableError: viser is not installed.
+        PortTakenError: it cannot listen there.
+        ValueError: the token does not fit into an address.
     """
 
     def __init__(
@@ -127,14 +128,14 @@ class WebViewer:
             token = secrets.token_urlsafe(16)
         self._controls = controls
         self._on_error = on_error
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._lock = threading.Lock()
         self._latest: Perception | None = None
         self._answers: deque[Grounding] = deque(maxlen=_KEPT_ANSWERS)
         self._path: list[NDArray[np.float64]] = []
         self._stopping = threading.Event()
-        self._something = threading.Event()
-        self.drawn = 0  # how often anything was made for a browser
+        self._changed = threading.Event()
+        self.drawn = 0  # number of updates
         self._gate = WebGate(host, port, token, max_viewers)
         try:
             self._server = _start_server(title, self._gate)
@@ -143,9 +144,9 @@ class WebViewer:
             raise
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "") else host
         self.url = f"http://{shown}:{self._gate.port}/" + (f"?token={token}" if token else "")
-        self._page = _Page(self._server, controls, self.answer, self._something.set)
+        self._page = _Page(self._server, controls, self.answer, self._changed.set)
         self._server.on_client_connect(self._page.greet)
-        self._server.on_client_connect(lambda _: self._something.set())
+        self._server.on_client_connect(lambda _: self._changed.set())
         self._server.on_client_disconnect(self._page.part)
         self._thread = threading.Thread(target=self._run, name="web viewer", daemon=True)
         self._thread.start()
@@ -158,39 +159,39 @@ class WebViewer:
 
     @property
     def clients(self) -> int:
-        """Browsers that look at it now."""
+        """Number of connected browsers."""
         return len(self._server.get_clients())
 
     @property
     def refused(self) -> int:
-        """Connections that were not let in."""
+        """Number of refused connections."""
         return self._gate.refused
 
     def show(self, perception: Perception) -> None:
-        """The newest state of the map; drawn when somebody looks."""
+        """Set the newest perception; it is drawn while a browser is connected."""
         with self._lock:
             self._latest = perception
-            self._walk(perception)
-        self._something.set()
+            self._extend_path(perception)
+        self._changed.set()
 
     def answer(self, grounding: Grounding) -> None:
-        """An answer, whoever asked."""
+        """Show an answer."""
         with self._lock:
             if any(grounding is known for known in self._answers):
                 return
             self._answers.append(grounding)
-        self._something.set()
+        self._changed.set()
 
     def close(self) -> None:
-        """End all connections and free the port."""
+        """Close all connections and free the port."""
         self._stopping.set()
-        self._something.set()
+        self._changed.set()
         self._thread.join(5.0)
         self._server.stop()
 
     # ---- the thread
 
-    def _walk(self, perception: Perception) -> None:
+    def _extend_path(self, perception: Perception) -> None:
         if perception.source is None:
             if len(perception.voxels) == 0:
                 self._path.clear()
@@ -203,19 +204,19 @@ class WebViewer:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._something.wait(_HEALTH_S)
+            self._changed.wait(_HEALTH_S)
             if self._stopping.wait(_TICK_S):
                 return
             if self.clients == 0:
-                self._something.clear()
+                self._changed.clear()
                 continue
-            self._something.clear()
+            self._changed.clear()
             try:
                 self._draw()
-            except Exception:  # a picture that fails must not end the pictures, nor the node
+            except Exception:  # a failed update must not end the viewer or the node
                 now_s = time.monotonic()
-                if now_s - self._told_s > 10.0:
-                    self._told_s = now_s
+                if now_s - self._reported_s > 10.0:
+                    self._reported_s = now_s
                     self._on_error(traceback.format_exc())
 
     def _draw(self) -> None:
@@ -226,16 +227,16 @@ class WebViewer:
             self._page.show_health(self._controls.health())
             self._page.show_answers(answers, self._controls.standing())
             if perception is not None and not self._page.show_map(perception, path):
-                self._something.set()  # something was held back
+                self._changed.set()  # points are still due
             self._page.show_names()
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# what stands on the page
+# the page
 
 
 class _Page:
-    """Everything that viser shows. Drawing is one thread's at a time: the viewer's, or of a switch on the page."""
+    """Contents of the page. One thread draws at a time: that of the viewer, or that of a control on the page."""
 
     def __init__(
         self, server: Any, controls: Controls, answered: Callable[[Grounding], None], moved: Callable[[], None]
@@ -255,12 +256,12 @@ class _Page:
         self._path: Sequence[NDArray[np.float64]] = ()
         self._shown_html: dict[str, str] = {}
         self._answer_boxes: tuple[object, ...] = ()
-        self._room: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # its lowest and highest corner
+        self._room: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None  # lowest and highest corner
         gui = server.gui
         self._health = gui.add_html("")
         with gui.add_folder("Answers", order=20):
             self._answers = gui.add_html("")
-        self._camera_folder = gui.add_folder("Camera", order=30, visible=False)  # a saved map has no picture
+        self._camera_folder = gui.add_folder("Camera", order=30, visible=False)  # a saved map has no image
         with self._camera_folder:
             self._camera = gui.add_image(np.zeros((3, 4, 3), np.uint8))
         with gui.add_folder("Show", order=40, expand_by_default=False):
@@ -272,10 +273,10 @@ class _Page:
         for switch in (self._points_mode, self._with_boxes, self._with_names, self._with_cells, self._with_path):
             switch.on_update(lambda _: self._redraw())
 
-    # ---- browsers come and go
+    # ---- connections
 
     def greet(self, client: Any) -> None:
-        """A browser came: its own fields, and a view of the whole."""
+        """Add the fields of a new browser and show it the whole room."""
         panel = _Panel(client, self._controls, self._answered, self._by_id, self._moved)
         with self._panels_lock:
             self._panels[client.client_id] = panel
@@ -284,7 +285,7 @@ class _Page:
             panel.look_at_room(*self._room)
 
     def part(self, client: Any) -> None:
-        """A browser went; what it asked is answered all the same."""
+        """Remove the fields of a browser that disconnected."""
         with self._panels_lock:
             panel = self._panels.pop(client.client_id, None)
         if panel is not None:
@@ -311,7 +312,7 @@ class _Page:
     # ---- texts
 
     def show_health(self, lines: Sequence[HealthLine]) -> None:
-        """The state of everything, the worst first."""
+        """Show the health lines, the worst first."""
         rank = {"error": 0, "warn": 1, "ok": 2}
         rows = [
             f'<div><span style="color:{_LEVEL_COLORS[line.level]}">&#9679;</span> <b>{shown(line.what)}</b> '
@@ -321,12 +322,12 @@ class _Page:
         self._put("health", self._health, _block("".join(rows), "ep-health"))
 
     def show_answers(self, answers: Sequence[Grounding], standing: Sequence[Grounding]) -> None:
-        """The last answers, newest first, then the standing questions; the newest one's boxes in the room."""
+        """Show the last answers, newest first, the standing questions, and the boxes of the newest answer."""
         rows = [answer_html(answer) for answer in reversed(answers)]
         if standing:
             rows.append("<div style='margin-top:6px'><b>Standing questions</b></div>")
             rows += [answer_html(answer) for answer in standing]
-        self._put("answers", self._answers, _block("".join(rows) or "Nothing was asked yet.", "ep-answers"))
+        self._put("answers", self._answers, _block("".join(rows) or "No question yet.", "ep-answers"))
         chosen = answered_objects(answers[-1]) if answers else ()
         if chosen == self._answer_boxes:
             return
@@ -336,7 +337,7 @@ class _Page:
         )
 
     def _put(self, key: str, handle: Any, content: str) -> None:
-        """Only what changed is sent."""
+        """Send a text only if it changed."""
         if self._shown_html.get(key) != content:
             self._shown_html[key] = content
             handle.content = content
@@ -344,7 +345,7 @@ class _Page:
     # ---- the room
 
     def show_map(self, perception: Perception, path: Sequence[NDArray[np.float64]]) -> bool:
-        """Boxes, camera and path now; points at their own pace. False when they are still due."""
+        """Draw boxes, camera and path, and points at their own rate. Returns False when points are still due."""
         if perception is not self._perception:
             self._perception = perception
             if perception.objects != self._objects:
@@ -364,7 +365,7 @@ class _Page:
         return True
 
     def _look_at(self, perception: Perception) -> None:
-        """Where a browser looks from at first: at an angle from above, at the whole."""
+        """Point the browsers at the whole room when the first points arrive."""
         points = perception.voxels.mean_point_m
         if self._room is not None or len(points) == 0:
             return
@@ -404,13 +405,13 @@ class _Page:
         self.show_names()
 
     def show_names(self) -> None:
-        """Of as many objects as have room for theirs, for each browser as it looks now."""
+        """Show as many names as have space in the current view of each browser."""
         shown_objects = self._objects if self._with_boxes.value and self._with_names.value else ()
         for panel in self._everyone():
             panel.show_names(shown_objects[:_MAX_LABELS], self._answer_boxes)
 
     def _show_solid(self, objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]) -> None:
-        """Faint bodies of the boxes: what can be clicked."""
+        """Draw faint solid boxes, which can be clicked."""
         boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
         xyzw = np.array([rotation_to_quaternion(R) for R in box_rotations(boxes)]).reshape(-1, 4)
         bodies = self._server.scene.add_batched_meshes_simple(
@@ -466,7 +467,7 @@ class _Page:
 
 
 class _Panel:
-    """The fields of one browser: to ask, and to name and correct what is chosen."""
+    """The fields of one browser: to ask, and to name and correct the selected object."""
 
     def __init__(
         self,
@@ -488,8 +489,8 @@ class _Panel:
         client.camera.on_update(lambda _: moved())
         gui = client.gui
         with gui.add_folder("Ask", order=10):
-            # With several lines, Enter comes with the letters and not beside them: a page drops a letter that is on its
-            # way when it has something else to tell, the end of a form for example.
+            # In a multiline field Enter arrives with the letters: the page drops pending letters when another event,
+            # such as a submitted form, comes in between.
             self._question = gui.add_text(
                 "Question", "", multiline=True, hint='for example: "the chair by the window", and Enter'
             )
@@ -499,7 +500,7 @@ class _Panel:
         if controls.name is None and controls.correct is None:
             return
         with gui.add_folder("Teach", order=25, expand_by_default=False):
-            self._things = gui.add_dropdown("Object", ("",), hint="or click on it in the room")
+            self._things = gui.add_dropdown("Object", ("",), hint="or click it in the room")
             self._things.on_update(lambda _: self._mark())
             self._name = gui.add_text("Name", "", hint="your own name for it")
             if controls.name is not None:
@@ -511,7 +512,7 @@ class _Panel:
             self._done = gui.add_html("")
 
     def offer(self, objects: Sequence[SceneObject]) -> None:
-        """The objects that can be chosen."""
+        """Set the selectable objects."""
         ids = tuple(o.id for o in objects)
         if self._things is None:
             return
@@ -523,7 +524,7 @@ class _Panel:
             self.select(chosen if chosen in ids else 0)
 
     def select(self, number: int) -> None:
-        """Choose an object; 0 = none."""
+        """Select an object; 0 = none."""
         at = self._ids.index(number) + 1 if number in self._ids else 0
         self._things.value = self._things.options[at]
         self._mark()
@@ -555,7 +556,7 @@ class _Panel:
 
     @staticmethod
     def _typed(field: Any) -> str:
-        """What stands in a field: a browser sends the last letters a moment after a button."""
+        """Return the text of a field: a browser may send the last letters after the button event."""
         end_s, text = time.monotonic() + _TYPED_S, ""
         while time.monotonic() < end_s:
             text = field.value
@@ -564,10 +565,10 @@ class _Panel:
                 break
         return str(field.value)
 
-    # ---- where it looks from, and the names that it has room for
+    # ---- camera and names
 
     def look_at_room(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> None:
-        """From so high that no wall stands before it, at the whole of what lies between two corners."""
+        """Move the camera to see the whole room between two corners, from above the walls."""
         self._room_middle = 0.5 * (low_m + high_m)
         camera = self._client.camera
         reach_m = 0.6 * float(np.linalg.norm(high_m - low_m))
@@ -577,7 +578,7 @@ class _Panel:
             camera.position, camera.look_at = eye, look_at
 
     def fly_to(self, objects: Sequence[SceneObject]) -> None:
-        """Move the camera to where it sees these, from the middle of the room: walls stand behind them."""
+        """Fly the camera to the objects, seen from the centre of the room."""
         if not objects:
             return
         corners = box_corners(np.array([o.box for o in objects])).reshape(-1, 3)
@@ -601,7 +602,7 @@ class _Panel:
             time.sleep(_FLIGHT_S / _FLIGHT_STEPS)
 
     def show_names(self, objects: Sequence[SceneObject], first: Sequence[Any]) -> None:
-        """Names of the objects where they have room, ``first`` those of some, then of the nearest ones."""
+        """Show the names that have space, those of ``first`` before the nearest ones."""
         camera = self._client.camera
         state = (objects, first, camera.position.tobytes(), camera.wxyz.tobytes(), camera.image_width, camera.fov)
         if state == self._named_as:
@@ -648,21 +649,21 @@ class _Panel:
             except (ValueError, LookupError) as error:
                 message = str(error.args[0] if error.args else error)
             except OSError as error:
-                message = f"it holds until the program ends, and could not be written: {error}"
+                message = f"kept until the program ends, but could not be written: {error}"
         self._done.content = _block(shown(message, 200), "ep-done")
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# pure parts
+# pure functions
 
 
 def shown(text: str, most: int = SHOWN_CHARACTERS) -> str:
-    """``text`` for a page: :func:`shortened` and escaped, so that markup in it is read and not obeyed."""
+    """Shorten (:func:`shortened`) and escape ``text`` for a page."""
     return html.escape(shortened(text, most))
 
 
 def answer_html(answer: Grounding) -> str:
-    """A question with its answer."""
+    """Format a question with its answer."""
     objects = ", ".join(shown(label_of(o)) for o in answer.choice[:5])
     nearest = "" if answer.candidates else "nearest: "
     words = f"{nearest}{objects} &mdash; " if objects else ""
@@ -674,7 +675,7 @@ def answer_html(answer: Grounding) -> str:
 
 
 def answered_objects(answer: Grounding) -> tuple[Any, ...]:
-    """What an answer points at: one thing, or those between which it cannot choose."""
+    """Return the object of an answer, or all candidates of an ambiguous one."""
     if answer.status == GroundingStatus.FOUND:
         return answer.candidates[:1]
     return answer.candidates if answer.status == GroundingStatus.AMBIGUOUS else ()
@@ -688,13 +689,13 @@ def view_of(
     aspect: float,
     width_px: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(eye, look_at) from which a ball is seen whole beside the panel.
+    """Return (eye, look_at) from which a sphere is fully visible beside the panel.
 
     Args:
-        middle_m, reach_m: of the ball, world.
-        toward: direction from the ball to the eye.
+        middle_m, reach_m: centre and radius of the sphere, world.
+        toward: direction from the sphere to the eye.
         fov_rad, aspect: vertical field of view; width of the page by its height.
-        width_px: of the page. The panel stands at its right, on narrow pages over its lower part.
+        width_px: width of the page. The panel is at its right, on narrow pages at the bottom.
     """
     back = toward / np.linalg.norm(toward)
     right = np.cross([0.0, 0.0, 1.0], back)
@@ -711,7 +712,7 @@ def view_of(
 
 
 def pixel_ratio(width_px: float, aspect: float) -> float:
-    """Pixels of the picture by one of the page's, which a browser does not tell: as usual for so many."""
+    """Estimate the device pixel ratio from the width: the browser does not report it."""
     return max(1.0, width_px / (430.0 if aspect < _NARROW else 1500.0))
 
 
@@ -722,8 +723,8 @@ def pixels_of(
     fov_rad: float,
     size_px: tuple[int, int],
 ) -> NDArray[np.float64]:
-    """(..., 3) points -> (..., 2) pixels of a page of (width, height); NaN behind the camera, whose z looks forward and
-    y down. ``fov_rad``: vertical."""
+    """Project (..., 3) points to (..., 2) pixels of a page of (width, height); NaN behind the camera (z forward, y
+    down). ``fov_rad``: vertical."""
     R = quaternion_to_rotation(np.roll(wxyz, -1))
     p = (points_m - position_m) @ R
     focal = 0.5 * size_px[1] / np.tan(0.5 * fov_rad)
@@ -736,8 +737,8 @@ def pixels_of(
 def free_places(
     places_px: NDArray[np.float64], sizes_px: NDArray[np.float64], order: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Which of its (N, K, 2) places each of N texts of (N, 2) sizes takes, so that none lies on another: the first that
-    is free, in ``order``; -1 = none. A place is the middle of a text's lower edge; NaN is none."""
+    """Place N texts of (N, 2) sizes without overlap: in ``order`` each takes the first free one of its (N, K, 2)
+    places, the centres of its lower edge; NaN = unusable. Returns (N,) indices, -1 = none."""
     taken = np.zeros((0, 4))
     chosen = np.full(len(places_px), -1, np.int64)
     for row in order:
@@ -755,12 +756,12 @@ def _block(inside: str, name: str) -> str:
 
 
 def even_share(count: int, most: int) -> slice:
-    """At most ``most`` of ``count`` rows, evenly spread."""
+    """Return a slice of at most ``most`` of ``count`` rows, evenly spread."""
     return slice(0, count, max(1, -(-count // most)))
 
 
 def class_colors(points_m: NDArray[np.float32], semantic: SemanticVoxels) -> NDArray[np.uint8]:
-    """(N, 3) RGB of the classes of the cells that (N, 3) points lie in; grey where there is no cell."""
+    """Return (N, 3) RGB of the class of the cell of each of (N, 3) points; grey without a cell."""
     colors = np.full((len(points_m), 3), _UNLABELLED, np.uint8)
     if len(semantic.centers_m) == 0 or len(points_m) == 0:
         return colors
@@ -781,7 +782,7 @@ def class_colors(points_m: NDArray[np.float32], semantic: SemanticVoxels) -> NDA
 def box_lines(
     objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]], wider_m: float = 0.02
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """(12 N, 2, 3) edges of the boxes in metres, made a little wider than what is in them, and their colours."""
+    """Return (12 N, 2, 3) edges of the slightly enlarged boxes in metres, and their colours."""
     if not objects:
         return np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8)
     boxes = np.array([o.box for o in objects])
@@ -793,17 +794,17 @@ def box_lines(
 
 
 def draw_lines(scene: Any, name: str, lines: NDArray[np.float32], colors: NDArray[np.uint8], thickness: float) -> None:
-    """Lines of so many pixels instead of those that stand there under ``name``; of none, a dot that nobody sees."""
+    """Replace the lines of entity ``name``; without lines, hide it."""
     visible = len(lines) > 0
-    if not visible:  # empty buffers are errors to a browser
+    if not visible:  # browsers reject empty buffers
         lines, colors = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8)
-    # the page takes colours of lines for linear ones, and makes them lighter for the screen
+    # the page treats line colours as linear and brightens them
     linear = np.round(255.0 * (colors / 255.0) ** 2.2).astype(np.uint8)
     scene.add_line_segments(name, lines, linear, thickness=thickness, thickness_units="screen", visible=visible)
 
 
 def draw_points(scene: Any, name: str, points_m: NDArray[np.float32], colors: NDArray[np.uint8], size_m: float) -> None:
-    """Points of so many metres instead of those that stand there under ``name``."""
+    """Replace the points of entity ``name``."""
     visible = len(points_m) > 0
     if not visible:
         points_m, colors = np.zeros((1, 3), np.float32), np.zeros((1, 3), np.uint8)
@@ -815,7 +816,7 @@ def draw_points(scene: Any, name: str, points_m: NDArray[np.float32], colors: ND
 def first_hit(
     origin_m: NDArray[np.float64], direction: NDArray[np.float64], objects: Sequence[SceneObject]
 ) -> SceneObject | None:
-    """The object whose box a ray meets first; one that the ray begins in comes last: of nested ones the smallest."""
+    """Return the object whose box a ray hits first; boxes around the origin come last, the smallest of them first."""
     best: tuple[float, float, SceneObject] | None = None
     for thing in objects:
         R = box_rotations(thing.box[None])[0]
@@ -832,7 +833,7 @@ def first_hit(
 
 
 def _unit_cube() -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
-    """Vertices (8, 3) and faces (12, 3) of a cube of edge 1 about the origin."""
+    """Return vertices (8, 3) and faces (12, 3) of a unit cube around the origin."""
     vertices = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)], np.float32)
     quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
     faces = [triangle for a, b, c, d in quads for triangle in ((a, b, c), (a, c, d))]
@@ -861,7 +862,7 @@ def _start_server(title: str, gate: WebGate) -> Any:
 
     class Server(viser.ViserServer):
         def request_share_url(self, verbose: bool = True) -> str | None:
-            return None  # would open a tunnel from anywhere to this robot
+            return None  # would open a tunnel from the internet to this robot
 
     console = rich.get_console()
     quiet, console.quiet = console.quiet, True  # it would print the address without the token

@@ -2,7 +2,7 @@
 
     manifest.json   {name: {"file", "sha256", "preset", "bytes", "card"}}; "card" is empty where there is none
 
-``weights_file`` is how everything that takes weights understands its argument: a shipped name, or a path.
+``weights_file`` resolves the argument of everything that takes weights: a shipped name, or a path.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from embodied_perceptron.recordings.files import atomic_path
 
 FOLDER = Path(__file__).resolve().parent
 MANIFEST = "manifest.json"
-MAX_BYTES = 16 * 2**20  # a shipped file stays small enough for a git repository and a wheel
+MAX_BYTES = 16 * 2**20  # limit for files in a git repository and a wheel
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_CHECKED: set[tuple[Path, int, int]] = set()  # files whose SHA-256 was found right, as (path, size, mtime)
+_CHECKED: set[tuple[Path, int, int]] = set()  # (path, size, mtime) of verified files
 
 
 class WeightsError(ValueError):
-    """Weights that do not exist or are not what was shipped; the message names them and what there is."""
+    """Weights do not exist or differ from the manifest; the message names them and the available ones."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class ShippedWeights:
     """One entry of the manifest.
 
     Attributes:
-        file: name in the package's folder.
+        file: name in the folder of the package.
         sha256: of the file, hexadecimal.
-        preset: of the network inside.
+        preset: preset of the network.
         bytes: size of the file.
-        card: name of the model card, or empty.
+        card: name of the model card, or "".
     """
 
     file: str
@@ -48,7 +48,7 @@ class ShippedWeights:
 
 
 def shipped(folder: Path = FOLDER) -> dict[str, ShippedWeights]:
-    """The manifest, in the order of names. Raises ``WeightsError`` when it is missing or malformed."""
+    """Read the manifest, sorted by name. Raises ``WeightsError`` when it is missing or malformed."""
     path = folder / MANIFEST
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
@@ -56,22 +56,21 @@ def shipped(folder: Path = FOLDER) -> dict[str, ShippedWeights]:
             raise TypeError(f"it holds a {type(entries).__name__}")
         return {name: ShippedWeights(**entries[name]) for name in sorted(entries)}
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
-        raise WeightsError(f"{path} is no manifest of shipped weights: {error}") from error
+        raise WeightsError(f"{path} is not a manifest of shipped weights: {error}") from error
 
 
 def available(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Names of the shipped weights."""
+    """Return the names of the shipped weights."""
     return tuple(shipped(folder))
 
 
 def weights_file(name_or_path: str | Path, folder: Path = FOLDER) -> Path:
-    """The file of shipped weights by their name, or of any weights by their path.
+    """Return the file of shipped weights by name, or of any weights by path.
 
-    A shipped name wins over a file of the same name in the current folder (``./tiny`` is always a path). The content
-    of shipped files is compared with the manifest once per process; other files are opened by who reads them.
+    A shipped name takes precedence over a file of the same name in the current folder (``./tiny`` is always a path).
+    Shipped files are compared with the manifest once per process.
 
-    Raises ``WeightsError`` when there is neither such a name nor such a file, and when a shipped file is missing or
-    not the one that was shipped.
+    Raises ``WeightsError`` when there is no such name or file, and when a shipped file is missing or differs.
     """
     entry = shipped(folder).get(str(name_or_path))
     if entry is not None:
@@ -92,23 +91,23 @@ def add_weights(
     card: str | Path | None = None,
     folder: Path = FOLDER,
 ) -> ShippedWeights:
-    """Put a trained file into the package under ``name`` and into the manifest; replaces an older one of that name.
+    """Add a trained file to the package and its manifest, replacing one of the same name.
 
     Args:
         name: lower-case letters, digits, ``-`` and ``_``.
         file: the weights.
-        preset: of the network inside.
-        card: Markdown file to go beside it; None keeps the card that is there, if any.
+        preset: preset of the network.
+        card: model card, a Markdown file; None keeps an existing card.
 
-    Raises ``WeightsError`` for a name, file or size that will not do; ``OSError`` when the package cannot be written.
+    Raises ``WeightsError`` for an invalid name, file or size; ``OSError`` when the package is not writable.
     """
     source = Path(file)
     if not _NAME.fullmatch(name):
-        raise WeightsError(f"a name of weights is made of a-z, 0-9, - and _, got {name!r}")
+        raise WeightsError(f"a name of weights has a-z, 0-9, - and _, got {name!r}")
     if not source.is_file():
-        raise WeightsError(f"{source} is no file")
+        raise WeightsError(f"{source} is not a file")
     if card is not None and not Path(card).is_file():
-        raise WeightsError(f"the model card {card} is no file")
+        raise WeightsError(f"the model card {card} is not a file")
     size = source.stat().st_size
     if size > MAX_BYTES:
         raise WeightsError(f"{source} has {size:,} bytes; shipped weights have {MAX_BYTES:,} at most")

@@ -1,16 +1,18 @@
-"""Weights on disk: safetensors with the network's configuration and class list inside; released checkpoints.
+"""Weights files: safetensors with the configuration and class list of the network; released checkpoints.
 
-Nothing here runs code from a file. Our files hold tensors and JSON only. Released EmbodiedScan checkpoints are pickles
-that hold more than tensors (training logs, configuration objects): whatever is no tensor or plain value becomes an
-inert stand-in.
+No code from a file is executed. Own files hold tensors and JSON only. Released EmbodiedScan checkpoints are pickles
+with training logs and configuration objects: everything but tensors and plain values becomes an inert stand-in.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
 import pickle
+import re
+import tempfile
 import types
 import zipfile
 from collections.abc import Mapping
@@ -26,24 +28,25 @@ from embodied_perceptron.nn.official import OfficialTask, map_state_dict
 from embodied_perceptron.recordings import tensor_files
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, parse_json
+from embodied_perceptron.weights import FOLDER, ShippedWeights, WeightsError, add_weights
 
 FORMAT = "embodied_perceptron.weights"
 VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """A weights file that cannot be used; the message names the file and the reason."""
+    """A weights file cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a weights file holds.
+    """Contents of a weights file.
 
     Attributes:
-        state: parameter name -> tensor, as :meth:`torch.nn.Module.state_dict` names them.
-        config: the network's configuration as plain values.
+        state: state dict of the network.
+        config: configuration of the network as plain values.
         classes: names of the detection classes, in the order of the logits.
-        extra: anything else that is plain (training command, seeds, figures).
+        extra: other plain values (training command, seeds, figures).
     """
 
     state: dict[str, torch.Tensor]
@@ -53,7 +56,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write atomically. Raises ``OSError`` when the folder is missing or cannot be written."""
+    """Write a weights file atomically. Raises ``OSError`` when the folder is missing or not writable."""
     header = {"config": checkpoint.config, "classes": list(checkpoint.classes), "extra": checkpoint.extra}
     metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in checkpoint.state.items()}
@@ -62,19 +65,19 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file of any kind. Raises as :func:`load_checkpoint`."""
+    """Read tensors and metadata of any safetensors file. Raises as :func:`load_checkpoint`."""
     try:
         tensors, metadata, _ = tensor_files.read_tensors(path)
     except TensorFileError as error:
-        raise CheckpointError(f"no safetensors file: {error}") from error
+        raise CheckpointError(f"not a safetensors file: {error}") from error
     return tensors, metadata
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a weights file.
 
-    Raises ``CheckpointError`` when it is cut short, is not ours, is of another version, or has weights that are not
-    finite; ``OSError`` when it cannot be opened.
+    Raises ``CheckpointError`` when it is truncated, of another format or version, or has weights that are not finite;
+    ``OSError`` when it cannot be opened.
     """
     state, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
@@ -93,7 +96,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def state_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names, types and values of all tensors: the same for files that differ in their header alone."""
+    """Return the SHA-256 over names, types and values of all tensors; the header does not count."""
     digest = hashlib.sha256()
     for name in sorted(state):
         value = state[name].detach().cpu().contiguous()
@@ -103,7 +106,7 @@ def state_digest(state: Mapping[str, torch.Tensor]) -> str:
 
 
 def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Load ``state`` into ``module``; every missing, unknown or misshapen parameter is named in a CheckpointError."""
+    """Load ``state`` into ``module``. Raises ``CheckpointError`` with all missing, unknown or misshapen parameters."""
     own = module.state_dict()
     counters = {name for name in own if name.endswith("num_batches_tracked")}
     missing = sorted(set(own) - set(state) - counters)
@@ -124,10 +127,10 @@ def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str)
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Pickles from strangers, read without running anything from them.
+# untrusted pickles, read without executing anything
 
 _SAFE_BUILTINS = {"complex", "bytearray", "set", "frozenset", "slice", "range"}
-# every way in which numpy has spelled the rebuilding of its arrays and scalars
+# names under which numpy versions rebuild arrays and scalars
 _SAFE_GLOBALS = {
     (module, name)
     for module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
@@ -136,19 +139,19 @@ _SAFE_GLOBALS = {
 
 
 class UnsafePickleError(ValueError):
-    """A pickle that names something beyond plain data; the message says what."""
+    """A pickle names something beyond plain data; the message says what."""
 
 
 class RestrictedUnpickler(pickle.Unpickler):
-    """Builds what :meth:`allows` names; anything else is replaced by ``stand_in``, or refused where there is none.
+    """Unpickler for the names of :meth:`allows`; others become ``stand_in``, or are refused where it is None.
 
-    Raises :class:`UnsafePickleError` naming what was refused.
+    Raises :class:`UnsafePickleError` with the refused name.
     """
 
     stand_in: ClassVar[type | None] = None
 
     def allows(self, module: str, name: str) -> bool:
-        """Plain containers, numbers, strings and numpy arrays."""
+        """Return True for plain containers, numbers, strings and numpy arrays."""
         if (module, name) in _SAFE_GLOBALS or (module == "builtins" and name in _SAFE_BUILTINS):
             return True
         return module == "numpy.dtypes" and name.endswith("DType")
@@ -162,7 +165,7 @@ class RestrictedUnpickler(pickle.Unpickler):
 
 
 def load_plain_pickle(path: str | Path) -> Any:
-    """Read a pickle that holds plain data only.
+    """Read a pickle of plain data.
 
     Raises :class:`UnsafePickleError` when it names anything else or is damaged, ``OSError`` when it cannot be read.
     """
@@ -181,11 +184,11 @@ def load_plain_pickle(path: str | Path) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class OfficialImport:
-    """A released state dict under our names.
+    """A released state dict with own parameter names.
 
     Attributes:
-        state: ours.
-        unused: released keys that nothing of ours corresponds to, sorted.
+        state: the renamed state dict.
+        unused: released keys without a counterpart, sorted.
     """
 
     state: dict[str, torch.Tensor]
@@ -193,9 +196,9 @@ class OfficialImport:
 
 
 def load_official(state_dict: Mapping[str, torch.Tensor], task: OfficialTask) -> OfficialImport:
-    """Map a released EmbodiedScan state dict to our parameter names.
+    """Map a released EmbodiedScan state dict to own parameter names.
 
-    Raises ``CheckpointError`` when nothing in it is known, naming a few of its keys.
+    Raises ``CheckpointError`` with a few of its keys when none is known.
     """
     state, unused = map_state_dict(state_dict, task)
     if not state:
@@ -204,13 +207,12 @@ def load_official(state_dict: Mapping[str, torch.Tensor], task: OfficialTask) ->
 
 
 def read_official_file(path: str | Path) -> dict[str, torch.Tensor]:
-    """The state dict inside a released ``.pth`` file, without running anything from it.
+    """Read the state dict of a released ``.pth`` file without executing anything from it.
 
-    Raises ``CheckpointError`` when the file is no torch checkpoint or holds no state dict.
+    Raises ``CheckpointError`` when the file is not a torch checkpoint or has no state dict.
     """
     try:
-        # weights_only=True refuses these files for what they hold beside tensors; the restricted unpickler does not
-        # build that, and refuses nothing else
+        # weights_only=True refuses these files; the restricted unpickler replaces the objects that it refuses
         data = torch.load(str(path), map_location="cpu", weights_only=False, pickle_module=_restricted_pickle())
     except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} is not a readable torch checkpoint: {error}") from error
@@ -224,7 +226,7 @@ def read_official_file(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 class _Inert:
-    """Stands for any class of a foreign file: takes everything, does nothing."""
+    """Inert stand-in for any class of a foreign file."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> _Inert:
         return super().__new__(cls)
@@ -245,10 +247,10 @@ class _Inert:
         return id(self)
 
     def append(self, _value: Any) -> None:
-        """Lists of foreign classes are filled like this."""
+        """Ignore list items."""
 
     def extend(self, _values: Any) -> None:
-        """Lists of foreign classes are filled like this."""
+        """Ignore list items."""
 
 
 _TENSORS = {("collections", "OrderedDict"), ("torch", "Size")} | {
@@ -261,7 +263,7 @@ _STORAGES = {
 
 
 class _CheckpointUnpickler(RestrictedUnpickler):
-    """Tensors and plain containers; the rest becomes inert."""
+    """Unpickler of tensors and plain containers; other objects become inert."""
 
     stand_in = _Inert
 
@@ -270,7 +272,7 @@ class _CheckpointUnpickler(RestrictedUnpickler):
 
 
 def _restricted_pickle() -> types.ModuleType:
-    """A stand-in for the pickle module, as ``torch.load`` wants one."""
+    """Build a replacement of the pickle module for ``torch.load``."""
     module = types.ModuleType("restricted_pickle")
     module.Unpickler = _CheckpointUnpickler  # type: ignore[attr-defined]
     module.UnpicklingError = pickle.UnpicklingError  # type: ignore[attr-defined]
@@ -283,3 +285,42 @@ def _restricted_pickle() -> types.ModuleType:
 
     module.load, module.loads = load, loads  # type: ignore[attr-defined]
     return module
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# shipping a trained file
+
+_ABSOLUTE = re.compile(r"(?<![\w./])/(?:[^\s/=:,'\"]+/)*([^\s/=:,'\"]+)/?")
+
+
+def without_folders(text: str) -> str:
+    """Cut absolute paths in ``text`` to their last part."""
+    return _ABSOLUTE.sub(r"\1", text)
+
+
+def add_network(name: str, file: str | Path, card: str | Path | None = None, folder: Path = FOLDER) -> ShippedWeights:
+    """Add a network file to the package, without the folders of the training machine in its header.
+
+    Raises ``CheckpointError`` when it is not a network file; further as :func:`.add_weights`.
+    """
+    if not Path(file).is_file():
+        raise WeightsError(f"{file} is not a file")
+    checkpoint = load_checkpoint(file)
+    preset = str(checkpoint.config.get("name", ""))
+    extra = _scrubbed(checkpoint.extra)
+    if extra == checkpoint.extra:
+        return add_weights(name, file, preset, card, folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        clean = Path(temporary) / "clean.safetensors"
+        save_checkpoint(clean, dataclasses.replace(checkpoint, extra=extra))
+        return add_weights(name, clean, preset, card, folder)
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_folders(value)
+    if isinstance(value, dict):
+        return {key: _scrubbed(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_scrubbed(entry) for entry in value]
+    return value

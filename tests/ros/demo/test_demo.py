@@ -15,10 +15,12 @@ pytest.importorskip("rclpy")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
 from rosbags.rosbag2 import StoragePlugin, Writer
-from support import bag_tools
+from support import bag_tools, small_recording
 
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron_ros.demo import simulated
 from embodied_perceptron_ros.demo.demo import find_problems
@@ -362,3 +364,16 @@ def test_failing_node_is_reported_with_its_log(tmp_path: Path) -> None:
     plan = ReplayPlan(tmp_path / "recording", tmp_path / "out", parameters={"config_file": "/no/such/file.yaml"})
     with pytest.raises(ReplayFailedError, match=r"(?s)the node ended.*node\.log.*no/such/file"):
         replay_over_ros(plan)
+
+
+def test_what_is_played_has_the_poses_of_ros(tmp_path: Path) -> None:
+    with TumWriter(tmp_path / "r", small_recording.INTRINSICS) as writer:
+        for stamp, color, depth_m, T in small_recording.frames(3):
+            writer.add(stamp, color, depth_m, T @ np.diag([1.0, -1.0, -1.0, 1.0]))
+    bag = simulated.converted(tmp_path / "r", tmp_path / "out", {"poses": "opengl", "pose_scale": 1.0})
+    posed = list(PosedFrameStream(open_recording(bag), SynchronizerConfig()))
+    assert len(posed) == 3
+    for found, (_, _, _, T) in zip(posed, small_recording.frames(3), strict=True):
+        np.testing.assert_allclose(found.T_world_camera, T, atol=1e-6)
+    with pytest.raises(simulated.SimulationError, match="poses must be of"):
+        simulated.converted(tmp_path / "r", tmp_path / "out", {"poses": "unity"})

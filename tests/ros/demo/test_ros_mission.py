@@ -18,9 +18,16 @@ from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic, make_label_info, semantic_to_cloud
-from embodied_perceptron_ros.demo.demo import find_problems, queries_table, richest_view, summarise, summary_table
-from embodied_perceptron_ros.demo.mission import is_right, read_questions, verdict
-from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus, Sighting, TimedAnswer
+from embodied_perceptron_ros.demo.demo import (
+    find_problems,
+    is_right,
+    queries_table,
+    richest_view,
+    summarise,
+    summary_table,
+    verdict,
+)
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus, Sighting, TimedAnswer, read_questions
 from embodied_perceptron_ros.node.queries import parse_query
 from embodied_perceptron_ros.players.replaying import ReplayOutcome
 

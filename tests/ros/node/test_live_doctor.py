@@ -88,7 +88,7 @@ def test_qos_mismatch_names_both_sides() -> None:
         live_doctor.check_qos("/color", [endpoint("driver", BEST_EFFORT)], [endpoint("perception", RELIABLE)])
     )
     assert finding.severity == Severity.ERROR
-    assert "perception cannot hear driver" in finding.message
+    assert "perception cannot receive from driver" in finding.message
     assert "qos_overrides./color.subscription.reliability" in finding.remedy
     fits = live_doctor.check_qos("/color", [endpoint("driver", RELIABLE)], [endpoint("perception", BEST_EFFORT)])
     assert only(fits).severity == Severity.OK
@@ -103,7 +103,7 @@ def test_a_node_that_subscribes_in_two_ways_hears_by_either() -> None:
         assert only(live_doctor.check_qos("/info", [driver], both)).severity == Severity.OK
     other = only(live_doctor.check_qos("/info", [endpoint("driver")], [endpoint("rviz", latched)]))
     assert "qos_overrides" not in other.remedy, "that is a parameter of this node alone"
-    assert "make rviz ask for less" in other.remedy
+    assert "make rviz request less" in other.remedy
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not registered" in found(findings, "registration", Severity.WARNING)
     assert "s behind this machine's clock" in found(findings, "clock offset")
     # the subscriber of this robot's own node that asks for more than the driver offers
-    assert "/color/image_raw: driver cannot hear driver" in found(findings, "QoS")
+    assert "/color/image_raw: driver cannot receive from driver" in found(findings, "QoS")
 
 
 @pytest.mark.ros
@@ -316,8 +316,6 @@ class Rover(Robot):
         pytest.param({"focal_scale": 1.15}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"tf_late_s": 0.9}, "late transforms", "s after the images", marks=pytest.mark.slow),
         pytest.param({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's", marks=pytest.mark.slow),
-        pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
-        pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
         ({"focal_depth_scale": 1.15}, "registration", ""),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",

@@ -17,6 +17,7 @@ from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.logging import get_logger
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
@@ -272,3 +273,39 @@ def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
         subscriptions.close()
         node.destroy_node()
         rclpy.shutdown(context=context)
+
+
+class Lines:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, severity: str):
+        return lambda text: self.lines.append(f"{severity}: {text}")
+
+
+def test_one_line_for_each_key_in_a_while():
+    now_s, lines = [0.0], Lines()
+    log = ThrottledLog(lines, every_s=5.0, clock=lambda: now_s[0])
+    for second in range(11):
+        now_s[0] = float(second)
+        log.warning("a", f"a{second}")
+        log.error("b", f"b{second}", every_s=10.0)
+        log.info("c", f"c{second}", every_s=0.0)
+    assert [line for line in lines.lines if "a" in line[-3:]] == ["warning: a0", "warning: a5", "warning: a10"]
+    assert [line for line in lines.lines if line.startswith("error")] == ["error: b0", "error: b10"]
+    assert sum(line.startswith("info") for line in lines.lines) == 11
+
+
+def test_keys_without_end_take_no_memory_without_end():
+    log = ThrottledLog(Lines())
+    for number in range(5000):
+        log.warning(f"key {number}", "x")
+    assert len(log._logged_s) <= 1000
+
+
+def test_one_key_may_change_its_severity_with_the_logger_of_ros():
+    """rclpy raises when one place logs with another severity than before."""
+    log = ThrottledLog(get_logger("throttled"), every_s=0.0)
+    log.info("key", "one")
+    log.warning("key", "two")
+    log.error("key", "three")

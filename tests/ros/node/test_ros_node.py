@@ -25,7 +25,7 @@ from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from nav_msgs.msg import Path as NavPath
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
 from rclpy.action import ActionClient
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter as RclpyParameter
@@ -462,6 +462,17 @@ def test_values_in_use_can_be_read(live):
     assert [v.string_value for v in values[2:]] == ["odom", "color/image_raw"]
 
 
+def test_a_dump_of_all_values_can_be_restored_while_running(live):
+    _, peer, _ = live
+    names = peer.call("/perception/list_parameters", ListParameters).result.names
+    values = peer.call("/perception/get_parameters", GetParameters, GetParameters.Request(names=names)).values
+    read_only = ("qos_", "start_type_description_service")  # by rclpy
+    parameters = [Parameter(name=n, value=v) for n, v in zip(names, values, strict=True) if not n.startswith(read_only)]
+    request = SetParameters.Request(parameters=parameters)
+    results = peer.call("/perception/set_parameters", SetParameters, request).results
+    assert [r.reason for r in results if not r.successful] == []
+
+
 def test_rates_change_while_running(live):
     assert set_parameter(live[1], "perception_hz", 5.0) == (True, "")
     assert set_parameter(live[1], "perception_hz", 10.0) == (True, "")
@@ -625,7 +636,8 @@ def test_with_a_network(tmp_path):
     """Random weights: what it finds means nothing, but everything has to run, be published and be answered."""
     weights = random_weights(tmp_path)
     parameters = {"weights": str(weights), "window_m": 3.2, "perception_hz": 5.0, "voxel_size_m": 0.04}
-    with running_node(tmp_path, **parameters) as (_, peer):
+    # SIGTERM ends it here, SIGINT the nodes of other tests
+    with running_node(tmp_path, ending=signal.SIGTERM, **parameters) as (process, peer):
         cells = peer.listen("/perception/semantic_voxels", PointCloud2)
         labels = peer.listen("/perception/label_info", LabelInfo, LATCHED)
         boxes = peer.listen("/perception/boxes", Detection3DArray)
@@ -654,6 +666,7 @@ def test_with_a_network(tmp_path):
         stream.send_and_wait(2, T=turned(-0.6, 0.5))
         wait_until(lambda: len(cells) > before, 60, "cells after a rest")
         assert peer.areas()["node"].get("internal_errors", "0") == "0"
+    assert "Traceback" not in process.output
 
 
 def random_weights(folder: Path) -> Path:
@@ -709,15 +722,6 @@ def test_a_configuration_gives_up_when_the_process_shall_end():
     asked = iter([False, False, True])
     with pytest.raises(WarmUpStoppedError):
         warm_up(PerceptronConfig(), stopped=lambda: next(asked))
-
-
-def test_sigterm_ends_it_cleanly_too(tmp_path):
-    """SIGINT is what ends every other node here, with exit code 0."""
-    with own_domain() as domain:
-        process = NodeProcess(domain, Path(tmp_path / "log"))
-        wait_until(lambda: "active" in process.output, 100, process.output)
-        assert process.stop(signal.SIGTERM) == 0
-        assert "Traceback" not in process.output
 
 
 @pytest.mark.slow

@@ -334,3 +334,26 @@ def test_values_in_use_can_be_read_and_what_was_given_comes_back(make, tmp_path:
 def test_heights_of_the_grid_are_parameters(make):
     grid = read_parameters(make(grid_resolution_m=0.1, min_obstacle_height_m=0.02, max_obstacle_height_m=1)).config.grid
     assert (grid.resolution_m, grid.min_obstacle_height_m, grid.max_obstacle_height_m) == (0.1, 0.02, 1.0)
+
+
+def test_none_is_empty_in_every_parameter_that_is_empty_by_default(make):
+    names = [n for n, d in DECLARATIONS.items() if d.default == ""]
+    values = read_parameters(make(**dict.fromkeys((*names, "weights", "camera__detections_topic"), "none")))
+    assert (values.viewer, values.map_file, values.keyframe_path_topic) == ("", "", "")
+    assert (values.config.network.weights, values.config.network.classes) == ("", ())
+    assert values.cameras[0].detections_topic == ""
+    assert (values.output_frame, values.map_frame, values.viewpoint_frame) == ("odom", "", "")
+    change = [Parameter("output_frame", value="none")]
+    assert check_change(change, configured=True).successful
+    assert apply_change(values, change).output_frame == "odom"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("viewer", "windows", "viewer must be one of rerun, web (or empty, none), got 'windows'"),
+        ("device", "gpu", "device must be cpu, cuda, cuda:0 (or another number) or auto, got 'gpu'"),
+    ],
+)
+def test_a_wrong_value_is_answered_by_the_right_ones(name, value, words):
+    assert parameters_module.parameter_problem(name, value) == words

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,10 @@ from lifecycle_msgs.msg import Transition
 from rcl_interfaces.srv import GetParameters
 from support.ros_live import START_S, NodeProcess, Peer, own_domain, wait_until
 
+from embodied_perceptron.language import query
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.threads import BackgroundThread
+from embodied_perceptron_ros.node.wiring import prepare_language
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 
@@ -221,3 +225,38 @@ def test_jobs_of_a_background_thread_run_in_order_and_hand_their_errors_over() -
         second.result(10)
     assert order == [1, 2]
     assert not thread.is_busy
+
+
+def test_closing_waits_for_the_job_unless_the_process_ends() -> None:
+    begun, may_end, thread = threading.Event(), threading.Event(), BackgroundThread("language")
+    done = thread.submit(lambda: begun.set() or may_end.wait(20.0))
+    assert begun.wait(20.0)
+    thread.close(0.0)  # the process ends
+    assert not done.done()
+    closing = threading.Thread(target=thread.close, args=(None,))
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    may_end.set()
+    closing.join(20.0)
+    assert done.result() is True
+    assert "language" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_tables_of_words_are_read_before_the_first_slip_of_a_sentence() -> None:
+    for table in (query.meant_by, query._index, query.english_words, query._vocabulary):
+        table.cache_clear()  # of words that other tests asked for too
+    prepare_language(Perceptron(), None)
+    for table in (query._index, query.english_words, query._vocabulary):
+        assert table.cache_info().currsize == 1
+
+
+def test_a_failure_is_logged_once_with_its_reason() -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError("no module named 'transformers'")
+
+    lines: list[str] = []
+    prepare_language(SimpleNamespace(prepare_language=fail), SimpleNamespace(warning=lines.append))
+    (line,) = lines
+    assert "ModuleNotFoundError: no module named 'transformers'" in line
+    assert "the first query tries again" in line

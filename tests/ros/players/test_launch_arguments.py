@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -92,6 +93,118 @@ def test_a_missing_layout_is_named(prefix: Path, monkeypatch: pytest.MonkeyPatch
     install_package(prefix, "rviz2")
     with pytest.raises(FileNotFoundError, match=r"/missing\.rviz"):
         perceive(monkeypatch, rviz="true", rviz_config="/missing.rviz")
+
+
+# ------------------------------------------------------------------------------------------------------- namespaces
+
+
+@pytest.mark.parametrize(
+    ("key", "namespace", "fits"),
+    [
+        ("perception", "", True),
+        ("/perception", "", True),
+        ("perception", "robot1", False),
+        ("/robot1/perception", "robot1", True),
+        ("/robot1/perception", "/robot1/", True),
+        ("/robot1/perception", "", False),
+        ("/robot2/perception", "robot1", False),
+        ("/**/perception", "", True),
+        ("/**/perception", "fleet/robot1", True),
+        ("/**", "robot1", True),
+        ("/*/perception", "robot1", True),
+        ("/*/perception", "", False),
+        ("/*/perception", "fleet/robot1", False),
+        ("/fleet/**/perception", "fleet/robot1", True),
+    ],
+)
+def test_a_parameter_file_for_another_namespace_is_refused(
+    tmp_path: Path, key: str, namespace: str, fits: bool
+) -> None:
+    """rcl would match nothing and start the node with its defaults."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{key}: {{ros__parameters: {{device: cpu}}}}\n")
+    if fits:
+        assert options.check_config(file, namespace) == {"device": "cpu"}
+        return
+    with pytest.raises(ValueError, match=r"mine\.yaml is for .*perception, but the node is .*write /\*\*/perception"):
+        options.check_config(file, namespace)
+    with pytest.raises(ValueError, match="but the node is"):
+        options.ros_arguments(file, {}, namespace=namespace)
+
+
+def test_only_what_is_for_the_node_counts(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("/robot1/perception: {ros__parameters: {device: cuda}}\n/**: {ros__parameters: {max_backlog: 2}}\n")
+    assert options.check_config(file, "robot1") == {"device": "cuda", "max_backlog": 2}
+    assert options.check_config(file, "robot2") == {"max_backlog": 2}
+
+
+def test_the_launch_file_says_so_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("perception: {ros__parameters: {device: cpu}}\n")
+    for namespace in ({"namespace": "robot1"}, {"ros_namespace": "/robot1"}):  # an argument, or pushed
+        with pytest.raises(ValueError, match="but the node is /robot1/perception"):
+            perceive(monkeypatch, config=str(file), **namespace)
+
+
+def test_the_shipped_file_is_for_every_namespace() -> None:
+    for namespace in ("", "robot1", "fleet/robot1"):
+        assert options.check_config(options.DEFAULT_CONFIG, namespace)["fusion_frame"] == "odom"
+
+
+# ------------------------------------------------------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize("file", options.LAUNCH_FILES)
+@pytest.mark.parametrize(("typed", "near"), [("colour_topic", "color_topic"), ("wieghts", "weights"), ("xyz", "")])
+def test_a_mistyped_argument_is_named(
+    file: str, typed: str, near: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rgb.txt").touch()
+    arguments = {"source": str(tmp_path), "recording": str(tmp_path / "drive")}
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "embodied_perceptron", file])
+    assert start(ROOT / "launch" / file, arguments, monkeypatch)
+    words = f"there is no argument '{typed}'" + (f": did you mean '{near}'" if near else "")
+    with pytest.raises(ValueError, match=words):
+        start(ROOT / "launch" / file, {**arguments, typed: "1"}, monkeypatch)
+
+
+def test_arguments_of_a_launch_file_that_includes_ours_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", "my_robot", "bringup.launch.py"])
+    assert start(PERCEIVE, {"camera_name": "front", "colour_topic": "/x"}, monkeypatch)
+
+
+@pytest.mark.parametrize("argv", [["my_robot", "perceive.launch.py"], ["/my/launch/perceive.launch.py"]])
+def test_a_launch_file_of_the_same_name_in_another_package_has_its_own_arguments(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", *argv])
+    assert start(PERCEIVE, {"arm": "left"}, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", str(PERCEIVE)])
+    with pytest.raises(ValueError, match="there is no argument 'arm'"):
+        start(PERCEIVE, {"arm": "left"}, monkeypatch)
+
+
+def test_every_argument_is_known() -> None:
+    names = set()
+    for file in options.LAUNCH_FILES:
+        tree = ast.parse((ROOT / "launch" / file).read_text())
+        (declared,) = (n for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "ARGUMENTS")  # type: ignore[attr-defined]
+        names |= {name for name, _, _ in ast.literal_eval(declared.value)}
+    assert names == options.LAUNCH_ARGUMENTS
+
+
+def test_a_log_level_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="log_level must be one of debug, info, warn, error, fatal, got 'verbose'"):
+        start(PERCEIVE, {"log_level": "verbose"}, monkeypatch)
+
+
+def test_none_means_without_in_every_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("config", "cameras", "camera", "color_topic", "detections_topic", "output_frame", "device", "map_file")
+    none = dict.fromkeys((*names, "classes", "parameters", "namespace", "rviz_config", "viewer"), "none")
+    node = only(start(PERCEIVE, {**none, "weights": "none"}, monkeypatch), "Node")
+    assert node["parameters"][1] == {"weights": "none"}
+    assert node["namespace"] == ""
 
 
 # ------------------------------------------------------------------------------------------------------ what is started

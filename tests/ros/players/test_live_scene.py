@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("rclpy", reason="ROS 2 is absent")
+pytest.importorskip("rclpy")
+pytest.importorskip("embodied_perceptron_msgs")
 
+from embodied_perceptron_msgs.msg import GroundingResult
 from support.ros_live import own_domain, running_node, scene_depth, turned, wait_until
 from vision_msgs.msg import Detection3DArray
 
@@ -14,6 +17,7 @@ from embodied_perceptron.agents.source import SceneUnavailableError
 from embodied_perceptron.agents.tools import ToolInputError, call_tool
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron_ros.conversion.maps import voxels_to_cloud
+from embodied_perceptron_ros.players.asking import answer_lines
 from embodied_perceptron_ros.players.live_scene import cloud_to_voxels, live_scene
 
 pytestmark = pytest.mark.ros
@@ -71,10 +75,17 @@ def test_tools_say_what_the_node_says(tmp_path, monkeypatch):
             assert found_by["status"] in ("FOUND", "AMBIGUOUS", "INVALID")
             if found_by["status"] == "INVALID":
                 assert "no language model" in found_by["reason"]
-            with pytest.raises(ToolInputError, match="answers from where the robot is"):
+            with pytest.raises(ToolInputError, match="answers from the robot's viewpoint"):
                 call_tool(source, "find", {"sentence": "the chair", "standing_at": [0, 0, 0]})
             wait_until(lambda: len(source.perception().voxels), 20, "voxels")
             wait_until(lambda: source.perception().grid.cells.size, 20, "the grid")
             assert call_tool(source, "snapshot", {}).picture.std() > 5
             goal = call_tool(source, "goal_near", {"id": answer[0]["id"], "robot_radius_m": 0.1}).values
             assert goal["reachable"] or "no free floor" in goal["reason"]
+
+
+def test_what_was_found_without_a_way_to_it_says_so() -> None:
+    lines = answer_lines(GroundingResult(status=GroundingResult.FOUND, reachable=False))
+    assert lines[-1] == "  no free floor in front of it is known"
+    assert "go to x" in answer_lines(GroundingResult(status=GroundingResult.FOUND, reachable=True))[-1]
+    assert "free floor" not in answer_lines(GroundingResult(status=GroundingResult.NOT_FOUND, reason="none"))[-1]

@@ -235,6 +235,52 @@ sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing"
     assert json.loads(report.read_text())["complete"] is False
 
 
+def test_ctrl_c_several_times_ends_a_player_without_a_traceback() -> None:
+    """A terminal sends SIGINT to the whole group, and ros2 launch again to each process."""
+    program = """
+import contextlib, sys, threading, time, rclpy
+from embodied_perceptron_ros.players.playback import PlaybackReport, player_parser, read_ahead, run_player
+
+class Player:
+    report = PlaybackReport("nothing")
+
+shut_down, rclpy.try_shutdown = rclpy.try_shutdown, lambda **_: check_thread()
+
+def check_thread():
+    if rclpy.ok() and threading.current_thread() is threading.main_thread():
+        print("ROS is shut down inside of the handler", file=sys.stderr)
+    shut_down()
+
+def endless():
+    while True:
+        time.sleep(30)
+        yield 1
+
+def play(player, options):
+    print("playing", flush=True)
+    for _ in read_ahead(endless(), 2, lambda: not rclpy.ok()):
+        pass
+
+opened = lambda node, options: contextlib.nullcontext(Player())
+sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing"]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "playing\n"
+        for _ in range(4):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert "Traceback" not in errors, errors
+        assert "inside of the handler" not in errors, errors
+    finally:
+        process.kill()
+
+
 @pytest.mark.parametrize("player", ["folder_player", pytest.param("bag_player", marks=pytest.mark.slow)])
 def test_bad_source_is_named(player: str, tmp_path: Path, domain: int) -> None:
     process = start(player, tmp_path / "nothing", domain=domain)

@@ -37,6 +37,8 @@ print("child", child.pid, flush=True)
 time.sleep(60)
 """
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
@@ -171,3 +173,13 @@ def test_profile_is_set_unless_the_user_has_one() -> None:
     assert ros_environment({})["FASTDDS_DEFAULT_PROFILES_FILE"] == str(FASTDDS_PROFILE)
     own = {"FASTRTPS_DEFAULT_PROFILES_FILE": "/own.xml"}
     assert ros_environment(own) == own
+
+
+@pytest.mark.parametrize("name", ["perception", "folder_player", "bag_player"])
+def test_a_terminal_without_the_environment_is_told_what_to_source(name: str) -> None:
+    command = [sys.executable, "-I", "-S", str(ROOT / "ros_ws/src/embodied_perceptron_ros/scripts" / name)]
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "there is no rclpy, numpy, embodied_perceptron" in done.stderr
+    assert "install/setup.bash" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -113,7 +113,7 @@ def test_marked_sentences_are_decoded(line: str, noun: str, constraints: list[st
 def test_numbers_quantities_and_what_is_excluded() -> None:
     both = meaning("find: bring [both=t.every;t.number] [lamps=t]")
     assert (both.every, both.number) == (True, 2)
-    assert {t.name for t in graph_of(read_sentence("find: [both=t.every;t.number] [lamps=t]"))[1].told} == {
+    assert {t.name for t in graph_of(read_sentence("find: [both=t.every;t.number] [lamps=t]"))[1].predicates} == {
         EVERY_NUMBER
     }
     but = meaning("find: [any=t.any] [chair=t] [but=excl] the [red=x.colour] [one=x]")
@@ -142,8 +142,8 @@ def test_an_unclear_target_leaves_another_reading() -> None:
     scores.parts[0, 4, begins_t] = scores.parts[0, 4, begins_a] - 1.0
     scores.parts[0, 1, begins_a] = scores.parts[0, 1, begins_t] - 1.0
     first, other = graphs_of(scores, 0, count)
-    assert [t.first for t in first.things if t.kind == "t"] == [1]
-    assert [t.first for t in other.things if t.kind == "t"] == [4]
+    assert [t.first for t in first.entities if t.kind == "t"] == [1]
+    assert [t.first for t in other.entities if t.kind == "t"] == [4]
     assert other.probability == pytest.approx(first.probability * np.exp(-2.0), rel=0.05)
 
 
@@ -168,17 +168,17 @@ def test_every_doubt_is_a_reading_of_its_own(doubt: str) -> None:
     first, other = graphs_of(scores, 0, count)
     assert other.probability == pytest.approx(first.probability * np.exp(-1.0), rel=0.1)
     assert len(graphs_of(*scores_that_say("find: the [lamp=t]")[:1], 0, 2)) == 1
-    told, others = ({t.first: t for t in graph.told} for graph in (first, other))
+    predicates, others = ({t.first: t for t in graph.predicates} for graph in (first, other))
     if doubt == "owner":
-        assert (told[by].owner, others[by].owner) == (0, 1)
+        assert (predicates[by].owner, others[by].owner) == (0, 1)
     elif doubt == "other":
-        assert (told[by].others, others[by].others) == ((1,), (2,))
+        assert (predicates[by].others, others[by].others) == ((1,), (2,))
     elif doubt == "denied":
-        assert (told[by].denied, others[by].denied) == (False, True)
+        assert (predicates[by].denied, others[by].denied) == (False, True)
     elif doubt == "kind":
-        assert (told[by].name, others[by].name) == ("near", "left")
+        assert (predicates[by].name, others[by].name) == ("near", "left")
     elif doubt == "more":
-        assert set(others) - set(told) == {today}
+        assert set(others) - set(predicates) == {today}
     else:
         assert (first.intent, other.intent) == ("find", "count")
 
@@ -188,13 +188,13 @@ def test_words_of_a_thing_in_a_row_are_one_thing() -> None:
     begins = 1 + KINDS.index("t")
     scores.parts[0, 2, begins], scores.parts[0, 2, begins + len(KINDS)] = 9.0, -9.0
     (graph,) = graphs_of(scores, 0, count)
-    assert [(t.first, t.last) for t in graph.things] == [(1, 3)]
+    assert [(t.first, t.last) for t in graph.entities] == [(1, 3)]
 
 
 def test_what_is_taken_back_is_not_marked() -> None:
     said_so = read_sentence("find: the [red=t.colour] [chair=t] [next to=t.near(a)] the [door=a]")
     vary = Variation(np.random.default_rng(3))
-    lines = {str(_joined("find", vary._taken_back(_pieces(said_so)))) for _ in range(200)}
+    lines = {str(_joined("find", vary._corrected(_pieces(said_so)))) for _ in range(200)}
     for line in lines:
         read = read_sentence(line)
         assert {str(t) for _, t in read.tags} == {str(t) for _, t in said_so.tags}
@@ -202,7 +202,7 @@ def test_what_is_taken_back_is_not_marked() -> None:
     assert len(lines) > 100
     assert any("[one=t]" in line for line in lines)
     plain = read_sentence("find: [it=t] [isn't=neg] [red=t.colour!]")
-    assert _joined("find", vary._taken_back(_pieces(plain))) == plain
+    assert _joined("find", vary._corrected(_pieces(plain))) == plain
 
 
 def test_what_is_described_is_meant_and_not_what_stands_by_it() -> None:
@@ -210,7 +210,7 @@ def test_what_is_described_is_meant_and_not_what_stands_by_it() -> None:
     for _ in range(60):
         sentence = _described(rng)
         read = meaning(str(sentence))
-        named = next(sentence.text[s.start : s.end] for s, t in sentence.tags if (t.thing, t.name) == ("t", ""))
+        named = next(sentence.text[s.start : s.end] for s, t in sentence.tags if (t.entity, t.name) == ("t", ""))
         assert read.target is not None
         assert sentence.text[slice(*read.target.span)] == named
         assert len(read.constraints) == 1

@@ -1,7 +1,7 @@
-"""How large things of each category are and where they stand, counted in synthetic homes.
+"""Sizes and heights of the objects of each category, measured in synthetic homes.
 
-``python -m embodied_perceptron_training.homes.class_sizes OUT`` writes the table that lifting holds misfiring names
-down with (``lift/class_sizes.json``); the same seeds give the same file.
+``python -m embodied_perceptron_training.homes.class_sizes OUT`` writes the table (``class_sizes.json``) with which
+detection fusion rejects implausible classes; the same seeds give the same file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_COUNT = 8
 def upright_sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """(N, 9) boxes -> (N, 5) longer and shorter ground side, height, bottom and top above z = 0, of upright bounds.
 
-    Ground sides are those of the box where it stands upright, otherwise of its shadow's bounds.
+    Ground sides are those of upright boxes, otherwise of the bounds of the footprint.
     """
     points = corners(torch.from_numpy(boxes)).numpy()  # (N, 8, 3)
     low, high = points.min(axis=1), points.max(axis=1)
@@ -39,7 +39,7 @@ def upright_sizes(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def count_sizes(seeds: Sequence[int]) -> dict[str, Any]:
-    """The table of the homes of ``seeds``, in metres: by category 1 %, 50 % and 99 % of the sizes of its objects."""
+    """Table of the homes of ``seeds``, metres: 1 %, 50 % and 99 % quantiles of the sizes of each category."""
     sizes: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
     mounted: dict[str, list[str]] = defaultdict(list)
     for seed in seeds:

@@ -1,7 +1,7 @@
-"""Statistics of generated homes beside those of a real recording: holes, depth, pitch, roll, rooms, objects.
+"""Compare statistics of generated homes with a real recording: holes, depth, pitch, roll, rooms, objects.
 
-A real recording has no boxes: its room is what its points span, its objects are the connected things that geometry
-alone finds in its map (whatever touches is one). Homes have both from their truth.
+A real recording has no boxes: its room is the extent of its points, its objects are connected components of its map by
+geometry alone (objects that touch are one). Homes use their ground truth.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGE_M = 0.5
 
 @dataclass
 class ViewStatistics:
-    """What is collected over views.
+    """Statistics over views.
 
     Attributes:
         holes: share of pixels without depth, per view.
@@ -67,7 +67,7 @@ class ViewStatistics:
         self.roll_deg.append(roll)
 
     def rows(self) -> dict[str, str]:
-        """Printable figures by name; what was not seen is left out."""
+        """Printable figures by name, without missing ones."""
         rows = {"scans / views": f"{self.scans} / {len(self.holes)}"}
         if self.holes:
             low, high = np.percentile(self.holes, (10, 90)) * 100
@@ -93,7 +93,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def pitch_and_roll_deg(T_world_camera: F64) -> tuple[float, float]:
-    """Degrees that an optical frame looks down, and that its x axis leaves the horizontal, of a (4, 4) pose."""
+    """Downward pitch and roll of an optical frame with a (4, 4) pose, degrees."""
     R = np.asarray(T_world_camera, np.float64)[:3, :3]
     forward, right = R[:, 2], R[:, 0]
     level = np.cross(forward, [0.0, 0.0, 1.0])  # to the right, horizontal
@@ -106,7 +106,7 @@ def pitch_and_roll_deg(T_world_camera: F64) -> tuple[float, float]:
 
 
 def sample_statistics(root: Path, names: Iterable[str]) -> ViewStatistics:
-    """Of finished samples of the generator below ``root``. Raises ``FileNotFoundError`` for one that is not there."""
+    """Statistics of samples below ``root``. Raises ``FileNotFoundError`` for a missing one."""
     result = ViewStatistics()
     for name in names:
         record = load_record(root, name)
@@ -127,11 +127,12 @@ def sample_statistics(root: Path, names: Iterable[str]) -> ViewStatistics:
 
 
 def recording_statistics(source: str | Path) -> ViewStatistics:
-    """Of a recording with poses. Raises as :func:`open_recording` does; ``ValueError`` when no frame has a pose."""
+    """Statistics of a recording with poses. Raises as :func:`open_recording` does; ``ValueError`` when no frame has a
+    pose."""
     result = ViewStatistics(scans=1)
     points = []
     recording = open_recording(source)
-    every = -(-len(recording) // (2 * _FRAMES))  # colour and depth are entries of their own
+    every = -(-len(recording) // (2 * _FRAMES))  # colour and depth are separate entries
     config = PerceptronConfig()
     perceptron = Perceptron(replace(config, network=replace(config.network, weights="")))
     newest = 0
@@ -168,11 +169,11 @@ def compare(
     homes: int = _HOMES,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, dict[str, str]]:
-    """Columns of printable figures: versions 1 and 2, the data set in ``folder`` if there is one, and ``recording``.
+    """Columns of printable figures: versions 1 and 2, the data set in ``folder`` if given, and ``recording``.
 
-    Homes of the versions are generated anew in a temporary folder, ``homes`` of each. ``progress`` is told how much is
-    done (the recording counts as a home), and of how much. Raises as :func:`sample_statistics` and
-    :func:`recording_statistics` do.
+    ``homes`` homes of each version are generated in a temporary folder. ``progress`` receives the number of finished
+    homes (the recording counts as one) and of all. Raises as :func:`sample_statistics` and
+    :func:`recording_statistics`.
     """
     total = 1 + len(VERSIONS) * homes
     real = recording_statistics(recording)

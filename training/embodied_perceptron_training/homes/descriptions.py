@@ -27,7 +27,7 @@ _VERB = {
     "right": "is to the right of",
 }
 
-# What a viewer may take for the same thing without being quite right.
+# Classes that are easily confused with each other.
 SIMILAR: dict[str, tuple[str, ...]] = {
     "couch": ("bench", "bed", "loveseat"),
     "chair": ("stool", "seat"),
@@ -133,7 +133,7 @@ def describe_object(scene: Scene, row: int, facts: list[Fact]) -> str:
 
 
 def describe_scene(scene: Scene, rng: np.random.Generator, limit: int = 10) -> str:
-    """A paragraph: how many of what, then relations between them."""
+    """A paragraph with counts of classes, then relations between objects."""
     counts = Counter(name for name in scene.labels() if name not in STRUCTURE)
     parts = []
     for name, n in counts.most_common(limit):
@@ -155,7 +155,7 @@ def describe_scene(scene: Scene, rng: np.random.Generator, limit: int = 10) -> s
 
 
 def make_language(scene: Scene, absent: list[str], rng: np.random.Generator) -> dict[str, Any]:
-    """All text about one scan: ``objects`` and ``scene`` (descriptions), ``qa`` (questions with answers)."""
+    """All text of one scan: ``objects`` and ``scene`` (descriptions), ``qa`` (questions with answers)."""
     facts = all_facts(scene)
     rows = [i for i, name in enumerate(scene.labels()) if name not in STRUCTURE]
     return {
@@ -170,7 +170,7 @@ def make_questions(
 ) -> list[dict[str, Any]]:
     """Existence, counting, attribute and relation questions, each also as yes / no; as many yes as no where both exist.
 
-    Keys: kind, question, answer, grounding (tagged phrases that the answer rests on, to be named before it).
+    Keys: kind, question, answer, grounding (tagged phrases of the answer's evidence, to precede it).
     """
     counts = Counter(name for name in scene.labels() if name not in STRUCTURE)
     present = sorted(counts)
@@ -243,7 +243,7 @@ def openlex_labels(scene: Scene) -> list[dict[str, Any]]:
                 "id": int(scene.ids[row]),
                 "synonyms": [o.label, *o.model.synonyms],
                 "depictions": [depiction] if depiction else [],
-                # what this model is also called is no mistake for it: a label stands in one tier
+                # a label belongs to one tier: names of this model are not mistakes
                 "visually_similar": [w for w in SIMILAR.get(o.label, ()) if w not in (o.label, *o.model.synonyms)],
                 "clutter": [int(scene.ids[k]) for k in clutter],
             }

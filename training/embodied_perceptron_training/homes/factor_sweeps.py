@@ -1,6 +1,6 @@
-"""Parametric evaluation after BEHAVIOR Vision Suite: videos of one target in which exactly one factor goes from 0 to 1.
+"""Parametric evaluation after BEHAVIOR Vision Suite: videos of one target in which one factor goes from 0 to 1.
 
-Each frame carries the factor as asked and as measured. Everything else (home, other cameras, seed) stays fixed.
+Each frame stores the requested and the measured factor. Everything else (home, other cameras, seed) is fixed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ F64 = NDArray[np.float64]
 Factor = Literal["articulation", "lighting", "visibility", "zoom", "pitch", "orbit"]
 FACTORS: tuple[Factor, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch", "orbit")
 _ZOOM = (0.6, 3.0)  # multiplier of the focal length
-_PITCH_RAD = (-1.1, 1.1)  # elevation of the camera above the target's height, as far as floor and ceiling let it
-_ORBIT_RAD = 0.9  # around the target, out of the shadow of a screen
+_PITCH_RAD = (-1.1, 1.1)  # elevation of the camera above the target, limited by floor and ceiling
+_ORBIT_RAD = 0.9  # angle around the target, out from behind a screen
 _LEAST_ORBIT_RAD = 0.4
-_WELL_SEEN = 0.5  # of the most pixels that a free place shows of the target
+_WELL_SEEN = 0.5  # share of the most target pixels of any free place
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +38,10 @@ class FactorFrame:
 
     Attributes:
         view: images and camera.
-        level: of the factor, as asked, 0..1.
-        measured: what the frame shows of it: mean state of the joints that move, mean brightness relative to full
-            light, visible share of the target's pixels, focal length relative to the first frame's, elevation of the
-            camera in radians.
+        level: requested factor, 0..1.
+        measured: measured factor: mean state of the moving joints, mean brightness relative to full light, visible
+            share of the target's pixels, focal length relative to the first frame's, elevation of the camera in
+            radians.
         target_id: object id in the home.
         box9: the target's box in this frame.
         target_pixels: pixels of the target.
@@ -56,7 +56,7 @@ class FactorFrame:
 
 
 def factor_targets(home: Home, factor: Factor) -> list[int]:
-    """Objects that the factor can be shown on. Raises ``ValueError`` for an unknown factor."""
+    """Objects with the factor. Raises ``ValueError`` for an unknown factor."""
     if factor not in FACTORS:
         raise ValueError(f"factor must be one of {', '.join(FACTORS)}, got {factor!r}")
     standing = [o for o in home.objects if o.mounted in ("floor", "object")]
@@ -69,8 +69,8 @@ def factor_targets(home: Home, factor: Factor) -> list[int]:
 def factor_sweep(home: Home, factor: Factor, target_id: int, frames: int, camera: Intrinsics) -> Iterator[FactorFrame]:
     """Frames of the sweep, the factor going from 0 to 1 in equal steps.
 
-    Raises :class:`HomeError` when the target does not fit the factor or cannot be seen from any free place, and
-    ``ValueError`` for fewer than two frames.
+    Raises :class:`HomeError` when the target does not have the factor or is visible from no free place, ``ValueError``
+    for fewer than two frames.
     """
     if frames < 2:
         raise ValueError(f"a video needs at least two frames, got {frames}")
@@ -94,8 +94,8 @@ def _frame(view: RenderedView, level: float, measured: float, target: PlacedObje
 
 
 def drawn_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera: Intrinsics, from_front: bool) -> F64:
-    """(3,) free camera place, its angle and distance drawn among those that see the target well: half of what the best
-    sees of it. The same for the same home and target. Raises :class:`HomeError` when none sees it."""
+    """(3,) free camera position, drawn deterministically among those with at least half of the most visible pixels of
+    the target. Raises :class:`HomeError` when it is visible from none."""
     space = free_space(home)
     box = target.box9()
     center = box[:3]
@@ -140,7 +140,7 @@ def _articulation(home: Home, target: PlacedObject, levels: F64, camera: Intrins
 
 
 def moving_joints(home: Home, target: PlacedObject) -> list[str]:
-    """A drawn subset of the target's joints, at least one; the others stay as the home has them."""
+    """A random subset of the target's joints, at least one; the others stay unchanged."""
     joints = sorted(target.model.joints)
     rng = np.random.default_rng([home.seed, 79, target.id])
     return sorted(rng.permutation(joints)[: int(rng.integers(1, len(joints) + 1))].tolist())
@@ -154,12 +154,12 @@ def _lighting(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics)
     reference, gain = light.mean(), auto_gain(light)
     for level in levels:
         renderer = RayCastRenderer(scene.with_light_level(float(level)))
-        view = renderer.render(camera, T, gain=gain)  # a fixed exposure: the picture really gets darker
+        view = renderer.render(camera, T, gain=gain)  # fixed exposure, so that the image gets darker
         yield _frame(view, level, float(renderer.radiance(camera, T).mean() / reference), target)
 
 
 def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    """A screen slides between camera and target; visible share from a second render without it."""
+    """Frames with a screen that slides between camera and target; visible share from a second render without it."""
     plain = RayCastRenderer(home.render_scene())
     box = target.box9()
     eye = drawn_eye(home, target, plain, camera, from_front=False)
@@ -172,7 +172,7 @@ def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsic
     to_target = box[:2] - eye[:2]
     heading = float(np.arctan2(to_target[1], to_target[0]))
     ahead = 0.45 * float(np.linalg.norm(to_target))
-    # lateral place of the screen's near edge, from covering everything (factor 0) to covering nothing (1)
+    # lateral position of the screen's near edge, from full (factor 0) to no (1) occlusion
     left, right = (-(columns[k] - camera.cx) / camera.fx * ahead for k in (0, -1))
     width = float(high[0] - low[0])
     for level in levels:
@@ -180,7 +180,7 @@ def _visibility(home: Home, target: PlacedObject, levels: F64, camera: Intrinsic
         lateral = edge - width / 2
         place = eye[:2] + ahead * np.array([np.cos(heading), np.sin(heading)])
         place = place + lateral * np.array([-np.sin(heading), np.cos(heading)])
-        # fully behind the screen at 0: it also reaches as high as the camera looks
+        # full occlusion at 0: the screen covers the view's height
         pose = pose_at((float(place[0]), float(place[1]), float(max(0.0, eye[2] - high[2] + 0.4))), heading + np.pi / 2)
         occluder = PlacedObject(len(home.objects), screen, pose, target.room)
         view = RayCastRenderer(home.render_scene([*home.objects, occluder])).render(camera, T)
@@ -198,7 +198,7 @@ def _zoom(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> 
 
 
 def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    """The camera rises on an arc around the target at a fixed distance, looking up at it and then down."""
+    """Frames of a camera that rises on an arc around the target at a fixed distance."""
     renderer = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
     eye = drawn_eye(home, target, renderer, camera, from_front=False)
@@ -215,8 +215,8 @@ def _pitch(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) ->
 
 
 def _orbit(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) -> Iterator[FactorFrame]:
-    """A screen stands before the target, and the camera goes around it at a fixed distance, as far as nothing else
-    comes between; visible share from a second render without the screen. :class:`HomeError` where there is no room."""
+    """Frames of a camera that moves around a target behind a screen at a fixed distance, as far as the view stays free
+    of other objects; visible share from a second render without the screen. :class:`HomeError` without room."""
     plain = RayCastRenderer(home.render_scene())
     center = target.box9()[:3]
     eye = drawn_eye(home, target, plain, camera, from_front=False)
@@ -224,7 +224,7 @@ def _orbit(home: Home, target: PlacedObject, levels: F64, camera: Intrinsics) ->
     to_target = center[:2] - eye[:2]
     heading = float(np.arctan2(to_target[1], to_target[0]))
     place = eye[:2] + 0.55 * to_target
-    lift_m = float(max(0.0, eye[2] - screen.bounds()[1][2] + 0.4))  # it reaches as high as the camera looks
+    lift_m = float(max(0.0, eye[2] - screen.bounds()[1][2] + 0.4))  # covers the view's height
     pose = pose_at((float(place[0]), float(place[1]), lift_m), heading + np.pi / 2)
     occluder = PlacedObject(len(home.objects), screen, pose, target.room)
     hiding = RayCastRenderer(home.render_scene([*home.objects, occluder]))

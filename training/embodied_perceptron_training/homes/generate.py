@@ -1,7 +1,7 @@
 """Homes as a data set in EmbodiedScan's layout: one folder per home, index files over all of them.
 
-Any number of workers or machines, resumable: a home's folder appears whole or not at all, and its bytes follow from
-seed and specification alone.
+Generation runs on any number of workers or machines and can be resumed: a home's folder is written atomically, and its
+bytes depend on seed and specification only.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ RECORD = "record.json"
 SPLITS = ("train", "val", "test")
 Progress = Callable[[int, int], None]  # done, total
 _MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
-_MIN_MEASURED = 5  # version 2: pixels with depth in its box that a visible thing has
+_MIN_MEASURED = 5  # version 2: least pixels with depth in its box of a visible object
 _STRUCTURE = ("wall", "floor", "ceiling", "door", "doorframe", "window")
-# Classes that people ask for; those a home lacks make its negatives.
+# Commonly requested classes; those absent from a home are its negatives.
 _COMMON_CLASSES = (
     "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
     "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
@@ -79,9 +79,9 @@ class HomeSampleSpec:
         width, height: their size.
         home: kind of homes.
         noise: sensor faults.
-        prompts: how much language.
-        renderer: "raycast" (everywhere the same) or "opengl" (quick on a GPU, no cast shadows).
-        fine_occupancy: additionally writes grids with cells this many times smaller; 1 = none.
+        prompts: amount of language.
+        renderer: "raycast" (same result everywhere) or "opengl" (fast on a GPU, no cast shadows).
+        fine_occupancy: also write grids with cells this many times smaller; 1 = none.
     """
 
     views: int = 20
@@ -111,11 +111,11 @@ class HomeSampleSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """The camera of the images of version 1; version 2 draws one per home, of about this size."""
+        """Camera of version 1; version 2 draws one of about this size per home."""
         return rgbd_camera(self.width, self.height)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain form, for the record; that of version 1 has no more fields than it had when it was the only one."""
+        """JSON form for the record; version 1 keeps its original fields."""
         return asdict(self) | {"home": self.home.as_dict()}
 
 
@@ -127,8 +127,8 @@ def sample_idx(seed: int) -> str:
 def load_record(root: str | Path, name: str) -> dict[str, Any]:
     """The record of the finished sample ``name``.
 
-    What the index files hold, and beyond them per instance ``object_id, states, joints, attributes``, per frame
-    ``states`` and ``pairs`` (ids are those of the instances). Raises ``FileNotFoundError``.
+    The content of the index files, plus ``object_id, states, joints, attributes`` per instance and ``states`` and
+    ``pairs`` (of instance ids) per frame. Raises ``FileNotFoundError``.
     """
     record: dict[str, Any] = json.loads((Path(root) / name / RECORD).read_text())
     return record
@@ -137,9 +137,9 @@ def load_record(root: str | Path, name: str) -> dict[str, Any]:
 def write_sample(seed: int, root: str | Path, spec: HomeSampleSpec) -> str:
     """Generate home ``seed`` below ``root`` and return its sample_idx.
 
-    Everything is first written into a hidden folder that is renamed at the end, so that an interrupted run leaves no
-    half sample; a sample that is there already with the same specification is kept. Raises ``OSError`` when the folder
-    cannot be written, :class:`floorplan.HomeError` when no home can be made.
+    Files are written to a hidden folder that is renamed at the end, so that an interrupted run leaves no partial
+    sample; an existing sample with the same specification is kept. Raises ``OSError`` when the folder cannot be
+    written, :class:`floorplan.HomeError` when no home can be made.
     """
     root = Path(root)
     name = sample_idx(seed)
@@ -203,7 +203,7 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
 
 
 def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
-    """A sample of version 2: sensor model and trajectory of the home's own; visible is what was measured."""
+    """Write a sample of version 2, with the home's own sensor model and trajectory; visible means measured."""
     home = build_home(seed, spec.home)
     models = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
     attribution = credits_of({family for family in models if family.startswith(FAMILY_PREFIX)})
@@ -257,8 +257,8 @@ def measured_objects(
     intrinsics: Intrinsics,
     T_world_camera: NDArray[np.float64],
 ) -> set[int]:
-    """Ids of the objects, unlabelled ones among them, that take enough of an image and of whose pixels at least five,
-    back-projected with the stored pose, lie in their box.
+    """Ids of the objects, including unlabelled ones, that are large enough in the image and have at least five pixels
+    whose back-projection with the stored pose lies in their box.
 
     ``instance`` (H, W) holds object id + 1, ``millimetres`` (H, W) the measured depth.
     """
@@ -268,7 +268,7 @@ def measured_objects(
     owner = instance[valid] - 1
     seen = set()
     for i in np.nonzero(counts >= _MIN_PIXELS_SHARE * instance.size)[0].tolist():
-        own, box = world[owner == i], np.round(home.objects[i].box9(), 6)  # as the record stores it
+        own, box = world[owner == i], np.round(home.objects[i].box9(), 6)  # precision of the record
         inside = points_in_boxes(torch.from_numpy(own), torch.from_numpy(box[None]))
         if int(inside.sum()) >= _MIN_MEASURED:
             seen.add(i)
@@ -277,13 +277,13 @@ def measured_objects(
 
 @lru_cache(maxsize=1)
 def _library() -> AssetLibrary:
-    return open_library()  # once per process: catalogues and meshes are worth keeping
+    return open_library()  # once per process, to keep catalogues and meshes
 
 
 def _write_view(
     folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], noise: NoiseModel, rng: np.random.Generator
 ) -> None:
-    share = min(0.1, noise.motion_blur_s)  # views are apart; the hand moves a little during the exposure
+    share = min(0.1, noise.motion_blur_s)  # blur comes from the motion of the hand, not between views
     color, depth = sensor.measured_images(view, T_next, share, noise, rng)
     _save_view(folder, i, color, sensor.depth_to_millimetres(depth), view.instance, 92)
 
@@ -327,7 +327,7 @@ def _record(
     seen_per_view: list[set[int]],
     images: list[tuple[str, str, NDArray[np.float64]]],
 ) -> dict[str, Any]:
-    """All that the index files need of this sample; ids in it are positions in the list of annotated instances."""
+    """The sample's content of the index files; ids are positions in the list of annotated instances."""
     position = {object_id: k for k, object_id in enumerate(object_ids)}
     label_id = {label: k for k, label in enumerate(ALL_CATEGORIES)}
     scene = make_scene(home, object_ids)
@@ -383,7 +383,7 @@ def _record(
 
 
 def _family(home: Home, object_id: int) -> dict[str, Any]:
-    """Which family made an object, and whether training never sees it; nothing in version 1, which kept no note."""
+    """Family of an object and whether it is held out from training; empty for version 1, which does not record it."""
     if home.spec.version == 1:
         return {}
     model = home.objects[object_id].model
@@ -402,11 +402,11 @@ def generate(
     workers: Workers = 1,
     progress: Progress | None = None,
 ) -> None:
-    """Make the homes ``seeds`` below ``root`` and the split's index files over them.
+    """Generate the homes ``seeds`` below ``root`` and the index files of the split.
 
-    Samples that are there already are kept, so that an interrupted run goes on where it stopped; the index files are
-    written last and whole. The machines of a cluster see the same ``root``. Raises ``ValueError`` for an unknown split,
-    repeated seeds and where there is no cluster, ``OSError`` when ``root`` cannot be written.
+    Existing samples are kept, so that an interrupted run continues; index files are written last and atomically. All
+    machines of a cluster need the same ``root``. Raises ``ValueError`` for an unknown split, repeated seeds or a
+    missing cluster, ``OSError`` when ``root`` cannot be written.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -438,7 +438,7 @@ def _check_writable(root: Path) -> None:
 
 
 def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
-    """Infos, prompts, occupancy, open-vocabulary labels and the overview of the samples ``names``, each file whole."""
+    """Write infos, prompts, occupancy, open-vocabulary labels and the overview of the samples ``names``."""
     root = Path(root)
     records = [load_record(root, name) for name in names]
     infos = {
@@ -523,7 +523,7 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
 
 
 def asset_hash(version: int = 1) -> str:
-    """SHA-256 over the source of all that furniture is made of: two sets with the same hash show the same furniture."""
+    """SHA-256 over the sources of furniture: sets with the same hash have the same furniture."""
     digest = hashlib.sha256()
     folder = Path(assets.__file__).parent
     for path in sorted(folder.glob("*.py") if version == 1 else folder.rglob("*.py")):

@@ -52,7 +52,7 @@ _ASSETS_HELP = (
 )
 
 
-# options of generate that only a data set or only --drive has
+# options of generate for data sets only, and for --drive only
 _DATA_SET_OPTIONS = [
     "homes",
     "views",
@@ -108,11 +108,11 @@ def generate_command(
         float,
         typer.Option(help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."),
     ] = 0.0,
-    fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
+    fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells smaller by this factor.")] = 1,
     assets: Annotated[str | None, typer.Option(help=_ASSETS_HELP)] = None,
     renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
     unseen: Annotated[
-        bool, typer.Option("--unseen", help="Families that training never shows too, as test homes always have.")
+        bool, typer.Option("--unseen", help="Include object families that are kept for testing.")
     ] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
@@ -178,20 +178,21 @@ def generate_command(
 
 def inspect_command(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; needless with --compare.")
+        Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; optional with --compare.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
     out: Annotated[Path | None, typer.Option(help="Folder to write: pictures; default: FOLDER/inspect.")] = None,
-    limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
+    limit: Annotated[int, typer.Option(help="Number of contact sheets.")] = 12,
     compare: Annotated[
         Path | None,
-        typer.Option(help="A real recording (TUM folder or bag): prints versions 1 and 2, and FOLDER, beside it."),
+        typer.Option(help="A real recording (TUM folder or bag) to compare with versions 1 and 2, and FOLDER."),
     ] = None,
 ) -> None:
-    """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
+    """Write contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data
+    set."""
     if folder is None:
         if compare is None:
-            raise _fail(ValueError("nothing to look at: give the folder of a data set, or --compare RECORDING"))
+            raise _fail(ValueError("give the folder of a data set, or --compare RECORDING"))
         _compare(None, split, compare, out)
         return
     target = out or folder / "inspect"
@@ -231,7 +232,7 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
 
 
 def export_bag_command(
-    source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or a data set with --scan.")],
+    source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or with --scan a data set.")],
     out: Annotated[Path, typer.Option(help="Folder to write: the bag; must not exist.")],
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
@@ -242,7 +243,7 @@ def export_bag_command(
     depth_scale: DepthScale = None,
     tf_topic: TfTopic = None,
 ) -> None:
-    """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
+    """Convert a sequence to an MCAP bag with images, camera_info, /tf and /tf_static."""
     with TaskProgress(f"reading {source}"):
         from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
         from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -289,7 +290,7 @@ def map_error_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
     map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
 ) -> None:
-    """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
+    """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.recording import map_error, map_points
@@ -304,7 +305,7 @@ def map_error_command(
 def mission_questions_command(
     recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
 ) -> None:
-    """Print, as JSON, questions about the home that a simulated recording shows, with the right answers."""
+    """Print questions about the home of a simulated recording with their answers, as JSON."""
     import json
 
     from embodied_perceptron_training.homes.mission import make_questions

@@ -26,9 +26,9 @@ from embodied_perceptron.weights.categories import (
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, ScanView
 
 Picture = NDArray[np.uint8]
-_NEAR_M = 0.1  # boxes are cut this far before the camera
+_NEAR_M = 0.1  # near plane for boxes
 
-# What the benchmark reports of itself.
+# Published figures of the benchmark.
 EMBODIEDSCAN_PROMPTS = {"closest": 723477, "allocentric": 216197, "vertical": 16420, "between": 9135, "support": 4812}
 _KINDS = {
     "closest": "closest", "farthest": "closest", "front": "allocentric", "behind": "allocentric", "left": "allocentric",
@@ -38,14 +38,14 @@ _KINDS = {
 
 
 def id_colors(ids: NDArray[np.integer]) -> Picture:
-    """Any integer image -> a stable colour per id, 0 black."""
+    """Integer image -> a fixed colour per id, black for 0."""
     h = (np.asarray(ids, np.int64) * 2654435761) & 0xFFFFFF
     color = np.stack([(h >> s) & 255 for s in (16, 8, 0)], -1) // 2 + 90
     return np.where(np.asarray(ids)[..., None] == 0, 0, color).astype(np.uint8)
 
 
 def draw_boxes(view: ScanView, scan: Scan) -> Picture:
-    """The colour image with the boxes of the visible instances and their names."""
+    """Colour image with boxes and names of the visible instances."""
     canvas: Picture = view.color.copy()
     T_camera_world = invert_transform(view.T_world_camera)
     k = view.color_camera
@@ -181,7 +181,7 @@ def inspect(
 ) -> dict[str, Any]:
     """Write ``sheet_<seed>.png`` for up to ``limit`` scans and ``statistics.json`` into ``out``; return the numbers.
 
-    ``progress`` is told how many sheets are done, and of how many.
+    ``progress`` receives the number of finished sheets and of all.
     """
     dataset = EmbodiedScanDataset(root, split)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Questions about a home that a robot drives through, with the answers that are right after the drive.
+"""Questions about a home after a robot has driven through it, with the correct answers.
 
-One of each kind: a thing by its name, one by its relation to another, one that is not there, one by where it is as seen
-from the robot, and one that stands from the start and is answered anew once the thing is found; then where something
-is, a command, whether there is something that is not, a part of a thing, and a sentence that is not English.
+One of each kind: an object by name, by its relation to another object, an absent object, an object by its direction
+from the robot, and a standing query that is answered again when its object is found; then a location, a command, the
+existence of an absent object, a part of an object, and a sentence in another language.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from embodied_perceptron_training.homes.relations import Scene, make_scene
 
 F64 = NDArray[np.float64]
 
-# things that nobody overlooks: targets of the question about what a home lacks
+# conspicuous objects, for questions about absent ones
 ABSENT_CANDIDATES = ("bathtub", "toilet", "refrigerator", "bed", "washing machine", "piano", "stove", "bicycle")
-# what people ask a robot for, and tell other things by
+# usual targets and reference objects
 _TARGETS = {
     "bathtub", "bed", "bench", "bicycle", "cabinet", "chair", "couch", "counter", "crib", "desk", "dishwasher",
     "dresser", "fireplace", "lamp", "monitor", "ottoman", "oven", "piano", "plant", "refrigerator", "shelf", "shower",
     "sink", "stool", "stove", "table", "toilet", "tv", "wardrobe", "washing machine",
 }  # fmt: skip
-_CLEAR_SHARE = 0.01  # a target fills this share of some view
+_CLEAR_SHARE = 0.01  # least share of some view of a target
 _MIN_SIZE_M = 0.4  # its longest side
 _CLEAR_ANGLE_RAD = np.deg2rad(12.0)  # between the leftmost and the next
 _FIELD_RAD = np.deg2rad(75.0)  # to either side of the heading
-_LAST_S = 6.0  # how long before the end of the drive a viewpoint may lie: transforms are kept for some time
+_LAST_S = 6.0  # longest time of a viewpoint before the end of the drive, limited by the transform buffer
 _RELATIONS = {
     "closest": "the {target} closest to the {anchor}",
     "farthest": "the {target} farthest from the {anchor}",
@@ -42,21 +42,21 @@ _RELATIONS = {
 
 
 class MissionError(ValueError):
-    """A home of which a question of some kind cannot be asked; the message says which."""
+    """A home without a question of some kind; the message names the kind."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question and its right answer.
+    """One question and its correct answer.
 
     Attributes:
         id: of the query.
         kind: plain, relational, absent, view-dependent, standing, where, command, exists, part or language.
         text: the sentence.
         expected: status of the last answer: FOUND or NOT_FOUND.
-        target: id of the object that is meant, with its class and (9,) box; None where nothing is.
+        target: id of the target object with its class and (9,) box; None without one.
         standing: asked at the start of the drive; the others are asked at its end.
-        stamp_ns: from where the robot was then; 0 = where it is when asked.
+        stamp_ns: time of the robot pose to ask from; 0 = the current one.
     """
 
     id: str
@@ -75,8 +75,8 @@ class Question:
 
 
 def make_questions(trajectory: HomeTrajectory) -> tuple[Question, ...]:
-    """The ten questions, the same for the same trajectory. Raises :class:`MissionError` where a kind has none."""
-    # A name means one thing only when no other of its kind was seen at all, however little.
+    """The ten questions of a trajectory, deterministic. Raises :class:`MissionError` when a kind has none."""
+    # a name is unique only if no other object of its class was visible at all
     named = [i for i in trajectory.seen(0.0005) if trajectory.home.objects[i].label != UNLABELLED]
     scene = make_scene(trajectory.home, named)
     clear = [row for row in range(len(scene.objects)) if _is_clear(trajectory, scene, row)]
@@ -116,7 +116,7 @@ def _is_clear(trajectory: HomeTrajectory, scene: Scene, row: int) -> bool:
 
 
 def _unique(trajectory: HomeTrajectory, scene: Scene, clear: list[int]) -> list[int]:
-    """Clear rows of whose class nothing else was seen; those that fill most of some view first."""
+    """Clearly visible rows that are the only ones of their class, largest in a view first."""
     counts = Counter(scene.labels())
     rows = [row for row in clear if counts[scene.objects[row].label] == 1]
     return sorted(rows, key=lambda row: -float(trajectory.best_share[scene.objects[row].id]))
@@ -136,7 +136,7 @@ def _relational(scene: Scene, clear: list[int]) -> Question:
 
 
 def _margin(scene: Scene, fact: Fact) -> float:
-    """By how many metres the fact is true."""
+    """Margin of the fact in metres."""
     if fact.relation == "on":
         return 0.0
     rows = [r for r in scene.rows_of(scene.objects[fact.target].label) if r != fact.target]
@@ -147,7 +147,7 @@ def _margin(scene: Scene, fact: Fact) -> float:
 
 
 def _missing(trajectory: HomeTrajectory) -> list[str]:
-    """Names of what the home does not hold."""
+    """Names of objects that the home does not have."""
     here = {o.label for o in trajectory.home.objects}
     names = [name for name in ABSENT_CANDIDATES if name not in here]
     if not names:
@@ -156,7 +156,7 @@ def _missing(trajectory: HomeTrajectory) -> list[str]:
 
 
 def _from_the_robot(trajectory: HomeTrajectory, scene: Scene, clear: list[int]) -> Question:
-    """The leftmost or rightmost of a few things of a kind that are before the robot, late in its drive."""
+    """Leftmost or rightmost of a few objects of a class in front of the robot, late in its drive."""
     counts = Counter(scene.labels())
     kinds = sorted({scene.objects[r].label for r in clear if 2 <= counts[scene.objects[r].label] <= 3})
     best: tuple[float, Question] | None = None
@@ -183,7 +183,7 @@ def _from_the_robot(trajectory: HomeTrajectory, scene: Scene, clear: list[int]) 
 
 
 def bearings(T_world_camera: F64, points_m: F64) -> F64:
-    """(N,) angles in the plane from where an optical frame looks to (N, 3) points; left is positive."""
+    """(N,) horizontal angles from the view direction of an optical frame to (N, 3) points; left is positive."""
     ahead = T_world_camera[:2, 2] / np.linalg.norm(T_world_camera[:2, 2])
     offset = points_m[:, :2] - T_world_camera[:2, 3]
     angles: F64 = np.arctan2(ahead[0] * offset[:, 1] - ahead[1] * offset[:, 0], offset @ ahead)

@@ -1,6 +1,6 @@
-"""Faults of real sensors on perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
+"""Noise models of sensors: structured light, LiDAR phones, motion blur, exposure, pose drift.
 
-Every function takes a generator and is a pure function of it and its inputs.
+Every function is a pure function of its inputs and a random generator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 F32 = NDArray[np.float32]
 # baseline 0.075 m, focal length 580 pixels of the sensor itself, disparity in eighths of a pixel
 _DISPARITY_STEPS_M = 0.075 * 580 * 8
-# the sensors of version 1, then those that only version 2 has ("mixed" draws one per home)
+# sensors of version 1, then those of version 2 only ("mixed" draws one per home)
 _FIRST_SENSORS = ("perfect", "structured-light", "lidar-phone")
 _LATER_SENSORS = ("mixed", "time-of-flight", "stereo")
 Sensor = Literal["perfect", "structured-light", "lidar-phone", "mixed", "time-of-flight", "stereo"]
@@ -31,8 +31,8 @@ class NoiseModel:
 
     Attributes:
         sensor: depth sensor.
-        exposure: relative spread of the exposure that drifts from frame to frame; 0 = constant.
-        motion_blur_s: exposure time over which the image smears; 0 = sharp.
+        exposure: relative drift of the exposure between frames; 0 = constant.
+        motion_blur_s: exposure time of motion blur; 0 = sharp.
         pose_sigma_m, pose_sigma_rad: random-walk step of the reported pose per frame; 0 = exact.
         grain: standard deviation of the colour noise in 8-bit steps.
     """
@@ -53,7 +53,7 @@ class NoiseModel:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def check_version(self, version: int) -> None:
-        """Raises ``ValueError`` when homes of ``version`` know no such sensor."""
+        """Raise ``ValueError`` when homes of ``version`` do not support the sensor."""
         if version == 1 and self.sensor in _LATER_SENSORS:
             raise ValueError(f"sensor {self.sensor} needs version 2; version 1 has {', '.join(_FIRST_SENSORS)}")
 
@@ -61,7 +61,7 @@ class NoiseModel:
 def measured_images(
     view: RenderedView, T_world_next: NDArray[np.float64], share: float, noise: NoiseModel, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], F32]:
-    """Colour (H, W, 3) and depth (H, W) in metres, 0 = unknown, as the sensor sees ``view``.
+    """Measured colour (H, W, 3) and depth (H, W) in metres of ``view``; 0 = unknown.
 
     The shutter is open for ``share`` of the way to the next pose (4, 4); 0 = sharp.
     """
@@ -92,7 +92,7 @@ def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F
     (Nguyen et al. 2012: sigma = 1.2 mm + 1.9 mm (z - 0.4)^2), nothing at grazing angles, at edges, and out of range."""
     height, width = depth.shape
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
-    jitter = rng.normal(0, 0.35, (2, height, width)).astype(np.float32)  # the pattern matches a patch, not a pixel
+    jitter = rng.normal(0, 0.35, (2, height, width)).astype(np.float32)  # patches are matched instead of pixels
     jitter = ndimage.uniform_filter(jitter, (0, 3, 3)) * 2
     z = cv2.remap(depth, x + jitter[0], y + jitter[1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
     sigma = 0.0012 + 0.0019 * np.square(z - 0.4)
@@ -104,7 +104,7 @@ def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F
     lost = (depth <= 0.4) | (depth > 6.0) | (incidence < 0.12 + 0.10 * rng.random(depth.shape))
     low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
     edge = high - low > 0.03 * depth + 0.02
-    # only the farther side lies in the shadow of the projector
+    # the projector's shadow lies on the farther side only
     lost |= edge & (depth > (low + high) / 2) & (rng.random(depth.shape) < 0.8)
     lost |= edge & (rng.random(depth.shape) < 0.15)
     return _dropped(z, lost)
@@ -116,7 +116,7 @@ def _dropped(z: NDArray[Any], lost: NDArray[np.bool_]) -> F32:
 
 
 def _lidar_phone(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
-    """A coarse grid of pulses upsampled with the colour image: smooth edges, errors of about a percent, 5 m reach."""
+    """LiDAR of a phone: a coarse grid of pulses upsampled by colour; smooth edges, errors of 1 %, 5 m range."""
     height, width = depth.shape
     coarse = cv2.resize(depth, (max(2, width // 4), max(2, height // 4)), interpolation=cv2.INTER_NEAREST)
     drift = ndimage.gaussian_filter(rng.normal(0, 1, coarse.shape), 2.0) * 4.0
@@ -128,7 +128,7 @@ def _lidar_phone(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
 
 
 def depth_to_millimetres(depth_m: F32) -> NDArray[np.uint16]:
-    """(H, W) metres -> uint16 millimetres as in depth PNGs; 0 and what does not fit is 0."""
+    """(H, W) metres -> uint16 millimetres of depth PNGs; values out of range become 0."""
     millimetres = np.round(depth_m * 1000)
     return np.where(millimetres < 65535, millimetres, 0).astype(np.uint16)
 
@@ -141,7 +141,7 @@ def motion_blur(
     T_world_next: NDArray[np.float64],
     share: float,
 ) -> NDArray[np.uint8]:
-    """Smear along the optical flow of a static scene while the camera moves ``share`` of the way to its next pose."""
+    """Blur along the optical flow of a static scene while the camera moves ``share`` of the way to its next pose."""
     z = np.where(depth_m > 0, depth_m, 5.0)
     x = (np.arange(intrinsics.width) - intrinsics.cx) / intrinsics.fx
     y = (np.arange(intrinsics.height) - intrinsics.cy) / intrinsics.fy
@@ -167,7 +167,7 @@ def motion_blur(
 
 
 def add_grain(color: NDArray[np.uint8], sigma: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Colour noise of a sensor, ``sigma`` in 8-bit steps."""
+    """Add colour noise, ``sigma`` in 8-bit steps."""
     if sigma == 0:
         return color
     noise = rng.standard_normal(color.shape, dtype=np.float32) * np.float32(sigma)

@@ -1,4 +1,4 @@
-"""Semantic occupancy truth on the benchmark's grid, and which cells each view can see."""
+"""Ground truth of semantic occupancy on the benchmark's grid, and the visible cells of each view."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ F64 = NDArray[np.float64]
 def occupancy_truth(
     home: Home, categories: Sequence[str], grid: OccupancyGridSpec = BENCHMARK_GRID
 ) -> NDArray[np.int32]:
-    """(M, 4) int32 rows (x, y, z, category id) of the cells that surfaces pass through, sorted by x, y, z.
+    """(M, 4) int32 rows (x, y, z, category id) of the cells with surfaces, sorted by x, y, z.
 
     The category id is the position in ``categories``; a cell that several objects touch belongs to the one with most
     surface in it, objects before walls, floor and ceiling. Surfaces are sampled at a quarter of a cell.

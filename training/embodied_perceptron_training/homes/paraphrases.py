@@ -1,7 +1,7 @@
-"""How a robot's user may say a relation: verb phrases, inversions, passives, relative clauses, conditions.
+"""Paraphrases of relations: verb phrases, inversions, passives, relative clauses, conditions.
 
-A grammar of its own: it shares no pattern with the prompts, nor with the sentences that answers are calibrated on. The
-reader of sentences is fitted to the patterns of even places and to none of odd places (:data:`TUNED`,
+The patterns differ from those of the prompts and of the calibration sentences. The parser is fitted to patterns at even
+indices and to none at odd ones (:data:`TUNED`,
 :data:`HELD_OUT`); ``benchmarks/language.py`` prints both.
 """
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from embodied_perceptron_training.homes import relations as geo
 from embodied_perceptron_training.homes.relations import Scene
 
-STRUCTURE = {"wall", "floor", "ceiling", "object"}  # classes that no text is about
+STRUCTURE = {"wall", "floor", "ceiling", "object"}  # classes without texts
 _HARD_FROM = 4  # more than three distractors
 
-# Plain forms follow the benchmark's templates. Free forms say the same without the relation's usual words, as people
-# do; a table of relation words cannot read them, so a learned grounder has something to learn.
+# Plain forms follow the benchmark's templates. Free forms express the same without the usual relation words, so that a
+# table of relation words is not enough.
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "closest": (
@@ -142,7 +142,7 @@ FREE: dict[str, tuple[str, ...]] = {
     ),
     "unique": ("I could do with a {target} now", "where would you go if you needed the {target}"),
 }
-# The reader of sentences is fitted to the free forms of even places, and to none of odd places.
+# The parser is fitted to free forms at even indices, and to none at odd ones.
 FREE_FITTED = {relation: forms[::2] for relation, forms in FREE.items()}
 FREE_HELD_OUT = {relation: forms[1::2] for relation, forms in FREE.items()}
 
@@ -152,7 +152,7 @@ JOIN: tuple[str, ...] = (
     "{first} and {second}",
 )
 
-# The second half of a complex prompt, said of "it".
+# Second half of a complex prompt, about "it".
 TAIL: dict[str, str] = {
     "closest": "the one closest to the {anchor}",
     "farthest": "the one farthest from the {anchor}",
@@ -168,14 +168,14 @@ TAIL: dict[str, str] = {
     "attribute": "{attribute}",
 }
 
-# One of these as a token makes a prompt view dependent (the benchmark's rule).
+# A prompt with one of these tokens is view dependent (the benchmark's rule).
 VIEW_WORDS = frozenset(
     ("front", "behind", "back", "left", "right", "facing", "leftmost", "rightmost", "looking", "across")
 )
 
 
 def plural(noun: str) -> str:
-    """English plural of a category name, good enough for templates."""
+    """English plural of a category name, for templates."""
     irregular = {"shelf": "shelves", "knife": "knives", "mouse": "mice", "clothes": "clothes", "scissors": "scissors"}
     last = noun.split()[-1]
     if last in irregular:
@@ -188,14 +188,14 @@ def plural(noun: str) -> str:
 
 
 def is_view_dependent(text: str) -> bool:
-    """The benchmark's rule: one of the view words stands in the text."""
+    """Whether the text has a view word (the benchmark's rule)."""
     words = "".join(c if c.isalnum() else " " for c in text.lower()).split()
     return not VIEW_WORDS.isdisjoint(words)
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One relation that singles out one object.
+    """A relation that holds for exactly one object.
 
     Attributes:
         relation: key of :data:`PLAIN`.
@@ -216,10 +216,10 @@ class PromptSpec:
 
     Attributes:
         per_scene: upper limit of positive prompts.
-        free_share: share said in free forms.
-        complex_share: share that joins two facts.
-        synonym_share: share in which the target is called by a synonym.
-        negatives: prompts about what is not there.
+        free_share: share of free forms.
+        complex_share: share of prompts with two facts.
+        synonym_share: share of prompts with a synonym for the target.
+        negatives: number of prompts about absent objects.
     """
 
     per_scene: int = 60
@@ -237,7 +237,7 @@ class PromptSpec:
 
 
 def all_facts(scene: Scene) -> list[Fact]:
-    """Every fact of the scene that singles out one object, in a fixed order."""
+    """All facts of the scene that hold for exactly one object, in a fixed order."""
     labels = scene.labels()
     counts = Counter(labels)
     targets = [name for name, n in counts.items() if 2 <= n <= 6 and name not in STRUCTURE]
@@ -259,7 +259,7 @@ def _attribute_facts(scene: Scene, rows: NDArray[np.intp]) -> Iterator[Fact]:
     for kind in ("color", "material", "size"):
         words = [scene.objects[r].model.attributes.get(kind, "") for r in rows]
         for row, word in zip(rows, words, strict=True):
-            # an object without a word might be of that colour too
+            # an object without a colour word could have that colour
             if word and words.count(word) == 1 and "" not in words:
                 yield Fact("attribute", int(row), (), word)
 
@@ -282,7 +282,7 @@ def _facts_of_one(scene: Scene, relation: str, rows: NDArray[np.intp], anchors: 
 
 
 def relation_holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> bool:
-    """Whether ``row`` stands in a relation other than closest and farthest to ``anchors``; not across rooms."""
+    """Whether a relation other than closest and farthest holds between ``row`` and ``anchors``; not across rooms."""
     anchor = anchors[0]
     if any(scene.objects[row].room != scene.objects[a].room for a in anchors):
         return False  # walls stand between

@@ -1,5 +1,5 @@
-"""Robot recordings of synthetic homes: written as TUM-layout folders, the truth of what they show, and how far a map
-made from one is from the true surfaces."""
+"""Robot recordings of synthetic homes as TUM-layout folders, their ground truth, and the error of maps made from
+them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from embodied_perceptron_training.homes.trajectories import RobotSpec, rgbd_came
 from embodied_perceptron_training.processes import process_pool
 
 # --------------------------------------------------------------------------------------------------------------------
-# A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it, and the home read back.
+# writing a recording with its ground truth, and reading its home back
 
 Images = tuple[NDArray[np.uint8], NDArray[np.float32]]
 BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
@@ -43,7 +43,7 @@ class RecordingSpec:
 
     Attributes:
         seed: of home, path and noise.
-        frames, rate_hz: how long.
+        frames, rate_hz: number and rate of frames.
         width, height: image size; the horizontal field of view is that of a usual RGB-D camera (about 62 degrees).
         home: kind of home.
         noise: faults of the sensor.
@@ -70,13 +70,13 @@ class RecordingSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """The camera of the images: that of version 2 is the rig's, of the size asked for."""
+        """Camera of the images; version 2 uses the sensor model's at the requested size."""
         sensor_model = recording_sensor(self)
         return rgbd_camera(self.width, self.height) if sensor_model is None else sensor_model.intrinsics
 
 
 def recording_sensor(spec: RecordingSpec) -> SensorModel | None:
-    """The sensor of a recording of version 2, at the asked image size; None for version 1."""
+    """Sensor model of a recording of version 2 at the requested image size; None for version 1."""
     if spec.home.version == 1:
         return None
     sensor_model = draw_sensor_model(spec.seed, spec.width, spec.height, spec.noise, spec.home.unseen)
@@ -139,8 +139,8 @@ def render_recording(
 
     The folder has the layout of TUM RGB-D plus ``scene.json`` with the truth; see
     :mod:`embodied_perceptron.recordings.tum`.
-    Images are the same whatever ``workers``. Raises ``FileExistsError`` when a recording lies there already, and
-    ``OSError`` when the folder cannot be written.
+    ``workers`` does not change the images. Raises ``FileExistsError`` for an existing recording, ``OSError`` when the
+    folder cannot be written.
     """
     own = _Renderer(spec)
     writer = TumWriter(
@@ -187,7 +187,7 @@ def _later(spec: HomeSpec) -> dict[str, Any]:
 
 
 def recorded_home(folder: str | Path) -> Home:
-    """The home that a recording shows. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
+    """Rebuild the home of a recording. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
     path = Path(folder) / "scene.json"
     truth = json.loads(path.read_text())
     try:
@@ -197,8 +197,7 @@ def recorded_home(folder: str | Path) -> Home:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Truth of a simulated recording: what it shows of its home, and how far a map made from it is from the true
-# surfaces.
+# distances of a map's points to the true surfaces of the simulated home
 
 # --------------------------------------------------------------------------------------------------------------------
 # Distances of a map's points to the true surfaces of the simulated home that it was made from.
@@ -269,7 +268,7 @@ def _build(low: F64, high: F64, leaf: int) -> tuple[NDArray[np.int64], F64, F64,
         ranks = np.argsort(center[members, axis])
         order[first:last] = members[ranks]
         middle = (first + last) // 2
-        stack.append((middle, last, node))  # the right child tells its parent its number
+        stack.append((middle, last, node))  # a right child sets its number in its parent
         stack.append((first, middle, -1))  # the left child is the next node
     return nodes[:used], box_low[:used], box_high[:used], order
 
@@ -344,8 +343,8 @@ class SurfaceDistance:
 def surface_distance_m(source: Home | str | Path, points_m: NDArray[Any]) -> F64:
     """(N, 3) world points -> (N,) distance in metres to the true surfaces of a home or of a recording's folder.
 
-    A folder needs the ``scene.json`` of :func:`recording.render_recording`, whose home is built again from its seed.
-    Raises ``FileNotFoundError`` without it.
+    A folder needs the ``scene.json`` of :func:`recording.render_recording`; its home is rebuilt from the seed. Raises
+    ``FileNotFoundError`` without it.
     """
     home = source if isinstance(source, Home) else recorded_home(source)
     return SurfaceDistance(home.triangles())(points_m)
@@ -355,16 +354,16 @@ def map_error(recording: str | Path, points_m: NDArray[Any], max_points: int = M
     """Distances of map points to the nearest true surface.
 
     Args:
-        recording: folder of the simulated recording, with its truth.
+        recording: folder of the simulated recording.
         points_m: (N, 3) in the recording's world frame, N > 0; evenly thinned beyond ``max_points``.
-        max_points: how many are measured at most.
+        max_points: limit of measured points.
 
     Returns:
-        ``mean_m``, ``median_m``, ``p95_m``, ``max_m``, and ``points``, how many were measured.
+        ``mean_m``, ``median_m``, ``p95_m``, ``max_m``, and ``points``, the number of measured points.
 
     Raises:
-        FileNotFoundError: no truth lies there.
-        ValueError: no points, or a truth of another kind.
+        FileNotFoundError: the folder has no ground truth.
+        ValueError: no points, or ground truth of another kind.
     """
     if len(points_m) == 0:
         raise ValueError("the map holds no points")
@@ -388,24 +387,24 @@ def map_points(map_file: str | Path) -> NDArray[np.float32]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Truth of what a simulated recording shows: objects with their shares of the views and first stamps, and cells.
+# ground truth of the views of a recording: visible objects and occupancy cells
 
-SEEN_SHARE = 0.0004  # of an image's pixels, as for the instances of a sample
-_WIDTH = 96  # of the images of ids that are cast: enough for shares
-_CELLS_EVERY = 4  # every n-th view determines cells
+SEEN_SHARE = 0.0004  # share of an image's pixels, as for the instances of a sample
+_WIDTH = 96  # size of the rendered id images
+_CELLS_EVERY = 4  # views used for cells: every n-th
 
 
 @dataclass(frozen=True, eq=False)
 class HomeTrajectory:
-    """A trajectory through a home, and what its views show.
+    """A trajectory through a home with the ground truth of its views.
 
     Attributes:
-        home: with everything in it.
+        home: the home.
         stamps_ns: (V,) of the views.
-        T_world_camera: (V, 4, 4) their poses.
-        intrinsics: of the images that were cast.
-        max_range_m: what is further away is not seen.
-        share: (V, objects) share of the image that each object of the home takes.
+        T_world_camera: (V, 4, 4) poses.
+        intrinsics: of the rendered images.
+        max_range_m: limit of visible depth.
+        share: (V, objects) share of the image of each object.
         depth_m: (V, H, W) float32 true depth.
     """
 
@@ -424,11 +423,11 @@ class HomeTrajectory:
         return best
 
     def seen(self, min_share: float = SEEN_SHARE) -> list[int]:
-        """Ids of the objects that take at least this share of some view."""
+        """Ids of the objects with at least this share of some view."""
         return [int(i) for i in np.flatnonzero(self.best_share >= min_share)]
 
     def first_seen_ns(self, object_id: int, min_share: float = SEEN_SHARE) -> int:
-        """Stamp of the first view that shows the object so large. Raises ``ValueError`` when none does."""
+        """Stamp of the first view with this share of the object. Raises ``ValueError`` without one."""
         views = np.flatnonzero(self.share[:, object_id] >= min_share)
         if len(views) == 0:
             raise ValueError(f"object {object_id} is never seen")
@@ -437,8 +436,8 @@ class HomeTrajectory:
     def occupancy(
         self, cell_m: float = BENCHMARK_GRID.cell_m
     ) -> tuple[OccupancyGridSpec, NDArray[np.uint8], NDArray[np.bool_]]:
-        """Grid over the home on the lattice of ``cell_m``, its labels (0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 not
-        judged), and which cells the views determine."""
+        """Grid over the home on the lattice of ``cell_m``, its labels (0 free, k + 1 = OCCUPANCY_CLASSES[k], 255
+        ignored), and the mask of the cells that the views determine."""
         corners = self.home.triangles().reshape(-1, 3)
         low = np.floor(corners.min(axis=0) / cell_m).astype(int)
         nx, ny, nz = (np.floor(corners.max(axis=0) / cell_m).astype(int) + 1 - low).tolist()
@@ -459,10 +458,10 @@ _LABEL = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
 
 
 def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> HomeTrajectory:
-    """The trajectory that a simulated recording shows; its home is built again from the seed.
+    """Ground truth of the trajectory of a simulated recording, with its home rebuilt from the seed.
 
-    Raises ``FileNotFoundError`` for a recording without truth, ``ValueError`` for a truth of another kind or a
-    recording that cannot be read.
+    Raises ``FileNotFoundError`` for a recording without ground truth, ``ValueError`` for ground truth of another kind
+    or an unreadable recording.
     """
     home = recorded_home(folder)
     camera = read_tum_camera(folder)
@@ -473,7 +472,7 @@ def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> HomeTraject
 def watch(
     home: Home, stamps_ns: NDArray[np.int64], T_world_camera: F64, intrinsics: Intrinsics, max_range_m: float = 5.0
 ) -> HomeTrajectory:
-    """The trajectory along given camera poses (V, 4, 4)."""
+    """Ground truth of a trajectory of camera poses (V, 4, 4)."""
     small = intrinsics.resized(_WIDTH, max(1, round(_WIDTH * intrinsics.height / intrinsics.width)))
     renderer = RayCastRenderer(home.render_scene())
     share = np.zeros((len(stamps_ns), len(home.objects)))

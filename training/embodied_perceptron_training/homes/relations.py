@@ -1,7 +1,6 @@
-"""Facts between objects from geometry alone: states, support, and the benchmark's five spatial relations.
+"""Facts about objects from geometry: states, support, and the benchmark's five spatial relations.
 
-Every statement has a margin: what is nearly false is not said, so that prompts made from these facts are unique beyond
-doubt. World z is up.
+Every fact has a margin, so that prompts made from them are unambiguous. World z is up.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from embodied_perceptron_training.homes.building.home import Home
 
 F64 = NDArray[np.float64]
 
-OPEN_FROM = 0.1  # a joint beyond this share of its way counts as open
-_NEAR_MARGIN = 0.15  # the closest (farthest) must beat the next by this share ...
+OPEN_FROM = 0.1  # a joint beyond this share of its range is open
+_NEAR_MARGIN = 0.15  # the closest (farthest) must differ from the next by this share ...
 _NEAR_MARGIN_M = 0.10  # ... and by this distance
 _OVERLAP = 0.5  # share of the smaller footprint for above and below
 _SECTOR_COS = np.cos(np.deg2rad(40.0))  # half width of front, behind, left, right
@@ -28,7 +27,7 @@ _ALLOCENTRIC_REACH_M = 2.5
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Objects that a text may be about, as arrays.
+    """Candidate objects of a text, as arrays.
 
     Attributes:
         objects: the objects; rows of everything below.
@@ -66,7 +65,7 @@ def make_scene(home: Home, object_ids: Sequence[int]) -> Scene:
 
 
 def unary_states(o: PlacedObject) -> tuple[str, ...]:
-    """open / closed from the joints, and what the model itself says (filled, empty, folded, unfolded)."""
+    """open / closed from the joints, and states of the model (filled, empty, folded, unfolded)."""
     words = list(o.model.states)
     if o.model.joints:
         is_open = any(o.joint_states.get(part, 0.0) > OPEN_FROM for part in o.model.joints)
@@ -77,8 +76,8 @@ def unary_states(o: PlacedObject) -> tuple[str, ...]:
 def support_pairs(home: Home) -> list[tuple[int, str, int]]:
     """(id, relation, id) with relation ontop, inside or under; ids are those of the home's objects.
 
-    ``ontop`` and ``inside`` come from how things were placed; ``under`` from geometry: it stands on the floor and at
-    least half of its footprint lies below the other's highest board, with air between them.
+    ``ontop`` and ``inside`` come from the placement, ``under`` from geometry: the object stands on the floor with at
+    least half of its footprint below the other's highest board, with a gap between them.
     """
     pairs = [(o.id, o.support_relation, o.support) for o in home.objects if o.support is not None]
     standing = [o for o in home.objects if o.mounted == "floor"]
@@ -112,7 +111,7 @@ def _footprint_share(low_a: F64, high_a: F64, low_b: F64, high_b: F64) -> float:
 
 
 def nearest_row(scene: Scene, rows: NDArray[np.intp], anchor: int, farthest: bool = False) -> int | None:
-    """The row closest to (farthest from) the anchor in the plane, or None when it does not stand out."""
+    """The row closest to (farthest from) the anchor in the plane, or None without a clear one."""
     distance = np.linalg.norm(scene.center[rows, :2] - scene.center[anchor, :2], axis=1)
     order = np.argsort(-distance if farthest else distance)
     if len(order) < 2:
@@ -124,7 +123,7 @@ def nearest_row(scene: Scene, rows: NDArray[np.intp], anchor: int, farthest: boo
 
 
 def is_above(scene: Scene, row: int, anchor: int) -> bool:
-    """Over the anchor without touching it: footprints overlap, and there is air between them."""
+    """Above the anchor without contact: footprints overlap, with a gap between them."""
     share = max(
         _footprint_share(scene.low[row], scene.high[row], scene.low[anchor], scene.high[anchor]),
         _footprint_share(scene.low[anchor], scene.high[anchor], scene.low[row], scene.high[row]),
@@ -133,19 +132,20 @@ def is_above(scene: Scene, row: int, anchor: int) -> bool:
 
 
 def is_on(scene: Scene, row: int, anchor: int) -> bool:
-    """Carried by the anchor on its outside."""
+    """Supported by the anchor from outside."""
     o = scene.objects[row]
     return o.support == scene.objects[anchor].id and o.support_relation == "ontop"
 
 
 def is_in(scene: Scene, row: int, anchor: int) -> bool:
-    """Carried by the anchor in its inside."""
+    """Supported by the anchor inside."""
     o = scene.objects[row]
     return o.support == scene.objects[anchor].id and o.support_relation == "inside"
 
 
 def side_of(scene: Scene, row: int, anchor: int) -> str | None:
-    """'front', 'behind', 'left' or 'right' of an anchor with a front (its own left), or None: diagonal or too far."""
+    """'front', 'behind', 'left' or 'right' of an anchor with a front (its own left), or None when diagonal or too
+    far."""
     o = scene.objects[anchor]
     if not o.model.has_front or abs(o.front[2]) > 0.3:
         return None
@@ -163,7 +163,7 @@ def side_of(scene: Scene, row: int, anchor: int) -> str | None:
 
 
 def is_between(scene: Scene, row: int, a: int, b: int) -> bool:
-    """Top view: within the strip from a to b, well inside of both ends, at a height that both share."""
+    """Whether it lies in the strip from a to b seen from above, well inside of both ends, at a shared height."""
     start, stop, p = scene.center[a, :2], scene.center[b, :2], scene.center[row, :2]
     axis = stop - start
     length = float(np.linalg.norm(axis))
@@ -179,7 +179,7 @@ def is_between(scene: Scene, row: int, a: int, b: int) -> bool:
 
 
 def viewer_side(scene: Scene, row: int, anchor: int) -> str | None:
-    """'left' or 'right' as seen by somebody who stands before the anchor and faces it, or None: not clear."""
+    """'left' or 'right' as seen by a viewer in front of the anchor who faces it, or None when unclear."""
     o = scene.objects[anchor]
     if not o.model.has_front or abs(o.front[2]) > 0.3:
         return None
@@ -193,7 +193,7 @@ def viewer_side(scene: Scene, row: int, anchor: int) -> str | None:
 
 
 def frame_labels(home: Home, visible: set[int]) -> dict[str, Any]:
-    """States of the visible objects, and the support pairs of which both are visible (ids of the home's objects)."""
+    """States of the visible objects, and support pairs of visible objects (ids of the home's objects)."""
     return {
         "states": {
             str(i): list(unary_states(home.objects[i])) for i in sorted(visible) if unary_states(home.objects[i])

@@ -1,10 +1,10 @@
-"""Colour and depth as the sensors of version 2 measure them: holes by material, angle and texture, shadows of the
-projector, mixed pixels, colour beside depth, rolling shutter, smear.
+"""Measured colour and depth of the sensors of version 2: holes by material, angle and texture, projector shadows, mixed
+pixels, misaligned colour, rolling shutter, motion blur.
 
-How much a surface swallows or throws away depends on what it is (:data:`KINDS`): glass lets light through, mirrors show
-a place behind them, screens and black things send too little back, shiny things send it elsewhere. The figures are our
-own, set so that a home loses 3 to 40 % of its pixels as real sequences do; structured light follows Nguyen et al.
-(2012) for noise, and pixels that mix two surfaces are those of time of flight.
+Depth loss depends on the kind of surface (:data:`KINDS`): glass transmits light, mirrors measure the reflected scene,
+screens and black surfaces return too little light, shiny ones reflect it away. The rates are set so that a home loses 3
+to 40 % of its pixels, as real sequences do; noise of structured light follows Nguyen et al. (2012), mixed pixels occur
+with time of flight.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ Rng = np.random.Generator
 
 KINDS = ("matt", "dark", "shiny", "glass", "mirror", "screen")
 MATT, DARK, SHINY, GLASS, MIRROR, SCREEN = range(6)
-# chance of losing a pixel that is looked at squarely, by kind
+# probability of losing a pixel at normal incidence, by kind
 _LOSS = {
     "structured-light": (0.006, 0.30, 0.22, 0.92, 0.60, 0.90),
     "time-of-flight": (0.006, 0.42, 0.14, 0.70, 0.40, 0.60),
     "lidar-phone": (0.005, 0.20, 0.10, 0.60, 0.35, 0.40),
     "stereo": (0.008, 0.25, 0.20, 0.70, 0.40, 0.75),
 }
-# incidence (cosine) at which half of the pixels of a matt surface, of a shiny one are lost
+# incidence (cosine) at which half of the pixels of matt and of shiny surfaces are lost
 _GRAZING = {
     "structured-light": (0.16, 0.26), "time-of-flight": (0.10, 0.2), "lidar-phone": (0.08, 0.16), "stereo": (0.12, 0.2),
 }  # fmt: skip
 _SCREENS = {"tv", "monitor", "laptop", "tablet", "telephone", "screen", "computer"}
 _DARK_LUMA, _SHINY_GLOSS, _MIRROR_GLOSS = 0.17, 0.38, 0.88
-_TEXTURELESS = 1.6  # 8-bit steps: where stereo finds nothing to match
+_TEXTURELESS = 1.6  # 8-bit steps: texture below which stereo has no match
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What surfaces are
+# kinds of surfaces
 
 
 def surface_kinds(home: Home, scene: RenderScene) -> NDArray[np.uint8]:
-    """(F,) index into :data:`KINDS` of every face of ``scene``, which shows ``home``."""
+    """(F,) index into :data:`KINDS` of every face of ``scene``, made from ``home``."""
     labels = ["", *(o.label for o in home.objects)]
     materials = scene.mesh.materials
     pairs, inverse = np.unique(
@@ -82,7 +82,7 @@ def kind_of(label: str, material: Material) -> int:
 
 
 def measured_depth(view: RenderedView, kinds: NDArray[np.uint8], sensor_model: SensorModel, rng: Rng) -> F32:
-    """(H, W) metres that ``sensor_model`` measures of ``view``; 0 = no measurement. ``kinds`` are those of its faces.
+    """(H, W) metres that ``sensor_model`` measures of ``view``; 0 = no measurement. ``kinds``: of the faces.
 
     Raises ``ValueError`` for a view without faces.
     """
@@ -105,13 +105,13 @@ def measured_depth(view: RenderedView, kinds: NDArray[np.uint8], sensor_model: S
 
 
 def _with_reflections(depth: F32, kind: NDArray[np.integer], rng: Rng) -> F32:
-    """Mirrors show a place as far behind them as things are before them; some of a pane's pixels what is outside."""
+    """Depth of reflections behind mirrors, and of the outside at some pixels of panes."""
     far = depth * np.float32(rng.uniform(1.4, 2.2))
     return np.where(kind == MIRROR, far, depth).astype(np.float32)
 
 
 def _blobs(shape: tuple[int, ...], size_px: float, rng: Rng) -> F32:
-    """(H, W) uniform in [0, 1], the same over patches of about ``size_px``: holes come in patches."""
+    """(H, W) uniform in [0, 1], constant over patches of about ``size_px``, for patchy holes."""
     field = ndimage.gaussian_filter(rng.standard_normal(shape, np.float32), size_px, mode="wrap")
     return np.asarray(special.ndtr(field / max(float(field.std()), 1e-9)), np.float32)
 
@@ -123,17 +123,17 @@ def _clipped(share: F32) -> F32:
 def _swallowed(
     depth: F32, incidence: F32, kind: NDArray[np.integer], sensor_model: SensorModel, rng: Rng
 ) -> NDArray[np.bool_]:
-    """Pixels lost to material, angle and distance."""
+    """(H, W) mask of pixels lost by material, angle and distance."""
     base = np.array(_LOSS[sensor_model.sensor], np.float32)[kind]
     matt, shiny = _GRAZING[sensor_model.sensor]
     half = np.where(kind == MATT, matt, shiny)
     grazing = special.expit((half - incidence) / 0.035)
-    # little light comes back from afar, least of all from what is dark
+    # distant and dark surfaces return little light
     far = special.expit((depth - sensor_model.reach_m * np.where(kind == DARK, 0.7, 1.0)) / 0.25)
     level = sensor_model.hole_level
     keep = (1 - np.clip(base * level, 0, 0.97)) * (1 - np.clip(grazing * level, 0, 1)) * (1 - far)
     scale = depth.shape[1] / 320
-    # holes are whole patches of a few pixels within larger ones; single pixels are rare
+    # holes are patches of a few pixels within larger ones; single pixels are rare
     field = 0.75 * special.ndtri(_clipped(_blobs(depth.shape, 9 * scale, rng)))
     field += 0.64 * special.ndtri(_clipped(_blobs(depth.shape, 2.5 * scale, rng)))
     patches = special.ndtr(field + 0.15 * rng.standard_normal(depth.shape, np.float32))
@@ -142,12 +142,12 @@ def _swallowed(
 
 
 def _shadow(depth: F32, sensor_model: SensorModel, side: float) -> NDArray[np.bool_]:
-    """What the projector, or the second camera, beside this one does not see: it lies ``baseline_m`` to the ``side``.
+    """(H, W) mask of pixels that the projector or second camera, ``baseline_m`` to the ``side``, does not see.
 
-    A point at column u appears at ``u - side * f * b / z`` there; it is hidden where a nearer one covers its column.
+    A point at column u appears at ``u - side * f * b / z`` there; it is hidden when a nearer one covers its column.
     """
     width = depth.shape[1]
-    # where nothing is hit, as through cracks between walls, nothing casts a shadow
+    # pixels without a surface, as in cracks between walls, cast no shadow
     disparity = np.where(depth > 0, sensor_model.intrinsics.fx * sensor_model.baseline_m / np.maximum(depth, 0.05), 0)
     column = np.arange(width, dtype=np.float32)[None] - side * disparity
     if side > 0:  # nearer points move farther left: look from the right
@@ -158,13 +158,13 @@ def _shadow(depth: F32, sensor_model: SensorModel, side: float) -> NDArray[np.bo
         most = np.maximum.accumulate(column, axis=1)
         hidden = column < np.roll(most, 1, axis=1) - 0.5
         hidden[:, 0] = False
-    # what falls outside of the other image is not measured either: a band at one side
+    # pixels outside of the other image are not measured: a band at one side
     outside = (column < -0.06 * width) | (column > 1.06 * width)
     return np.asarray(hidden | (outside & (depth > 0)))
 
 
 def _jittered(depth: F32, spread_px: float, rng: Rng) -> F32:
-    """Depth with frayed edges: a patch is matched, not a pixel."""
+    """Depth with frayed edges, because patches are matched instead of pixels."""
     height, width = depth.shape
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     jitter = ndimage.uniform_filter(rng.standard_normal((2, height, width), np.float32), (0, 3, 3)) * 3 * spread_px
@@ -172,7 +172,7 @@ def _jittered(depth: F32, spread_px: float, rng: Rng) -> F32:
 
 
 def _correlated(shape: tuple[int, ...], rng: Rng, size: int = 3) -> F32:
-    """(H, W) noise of unit deviation, smooth over ``size`` pixels in part."""
+    """(H, W) noise of unit deviation, partly smooth over ``size`` pixels."""
     white = rng.standard_normal(shape, np.float32)
     return (ndimage.uniform_filter(white, size) * size * 0.8 + white * 0.6).astype(np.float32)
 
@@ -191,15 +191,15 @@ def _structured_light(depth: F32, sensor_model: SensorModel, rng: Rng) -> tuple[
 
 
 def _stereo(depth: F32, color: NDArray[np.uint8], sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
-    """Matching of two images: edges grow by half a window, disparity is off by a fraction of a pixel in patches, and
-    plain surfaces give nothing unless a projector helps."""
+    """Stereo matching: edges grow by half a window, disparity has errors of a fraction of a pixel in patches, and
+    textureless surfaces are not measured without a projector."""
     window = max(3, 2 * round(2 * depth.shape[1] / 320) + 1)
     grown = ndimage.minimum_filter(np.where(depth > 0, depth, np.float32(1e3)), window)
     mixed = rng.random(depth.shape) < 0.5
     z = np.where((grown < 0.97 * depth) & mixed, grown, _jittered(depth, 0.5, rng))
     smooth = ndimage.gaussian_filter(rng.standard_normal(depth.shape, np.float32), 5.0) * 5 * np.sqrt(4 * np.pi)
     error_px = 0.06 * smooth + 0.03 * _correlated(depth.shape, rng)
-    focal = sensor_model.intrinsics.fx * 640 / sensor_model.intrinsics.width  # matching runs on finer images than ours
+    focal = sensor_model.intrinsics.fx * 640 / sensor_model.intrinsics.width  # matching runs on larger images
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(z > 0, sensor_model.baseline_m * focal / (sensor_model.baseline_m * focal / z + error_px), 0)
     gray = cv2.cvtColor(color, cv2.COLOR_RGB2GRAY).astype(np.float32)
@@ -214,8 +214,8 @@ def _stereo(depth: F32, color: NDArray[np.uint8], sensor_model: SensorModel, rng
 
 
 def _time_of_flight(depth: F32, incidence: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
-    """Noise grows with distance and with slant; edges mix both depths (some are filtered out); corners look farther
-    because light comes back by a detour."""
+    """Time of flight: noise grows with distance and slant; edges mix both depths (some are filtered out); corners
+    appear farther because of multipath light."""
     blurred = cv2.GaussianBlur(depth, (0, 0), 0.8)
     mixed = (np.abs(blurred - depth) > 0.02) & (rng.random(depth.shape) < 0.6)
     z = np.where(mixed, blurred, depth)
@@ -228,7 +228,7 @@ def _time_of_flight(depth: F32, incidence: F32, sensor_model: SensorModel, rng: 
 
 
 def _lidar_phone(depth: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
-    """A coarse grid of pulses, spread over the image: rounded edges, bias of a percent in large patches."""
+    """LiDAR of a phone: a coarse grid of pulses with rounded edges and a bias of a percent in large patches."""
     height, width = depth.shape
     coarse = cv2.resize(depth, (max(2, width // 4), max(2, height // 4)), interpolation=cv2.INTER_NEAREST)
     drift = ndimage.gaussian_filter(rng.standard_normal(coarse.shape), 2.0) * 7.0
@@ -241,11 +241,11 @@ def _lidar_phone(depth: F32, sensor_model: SensorModel, rng: Rng) -> tuple[F32, 
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Colour
+# colour
 
 
 def measured_color(view: RenderedView, sensor_model: SensorModel, rng: Rng) -> NDArray[np.uint8]:
-    """(H, W, 3) as the colour camera takes it: beside depth, smeared, row after row, in its own tones."""
+    """(H, W, 3) colour with misalignment, motion blur, rolling shutter and the camera's colour response."""
     if sensor_model.sensor == "perfect":
         return view.color.copy()
     k = view.intrinsics
@@ -268,7 +268,7 @@ def measured_color(view: RenderedView, sensor_model: SensorModel, rng: Rng) -> N
 
 
 def image_flow(depth: F32, k: Intrinsics, T_world_camera: F64, T_world_next: F64) -> F32:
-    """(H, W, 2) pixels by which static points move in the image until the next pose; 5 m away where unknown."""
+    """(H, W, 2) optical flow of static points until the next pose in pixels, with 5 m for unknown depth."""
     z = np.where(depth > 0, depth, 5.0)
     x = (np.arange(k.width) - k.cx) / k.fx
     y = (np.arange(k.height) - k.cy) / k.fy

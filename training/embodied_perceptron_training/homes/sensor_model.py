@@ -1,6 +1,6 @@
-"""What takes the pictures of a home of version 2: sensor, lens, who carries it, how its pose drifts; drawn per home.
+"""Sensor model of homes of version 2: sensor, lens, carrier and pose drift, drawn per home.
 
-The ranges come from what is sold and from two real sequences: structured light (57 to 63 degrees across, 0.4 to 5 m),
+The ranges are those of products and of two real sequences: structured light (57 to 63 degrees across, 0.4 to 5 m),
 time of flight (65 to 90 degrees), the LiDAR of a phone (58 to 70 degrees), stereo (65 to 90 degrees).
 """
 
@@ -22,7 +22,7 @@ Carrier = Literal["hand", "robot"]
 
 SENSORS: tuple[DepthSensor, ...] = ("structured-light", "time-of-flight", "lidar-phone", "stereo")
 UNSEEN_SENSOR: DepthSensor = "time-of-flight"  # for testing only
-_UNSEEN_SHARE = 0.4  # of the test homes are seen by it
+_UNSEEN_SHARE = 0.4  # share of the test homes with it
 _FOV_DEG = {
     "perfect": (55.0, 90.0), "structured-light": (55.0, 64.0), "time-of-flight": (64.0, 90.0),
     "lidar-phone": (57.0, 72.0), "stereo": (63.0, 90.0),
@@ -33,24 +33,24 @@ _REACH_M = {
 }  # fmt: skip
 _SIZES = ((1.0, 0.75), (1.0, 0.75), (0.8, 0.75), (1.25, 0.75), (1.0, 0.5625), (1.2, 0.5625))  # scale, height / width
 _DRIFT_MEMORY = 0.85  # correlation of the pose errors of successive views
-_FRAME_S = 0.1  # time in which the hand moves on by one :meth:`SensorModel.motion`
+_FRAME_S = 0.1  # duration of one :meth:`SensorModel.motion`
 
 
 @dataclass(frozen=True)
 class SensorModel:
-    """The camera of one home and all that is wrong with it.
+    """The camera of one home and its errors.
 
     Attributes:
         sensor: depth sensor.
-        carrier: who carries it.
-        intrinsics: what is written beside the images; depth follows them exactly.
-        reach_m: what is farther away is hardly measured.
-        baseline_m: between projector or second camera and the camera that depth belongs to.
-        hole_level: multiplies the chance of losing a pixel to material, angle and texture.
-        color_shift_px: (right, down) by which colour lies beside depth.
+        carrier: person or robot that carries it.
+        intrinsics: stored with the images; exact for depth.
+        reach_m: range beyond which little is measured.
+        baseline_m: between the depth camera and the projector or second camera.
+        hole_level: factor of the probability of losing a pixel by material, angle and texture.
+        color_shift_px: (right, down) offset of colour relative to depth.
         barrel: residual radial distortion of the colour image, as share of the radius at the corner.
         drift_m, drift_rad: root mean square error of the poses, correlated between views.
-        exposure_s: time that the shutter is open, which smears the image.
+        exposure_s: exposure time, which blurs the image.
         readout_s: from the first row's exposure to the last's.
         exposure_spread: relative drift of the exposure between views.
         white: (3,) gains of red, green and blue.
@@ -86,7 +86,7 @@ class SensorModel:
                 "width": k.width, "height": k.height}  # fmt: skip
 
     def motion(self, T_world_camera: F64, rng: np.random.Generator) -> F64:
-        """(4, 4) pose of the camera a tenth of a second later, as a hand or a robot moves on."""
+        """(4, 4) pose of the camera a tenth of a second later."""
         calm = 1.0 if self.carrier == "hand" else 0.6
         turn = rng.normal(0, 0.3 * calm, 3) * _FRAME_S * np.array([1.0, 1.0, 0.5])
         shift = rng.normal(0, 0.25 * calm, 3) * _FRAME_S
@@ -94,16 +94,16 @@ class SensorModel:
 
     @property
     def shutter_share(self) -> float:
-        """Of the :meth:`motion` that takes place while the shutter is open."""
+        """Share of :meth:`motion` during the exposure."""
         return self.exposure_s / _FRAME_S
 
     @property
     def readout_share(self) -> float:
-        """Of the :meth:`motion` that takes place between the first and the last row."""
+        """Share of :meth:`motion` between the first and the last row."""
         return self.readout_s / _FRAME_S
 
     def reported(self, poses: F64, rng: np.random.Generator, memory: float = _DRIFT_MEMORY) -> F64:
-        """(N, 4, 4) true camera poses -> what a pose estimator says: errors of ``drift_m`` that change slowly.
+        """(N, 4, 4) true camera poses -> estimated poses with slowly changing errors of ``drift_m``.
 
         ``memory`` is the correlation of the errors of successive poses.
         """
@@ -121,8 +121,8 @@ class SensorModel:
 def draw_sensor_model(seed: int, width: int, height: int, noise: NoiseModel, unseen: bool = False) -> SensorModel:
     """The sensor model of home ``seed``; images are about ``width`` x ``height``.
 
-    ``noise.sensor`` fixes the sensor, "mixed" draws it: never the held-out one unless ``unseen``. With "perfect"
-    images and poses have no faults. Blur and pose noise that ``noise`` asks for replace those drawn.
+    ``noise.sensor`` fixes the sensor; "mixed" draws it, the held-out one only with ``unseen``; "perfect" has no errors.
+    Blur and pose noise given by ``noise`` replace those drawn.
     """
     rng = np.random.default_rng([seed, 81])
     sensor = _draw_sensor(noise.sensor, unseen, rng)

@@ -1,4 +1,4 @@
-"""Camera paths through a home: the drive of a differential-drive robot, and hand-held views that see everything."""
+"""Camera trajectories in a home: a differential-drive robot, and hand-held views that cover all objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 _PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
 _PROBE_PIXELS = 8
 _DIRECTIONS = 8
-_WALL_STARE_M = 1.1  # a view whose median depth is less shows next to nothing
+_WALL_STARE_M = 1.1  # views with a lower median depth show too little
 
 
 def rgbd_camera(width: int, height: int) -> Intrinsics:
@@ -31,11 +31,11 @@ def rgbd_camera(width: int, height: int) -> Intrinsics:
 
 @dataclass(frozen=True)
 class RobotSpec:
-    """Size and speed of the robot and the place of its camera.
+    """Speed of the robot and mounting of its camera.
 
     Attributes:
-        speed_m_s, turn_rad_s: how it drives.
-        rest_s: how long it stands at the end of its drive, at most a tenth of it.
+        speed_m_s, turn_rad_s: linear and angular speed.
+        rest_s: standing time at the end of the drive, at most a tenth of it.
         camera_height_m, camera_forward_m, camera_pitch_rad: the camera on the base (pitch down is positive).
     """
 
@@ -56,8 +56,8 @@ class RobotSpec:
 def robot_trajectory(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, seed: int) -> F64:
     """(frames, 4, 4) base poses ``T_world_base`` at ``rate_hz``: look around, drive on, look around, ..., stand.
 
-    Way points are farthest points of the free floor; the last lap repeats in a recording that is
-    longer. At the end the robot stands while its camera goes on: what comes into view last is seen more than once.
+    Way points are farthest points of the free floor; longer recordings repeat the last lap. At the end the robot stands
+    still, so that objects that come into view last are seen more than once.
     """
     if frames < 1 or not rate_hz > 0:
         raise ValueError(f"need frames >= 1 and rate_hz > 0, got {frames} and {rate_hz}")
@@ -135,9 +135,9 @@ def look_at(eye: F64, target: F64) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class Station:
-    """A place of a trajectory: (x, y), directions from the best to the worst, and the objects seen in the best one.
+    """A place of a trajectory: (x, y), directions from best to worst, and the objects seen in the best one.
 
-    A direction is better the more objects it shows; one that stares at a near wall comes last.
+    Directions are ranked by visible objects; those towards a near wall come last.
     """
 
     xy: F64
@@ -168,8 +168,8 @@ def view_stations(
     space: FreeSpace, renderer: RayCastRenderer, candidates: int, rng: np.random.Generator, height_m: float = 1.4
 ) -> list[Station]:
     """Stations of a traversal (after BEHAVIOR Vision Suite): farthest points of the eroded free map; at each the
-    direction in which most objects are visible; kept only when it shows an object not seen before; ordered by a
-    travelling salesman's tour."""
+    direction with most visible objects; stations without new objects are dropped; ordered by a travelling salesman's
+    tour."""
     seen: set[int] = set()
     stations = []
     for xy in space.spread(candidates, int(rng.integers(len(space.cells())))):
@@ -182,7 +182,7 @@ def view_stations(
 
 
 def shortest_path(points: F64) -> list[int]:
-    """(N, 2) -> order of a short open path from point 0: nearest neighbour, then 2-opt until nothing improves."""
+    """(N, 2) -> order of a short open path from point 0: nearest neighbour, then 2-opt until convergence."""
     n = len(points)
     if n <= 2:
         return list(range(n))
@@ -216,7 +216,7 @@ def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int)
     stations = view_stations(space, renderer, max(6, count), rng)
     if not stations:
         stations = [_station(renderer, space.spread(1)[0], 1.4, 0.0)]
-    # best directions of every station first, then second best, ...; but in the order of the trajectory
+    # best directions of all stations, then second best, ...; each in the order of the trajectory
     ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
     chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
     poses = []

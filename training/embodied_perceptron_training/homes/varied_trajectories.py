@@ -1,7 +1,7 @@
-"""Views of version 2: a hand that swings and bends over things, or a robot with its camera fixed, in walking order.
+"""Views of version 2: a hand-held camera that also bends over objects, or a robot's fixed camera, in walking order.
 
-Pitch, roll and nearness follow two real sequences: roll of 3 to 6 degrees, 22 to 25 degrees down, a fifth of the pixels
-nearer than 1.2 m. The first n views of a trajectory are what an incomplete map shows.
+Pitch, roll and near depth follow two real sequences: roll of 3 to 6 degrees, 22 to 25 degrees down, a fifth of the
+pixels nearer than 1.2 m. The first n views of a trajectory give an incomplete map.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from embodied_perceptron_training.homes.trajectories import Station, _station, c
 F64 = NDArray[np.float64]
 MAX_PITCH_RAD, MAX_ROLL_RAD = float(np.deg2rad(30)), float(np.deg2rad(6))
 _PROBE = Intrinsics(40.0, 40.0, 31.5, 23.5, 64, 48)
-_CLOSE_SHARE = {"hand": 0.24, "robot": 0.28}  # of the views bend over something
-_CLOSE_M = {"hand": (0.4, 0.85), "robot": (0.5, 1.0)}  # how near the thing then is
+_CLOSE_SHARE = {"hand": 0.24, "robot": 0.28}  # share of views close to an object
+_CLOSE_M = {"hand": (0.4, 0.85), "robot": (0.5, 1.0)}  # distance of that object
 _NOTHING_NEARER_M = 0.22
 _TRIES = 6
 
@@ -36,8 +36,7 @@ def handheld_trajectory(
 ) -> F64:
     """(count, 4, 4) true poses ``T_world_camera`` in walking order.
 
-    ``structure`` holds ids of walls, floors and the like, which nobody bends over. Raises ``ValueError`` for
-    ``count < 1``.
+    ``structure``: ids of walls, floors and the like, which get no close views. Raises ``ValueError`` for ``count < 1``.
     """
     if count < 1:
         raise ValueError(f"need at least one view, got {count}")
@@ -66,7 +65,7 @@ def handheld_trajectory(
 
 
 def map_views(count: int, seed: int) -> list[int]:
-    """Numbers of first views, of 3 .. ``count``, after which a map that grows is worth looking at; the last is all."""
+    """Numbers of first views, 3 .. ``count``, at which a growing map is evaluated; the last is ``count``."""
     rng = np.random.default_rng([seed, 83])
     early = [int(n) for n in rng.integers(min(3, count), count + 1, 2)]
     return sorted({*early, count})
@@ -94,7 +93,7 @@ def _nearer(
     structure: Collection[int],
     rng: np.random.Generator,
 ) -> F64:
-    """A pose close to one of the things that ``pose`` shows, or ``pose`` itself when none can be come by."""
+    """A pose close to an object in view of ``pose``, or ``pose`` itself when none is reachable."""
     depth, ids = renderer.ids(_PROBE, pose)
     wanted = (ids > 0) & ~np.isin(ids - 1, list(structure)) & (depth > 0.6) & (depth < 4.5)
     rows, columns = np.nonzero(wanted)
@@ -122,7 +121,7 @@ def _nearer(
 
 
 def _in_sight(eye: F64, pose: F64, depth: NDArray[np.float32]) -> bool:
-    """Whether nothing lies between the camera at ``pose``, whose probe measured ``depth``, and ``eye``."""
+    """Whether the line from the camera at ``pose``, with measured ``depth``, to ``eye`` is free."""
     T = invert_transform(pose)
     x, y, z = T[:3, :3] @ eye + T[:3, 3]
     if z < 0.1:
@@ -135,7 +134,7 @@ def _in_sight(eye: F64, pose: F64, depth: NDArray[np.float32]) -> bool:
 
 
 def _free_way(space: FreeSpace, start: F64, ahead: F64, reach: float) -> float:
-    """Metres, at most ``reach``, that the robot can roll on along ``ahead``."""
+    """Free distance along ``ahead`` for the robot, metres, at most ``reach``."""
     way = 0.0
     while way + 0.05 < reach:
         row, column = space.cell_of(start + ahead * (way + 0.05))

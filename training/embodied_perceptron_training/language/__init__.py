@@ -1,1 +1,1 @@
-"""Fitting of what reads sentences: colours, fronts, confidence, reader."""
+"""Fits of the sentence reader, colours, fronts, nouns and confidence."""

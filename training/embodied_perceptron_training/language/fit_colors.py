@@ -1,10 +1,10 @@
-"""What measured colours are called (:mod:`embodied_perceptron.language.colors`).
+"""Fit the distributions of colour names (:mod:`embodied_perceptron.language.colors`).
 
     python -m embodied_perceptron_training.language.fit_colors --homes FOLDER [--homes FOLDER] [--limit N]
 
-A normal distribution over CIELAB for every colour name, and how often things are called so, from what the map of
-generated homes measures in the boxes of its things, each home scaled by its brightest ones: what cameras, light and
-what lies in a box beside the thing make of a colour is in it. Writes ``lexicon/colors.json`` of the installed package.
+For every colour name: a normal distribution over CIELAB and the frequency of the name, from the colours that maps of
+generated homes measure in the boxes of objects, scaled by the brightest objects of each home. Effects of cameras, light
+and clutter are included. Writes ``lexicon/colors.json`` of the installed package.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from embodied_perceptron_training.evaluation.runner.scenes import load_scene
 F64 = NDArray[np.float64]
 
 _VIEWS = 20
-_MODEL_NOISE = np.diag([60.0, 12.0, 12.0])  # what real homes differ by beyond the generated ones
+_MODEL_NOISE = np.diag([60.0, 12.0, 12.0])  # variance of real homes beyond the generated ones
 
 
 def colors_in_map(dataset: EmbodiedScanDataset, name: str) -> tuple[F64, list[str]]:
-    """(N, 3) CIELAB of the things that 20 views show, as the map measures them, and their colours' names ("" = none).
+    """(N, 3) CIELAB that the map measures of the objects in 20 views, and their colour names ("" = none).
 
-    Raises ``OSError``, ``KeyError`` or :class:`DatasetError` for homes that are not this generator's, or damaged.
+    Raises ``OSError``, ``KeyError`` or :class:`DatasetError` for damaged homes or homes of another generator.
     """
     scene = load_scene(dataset, name, _VIEWS)
     record = json.loads((dataset.root / name / "record.json").read_text())
@@ -46,7 +46,7 @@ def colors_in_map(dataset: EmbodiedScanDataset, name: str) -> tuple[F64, list[st
 
 
 def distributions(lab: F64, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """(N, 3) CIELAB, NaN = not measured, and what each is called -> what stands in ``colors.json`` of each name."""
+    """(N, 3) CIELAB, NaN = not measured, and N colour names -> entries of ``colors.json``."""
     known = np.isfinite(lab).all(axis=1) & np.array([name != "" for name in names], bool)
     found = {}
     for name in sorted({name for name, k in zip(names, known, strict=True) if k}):
@@ -64,7 +64,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--homes", type=Path, required=True, action="append", help="data set to train on")
-    parser.add_argument("--limit", type=int, default=50, help="so many homes of each")
+    parser.add_argument("--limit", type=int, default=50, help="most homes of each data set")
     arguments = parser.parse_args()
     names: list[str] = []
     labs = []

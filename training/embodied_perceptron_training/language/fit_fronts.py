@@ -1,11 +1,11 @@
-"""Weights by which the front of an object is told from the boxes around it
+"""Fit the weights that estimate the front of an object from the boxes around it
 (:mod:`embodied_perceptron.language.relations`).
 
     python -m embodied_perceptron_training.language.fit_fronts --homes FOLDER [--check FOLDER]
 
 A conditional logit over the four sides of every box of generated homes, where -y is the front: shared weights, and
-deviations from them for every label that occurs often. Each home counts twice, with its true boxes and with boxes as a
-detector leaves them. Writes ``lexicon/fronts.json`` of the installed package.
+deviations for every frequent label. Each home counts twice: with true boxes, and with noisy boxes of which some are
+missing. Writes ``lexicon/fronts.json`` of the installed package.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 
 F64 = NDArray[np.float64]
 
-_OFTEN = 15  # occurrences of a label that earn it weights of its own
+_OFTEN = 15  # least occurrences of a label with its own weights
 _PENALTY_SHARED, _PENALTY_LABEL = 0.1, 1.0
 
 
 def load_sides(folder: Path, rng: np.random.Generator | None = None) -> tuple[list[str], F64]:
-    """Labels and (M, 4, F) features of everything that has a front, in all homes below ``folder``; with ``rng`` of
-    boxes that are shaken, of which a tenth is missing."""
+    """Labels and (M, 4, F) features of all objects with a front in the homes below ``folder``; with ``rng``: of noisy
+    boxes, a tenth of them missing."""
     labels, features = [], []
     for path in sorted(folder.glob("synthetic/*/record.json")):
         instances = json.loads(path.read_text())["instances"]
@@ -61,7 +61,7 @@ def load_sides(folder: Path, rng: np.random.Generator | None = None) -> tuple[li
 
 
 def fit(labels: Sequence[str], features: F64) -> tuple[F64, dict[str, F64]]:
-    """(F,) shared weights and, by label, (F,) complete ones. The front is side 0 of every row."""
+    """(F,) shared weights and (F,) weights by label. The front is side 0 of every row."""
     often = [label for label, n in sorted(Counter(labels).items()) if n >= _OFTEN]
     row = {label: k for k, label in enumerate(often)}
     ids = np.array([row.get(label, len(often)) for label in labels])
@@ -91,7 +91,7 @@ def fit(labels: Sequence[str], features: F64) -> tuple[F64, dict[str, F64]]:
 
 
 def accuracy(labels: Sequence[str], features: F64, shared: F64, by_label: dict[str, F64]) -> float:
-    """Share of objects whose front is found."""
+    """Share of objects whose front is estimated correctly."""
     weights = np.stack([by_label.get(label, shared) for label in labels])
     return float((np.einsum("nkf,nf->nk", features, weights).argmax(axis=1) == 0).mean())
 

@@ -1,14 +1,13 @@
-"""How likely an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`), fitted on generated homes.
+"""Fit the probability that an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`).
 
     python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--check [--out FILE]]
 
-Homes are laid out, not rendered. Facts of their geometry are said in a grammar of its own (:data:`SENTENCES`, which
-shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector
-leaves them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. Half of the
-sentences are said with slips and fillers, and of some the words stand in no order: what is answered to these is
-wrong, whatever it is. A logistic regression over the traits of the answers gives the probability that the first box
-is the object meant. Writes ``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints
-the reliability on other homes (seeds after the fitted ones) instead. No sentence of people is read.
+Homes are generated without rendering. Facts of their geometry are worded by a separate grammar (:data:`SENTENCES`, no
+sentence of :mod:`embodied_perceptron_training.homes.prompts`) and answered over simulated detections
+(:func:`detected`): noisy, missing, mislabelled and spurious boxes. Half of the sentences have misspellings and fillers;
+the words of some are shuffled, and every answer to these counts as wrong. A logistic regression over the traits of the
+answers gives the probability that the first box is the object meant. Writes ``lexicon/calibration.json`` of the
+installed package; ``--check`` prints the reliability on other homes instead. No human sentences are used.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from embodied_perceptron_training.language.variation import Variation
 
 F64 = NDArray[np.float64]
 
-# the third grammar: neither the plain nor the free forms of the prompts
+# separate from the plain and the free forms of the prompts
 SENTENCES: dict[str, tuple[str, ...]] = {
     "closest": (
         "this is a {target}. it stands right beside the {anchor}",
@@ -69,22 +68,22 @@ SENTENCES: dict[str, tuple[str, ...]] = {
 _PER_HOME = 40
 _MISSING, _RENAMED, _SPURIOUS = 0.12, 0.08, 0.1  # shares of the objects
 _NOISY, _SHUFFLED = 0.5, 0.06  # shares of the sentences
-_LEAST_SHUFFLED = 6  # words of a sentence that means nothing when shuffled
-NOTHING = -1  # the target of what means nothing
-_ALIKE = 0.3  # names that answer at least so well to each other are mistaken for each other
+_LEAST_SHUFFLED = 6  # words of a sentence that may be shuffled
+NOTHING = -1  # target of a shuffled sentence
+_ALIKE = 0.3  # least similarity of labels that are confused
 
 
 @dataclass(frozen=True)
-class Said:
-    """A sentence about the objects of a home: ``target`` is the id of the one meant, or :data:`NOTHING`."""
+class Sentence:
+    """A sentence about the objects of a home; ``target``: id of the object meant, or :data:`NOTHING`."""
 
     text: str
     objects: tuple[SceneObject, ...]
     target: int
 
 
-def say(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
-    """A fact in words of :data:`SENTENCES`."""
+def sentence_of(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
+    """Word a fact by :data:`SENTENCES`."""
     names = [scene.objects[row].label for row in (fact.target, *fact.anchors)]
     forms = SENTENCES[fact.relation]
     words = dict(zip(("target", "anchor", "anchor2"), names, strict=False))
@@ -92,7 +91,7 @@ def say(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
 
 
 def detected(scene: Scene, rng: np.random.Generator) -> tuple[SceneObject, ...]:
-    """The objects as a detector leaves them; ids are rows of the scene, those of boxes that are nothing come after."""
+    """Simulate detections; ids are rows of the scene, followed by ids of spurious boxes."""
     found = []
     labels = [o.label for o in scene.objects]
     named = sorted(set(labels) - STRUCTURE)
@@ -116,7 +115,7 @@ def detected(scene: Scene, rng: np.random.Generator) -> tuple[SceneObject, ...]:
 
 
 def shaken(box: F64, rng: np.random.Generator) -> F64:
-    """(9,) box: its centre strays by 6 cm, less for small things, its sizes by 8 %, its yaw by 3 degrees."""
+    """Add noise to a (9,) box: centre 6 cm (less for small objects), sizes 8 %, yaw 3 degrees."""
     box = box.copy()
     box[:3] += rng.normal(0, 0.06, 3) * np.minimum(box[3:6] / 0.4, 1.0)
     box[3:6] *= np.exp(rng.normal(0, 0.08, 3))
@@ -124,8 +123,8 @@ def shaken(box: F64, rng: np.random.Generator) -> F64:
     return box
 
 
-def sentences(seeds: Sequence[int]) -> Iterator[Said]:
-    """Sentences about the homes of ``seeds``, the same on every machine."""
+def sentences(seeds: Sequence[int]) -> Iterator[Sentence]:
+    """Sentences about the homes of ``seeds``; reproducible."""
     for seed in seeds:
         home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
         scene = make_scene(home, range(len(home.objects)))
@@ -136,23 +135,23 @@ def sentences(seeds: Sequence[int]) -> Iterator[Said]:
         for k in rng.permutation(len(facts)):
             by_relation.setdefault(facts[k].relation, []).append(facts[k])
         turns = [(place, name) for name, pile in sorted(by_relation.items()) for place in range(len(pile))]
-        for place, name in sorted(turns)[:_PER_HOME]:  # relations in turn, so that none drowns the others
+        for place, name in sorted(turns)[:_PER_HOME]:  # relations in turn, for balance
             fact = by_relation[name][place]
-            text = say(scene, fact, rng)
+            text = sentence_of(scene, fact, rng)
             words = text.replace(".", "").replace(",", "").split()
             if len(words) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED:
-                yield Said(" ".join(words[int(k)] for k in rng.permutation(len(words))), objects, NOTHING)
+                yield Sentence(" ".join(words[int(k)] for k in rng.permutation(len(words))), objects, NOTHING)
             else:
-                yield Said(noisy(text, rng), objects, fact.target)
+                yield Sentence(noisy(text, rng), objects, fact.target)
 
 
 def noisy(text: str, rng: np.random.Generator) -> str:
-    """A sentence as it is said, half of the times with slips, fillers and politeness."""
+    """Add misspellings, fillers and politeness to half of the sentences."""
     return Variation(rng, noise=_NOISY)(MarkedSentence("find", text), keep=1.0).text
 
 
-def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
-    """(M, F) features of the answers that have a first box, and (M,) whether it is the object meant."""
+def observe(drawn: Iterator[Sentence]) -> tuple[F64, NDArray[np.bool_]]:
+    """(M, F) features of the answers with a candidate, and (M,) whether the first is the object meant."""
     seen: list[Traits] = []
 
     def record(traits: Traits) -> float:
@@ -162,10 +161,10 @@ def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
     features, hits = [], []
     answers.probability_right = record
     try:
-        for sentence in said:
+        for sentence in drawn:
             seen.clear()
             query = Query(sentence.text).parsed({o.label for o in sentence.objects})
-            if query.meaning is not None:  # of one reading: which of several is meant is told by what this finds
+            if query.meaning is not None:  # only the first reading
                 query = replace(query, meaning=replace(query.meaning, others=()))
             grounding = ground_objects(query, sentence.objects, vocabulary=None)
             if seen and grounding.candidates and grounding.count is None:
@@ -177,8 +176,8 @@ def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
 
 
 def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
-    """(F,) weights of a logistic regression with a little shrinkage. Weights that speak for an answer are not negative,
-    those that speak against it not positive: more of a good sign never makes an answer less likely."""
+    """(F,) weights of a logistic regression with a little shrinkage; signs are constrained, so that better evidence
+    never lowers the probability."""
     y = hits.astype(np.float64)
     signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1, "reading": 1}
     bounds = [{1: (0, None), -1: (None, 0)}.get(signs.get(name, 0), (None, None)) for name in FEATURES]
@@ -191,7 +190,7 @@ def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
 
 
 def reliability(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> list[dict[str, float]]:
-    """Stated against measured probability, in bins of the stated one."""
+    """Stated and measured probability in bins of the stated one."""
     place = np.minimum((stated * bins).astype(int), bins - 1)
     return [
         {
@@ -205,7 +204,7 @@ def reliability(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> list[di
 
 
 def calibration_error(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> float:
-    """Mean difference of stated and measured probability over the bins, weighted by their answers."""
+    """Expected calibration error: mean difference over the bins, weighted by their answers."""
     rows = reliability(stated, hits, bins)
     return sum(row["n"] * abs(row["stated"] - row["right"]) for row in rows) / max(len(hits), 1)
 
@@ -215,7 +214,7 @@ def main() -> None:
     parser.add_argument("--homes", type=int, default=60)
     parser.add_argument("--seed", type=int, default=700_000, help="of the first home")
     parser.add_argument("--out", type=Path, help="JSON for the reliability curve")
-    parser.add_argument("--check", action="store_true", help="reliability of the present weights on other homes")
+    parser.add_argument("--check", action="store_true", help="reliability of the current weights on other homes")
     arguments = parser.parse_args()
     first = arguments.seed + 1000 * arguments.check
     features, hits = observe(sentences(range(first, first + arguments.homes)))

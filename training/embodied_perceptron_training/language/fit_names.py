@@ -1,10 +1,10 @@
-"""The nouns of WordNet that name physical things, and how likely a label is meant by a noun, fitted on the lexicon.
+"""Extract WordNet's nouns of physical objects, and fit the likelihood that a noun refers to a label.
 
     python -m embodied_perceptron_training.language.fit_names --wordnet /usr/share/wordnet
 
-Writes ``wordnet_nouns.txt.gz`` and ``noun_likelihood.safetensors`` beside the lexicon. WordNet 3.0 is the Debian
-package ``wordnet-base``; the vectors of words are those of MiniLM (its package must be installed), cut to few
-dimensions. Prints how nouns of groups that a fit has not seen are answered, over five folds. Some five minutes.
+Writes ``wordnet_nouns.txt.gz`` and ``noun_likelihood.safetensors`` into the lexicon. WordNet 3.0 is the Debian package
+``wordnet-base``; word vectors are those of MiniLM, reduced to few dimensions. Prints the results of five-fold cross
+validation over groups of nouns. Takes about five minutes.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from embodied_perceptron.nn.text_encoder import text_encoder
 
 F32 = NDArray[np.float32]
 
-_FILES = {5, 6, 10, 13, 17, 18, 20, 27}  # of WordNet's lexicographers: animal, artifact, communication, food, ...
-_MADE = {6, 13}  # whose words get a vector
+_FILES = {5, 6, 10, 13, 17, 18, 20, 27}  # WordNet's lexicographer files: animal, artifact, communication, food, ...
+_MADE = {6, 13}  # files whose words get a vector
 _SENSES = 4
-_SHORT = 3  # letters of words that the list of English words leaves out
+_SHORT = 3  # letters of words that may be missing in the list of English words
 _CHANNELS, _HIDDEN, _FOLDS, _STEPS = 48, 16, 5, 1500
 _POSITIVE, _NEGATIVE = 512, 4096  # of a batch
 
 
 def is_plain(lemma: str) -> bool:
-    """Whether a lemma is of words that people say: Latin names of plants are not."""
+    """Whether a lemma consists of common words, not of Latin names of plants."""
     words = lemma.replace("-", " ").replace("'", " ").split()
     return all(len(word) <= _SHORT or not word.isalpha() or word in listed_words() for word in words)
 
 
 def read_wordnet(folder: Path) -> tuple[str, list[str]]:
-    """Of WordNet's ``data.noun`` and ``index.noun``: the lines of :meth:`NounTaxonomy.read`, and words of made things.
+    """Read ``data.noun`` and ``index.noun``: lines for :meth:`NounTaxonomy.read`, and words of artifacts and food.
 
-    Raises ``FileNotFoundError`` where ``folder`` does not hold them.
+    Raises ``FileNotFoundError`` for a folder without them.
     """
     file_of, lemmas_of, parents_of, instances = {}, {}, {}, set()
     for line in (folder / "data.noun").read_text(encoding="utf-8").splitlines():
@@ -87,18 +87,18 @@ def read_wordnet(folder: Path) -> tuple[str, list[str]]:
     for key in chosen:
         for lemma in filter(is_plain, lemmas_of[key]):
             senses.setdefault(lemma, []).append((rank_of.get((lemma, key), 9), key))
-    said = {(lemma, key): rank for lemma, found in senses.items() for rank, key in sorted(found)[:_SENSES]}
+    ranks = {(lemma, key): rank for lemma, found in senses.items() for rank, key in sorted(found)[:_SENSES]}
     below = Counter(one for key in order for one in _above(key, parents_of))
     lines = []
     for key in order:
-        names = [f"{x}:{said[x, key]}" for x in lemmas_of[key] if (x, key) in said and "," not in x and ":" not in x]
+        names = [f"{x}:{ranks[x, key]}" for x in lemmas_of[key] if (x, key) in ranks and "," not in x and ":" not in x]
         lines.append(f"{below[key]};{' '.join(str(number[p]) for p in parents_of[key])};{','.join(names)}")
-    made = {w for (lemma, key) in said if file_of[key] in _MADE for w in lemma.split() if w.isalpha()}
+    made = {w for (lemma, key) in ranks if file_of[key] in _MADE for w in lemma.split() if w.isalpha()}
     return "\n".join(lines) + "\n", sorted(made)
 
 
 def _above(key: str, parents_of: Mapping[str, Sequence[str]]) -> set[str]:
-    """``key`` and all that it is a kind of."""
+    """``key`` and all of its hypernyms."""
     found, todo = {key}, [key]
     for one in todo:  # grows
         todo += [parent for parent in parents_of[one] if parent not in found]
@@ -107,7 +107,7 @@ def _above(key: str, parents_of: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def word_vectors(words: Sequence[str]) -> NDArray[np.int8]:
-    """(W, C) of MiniLM's sentence vectors of single words: their main components, in 8 bits."""
+    """(W, C) principal components of MiniLM's vectors of single words, in 8 bits."""
     encoder = text_encoder("minilm")
     found = []
     with torch.no_grad():
@@ -124,7 +124,7 @@ def word_vectors(words: Sequence[str]) -> NDArray[np.int8]:
 
 
 def listed_pairs() -> tuple[list[tuple[str, str]], F32, NDArray[np.int64]]:
-    """(noun, label), how well the lexicon says they fit, and the group of the noun; sentences are no nouns."""
+    """Pairs (noun, label), their weights in the lexicon, and the groups of the nouns; without uses."""
     data = json.loads((Path(lexicon_package.__file__).parent / "nouns.json").read_text(encoding="utf-8"))
     labels = sorted(lexicon().labels)
     pairs, fits, groups = [], [], []
@@ -138,7 +138,7 @@ def listed_pairs() -> tuple[list[tuple[str, str]], F32, NDArray[np.int64]]:
 
 
 def fit(features: F32, fits: F32, seed: int) -> nn.Sequential:
-    """A network that says how well pairs fit; rare pairs that do are drawn more often, one to eight."""
+    """Fit a network on the weights of pairs; positive pairs are drawn 1 : 8."""
     torch.manual_seed(seed)
     x, y = torch.from_numpy(features), torch.from_numpy(fits)
     network = nn.Sequential(nn.Linear(len(NOUN_FEATURES), _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1))
@@ -154,7 +154,7 @@ def fit(features: F32, fits: F32, seed: int) -> nn.Sequential:
     return network
 
 
-def said(network: nn.Sequential, features: F32) -> F32:
+def predict(network: nn.Sequential, features: F32) -> F32:
     """(N,) likelihoods."""
     with torch.no_grad():
         likelihood: F32 = torch.sigmoid(network(torch.from_numpy(features))[:, 0]).numpy()
@@ -162,7 +162,7 @@ def said(network: nn.Sequential, features: F32) -> F32:
 
 
 def table_of(likelihood: F32, fits: F32, thresholds: Iterable[float] = (0.2, 0.35, 0.5)) -> str:
-    """Recall of pairs that fit well and at all, and precision, per threshold."""
+    """Recall of well-fitting and of all fitting pairs, and precision, per threshold."""
     rows = ["threshold  fits >= 0.8  fits at all  precision"]
     for threshold in thresholds:
         chosen = likelihood >= threshold
@@ -192,7 +192,7 @@ def main() -> None:
     fold = np.random.default_rng(arguments.seed).integers(0, _FOLDS, groups.max() + 1)[groups]
     likelihood = np.zeros(len(fits), np.float32)
     for k in range(_FOLDS):
-        likelihood[fold == k] = said(fit(features[fold != k], fits[fold != k], arguments.seed), features[fold == k])
+        likelihood[fold == k] = predict(fit(features[fold != k], fits[fold != k], arguments.seed), features[fold == k])
     print(f"{len(taxonomy.senses)} nouns, {len(taxonomy.parents)} synsets, {len(words)} vectors")
     print(table_of(likelihood, fits))
     hidden, _, out = fit(features, fits, arguments.seed)

@@ -1,9 +1,9 @@
-"""The learned reader of sentences (:mod:`embodied_perceptron.language.learned`), fitted to marked sentences.
+"""Fit the sentence reader (:mod:`embodied_perceptron.language.query`) to marked sentences.
 
     embodied-perceptron dev fit-language training/language/*.txt      # writes lexicon/sentence_reader.safetensors
 
-Every epoch reads other variations of the corpus (:mod:`.variation`) and other sentences of the slot grammar
-(:mod:`.slot_grammar`). Stopped, it goes on behind the last whole epoch. Needs the package of MiniLM.
+Every epoch uses new variations of the corpus (:mod:`.variation`) and new sentences of the slot grammar
+(:mod:`.slot_grammar`). An interrupted fit continues after the last complete epoch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 
 from embodied_perceptron.language.lexicon import serving
-from embodied_perceptron.language.meaning import THINGS, SentenceGraph
+from embodied_perceptron.language.meaning import ENTITIES, SentenceGraph
 from embodied_perceptron.language.query import READER_WEIGHTS, SentenceReader, graphs_of, new_network
 from embodied_perceptron.nn.sentence_network import Scores, SentenceNetwork
-from embodied_perceptron_training.language.markup import THINGS as LETTERS
+from embodied_perceptron_training.language.markup import ENTITIES as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence, load_corpus
 from embodied_perceptron_training.language.reader_data import Example, example_of, graph_of, loss_of, sentence_of
 from embodied_perceptron_training.language.slot_grammar import SlotGrammar
@@ -32,18 +32,18 @@ from embodied_perceptron_training.language.variation import PRONOUNS, Variation,
 
 _BATCH = 64
 _RATE, _ADAPTER_RATE = 1e-3, 1.2e-3
-_SHUFFLED, _LEAST_SHUFFLED = 0.04, 8  # share of the sentences that are shuffled too, and least words of these
-_WARM = 0.06  # share of the steps
-_LEAST_TALK = 4  # words of what stands beside a sentence
+_SHUFFLED, _LEAST_SHUFFLED = 0.04, 8  # share of sentences with a shuffled copy, and least words of these
+_WARM = 0.06  # share of warm-up steps
+_LEAST_TALK = 4  # least words of small talk
 
 
-def batches(said: Sequence[Example], rng: np.random.Generator | None = None) -> Iterator[list[Example]]:
-    """Sentences of about one length together; in random order with ``rng``."""
-    lengths = np.array([len(e.words) for e in said])
-    order = np.argsort(lengths if rng is None else lengths + rng.random(len(said)) * 4, kind="stable")
+def batches(sentences: Sequence[Example], rng: np.random.Generator | None = None) -> Iterator[list[Example]]:
+    """Batches of sentences of similar length; in random order with ``rng``."""
+    lengths = np.array([len(e.words) for e in sentences])
+    order = np.argsort(lengths if rng is None else lengths + rng.random(len(sentences)) * 4, kind="stable")
     piles = [order[k : k + _BATCH] for k in range(0, len(order), _BATCH)]
     for k in range(len(piles)) if rng is None else rng.permutation(len(piles)):
-        yield [said[i] for i in piles[k]]
+        yield [sentences[i] for i in piles[k]]
 
 
 def scores_of(network: SentenceNetwork, pile: Sequence[Example]) -> Scores:
@@ -57,52 +57,54 @@ def scores_of(network: SentenceNetwork, pile: Sequence[Example]) -> Scores:
 
 
 def shuffled(sentence: MarkedSentence, rng: np.random.Generator) -> MarkedSentence:
-    """The words of a sentence in no order: nothing that a map answers."""
+    """A sentence with shuffled words, which means nothing."""
     words = sentence.text.split()
     return MarkedSentence("none", " ".join(words[int(k)] for k in rng.permutation(len(words))))
 
 
-def named_things(corpus: Sequence[MarkedSentence]) -> list[str]:
-    """Nouns of one or two words that stand for things in the corpus, in singular."""
+def named_entities(corpus: Sequence[MarkedSentence]) -> list[str]:
+    """Nouns of one or two words for entities of the corpus, in singular."""
     found = set()
     for sentence in corpus:
         for span, tag in sentence.tags:
-            said = sentence.text[span.start : span.end].lower()
+            sentences = sentence.text[span.start : span.end].lower()
             if (
-                tag.thing in LETTERS
+                tag.entity in LETTERS
                 and not tag.name
-                and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", said)
-                and not is_plural(said)
+                and re.fullmatch(r"[a-z]{3,}( [a-z]{3,})?", sentences)
+                and not is_plural(sentences)
             ):
-                found.add(said)
+                found.add(sentences)
     return sorted(name for name in found if name not in PRONOUNS and not serving(name.split()))
 
 
 class Draw:
-    """The sentences of an epoch: each marked one in ``times`` variations, ``made`` of the slot grammar, and some whose
-    words stand in no order, which mean nothing."""
+    """Draws the sentences of an epoch: ``times`` variations of each marked one, ``made`` of the slot grammar, and some
+    shuffled ones."""
 
     def __init__(self, corpus: Sequence[MarkedSentence], times: int, made: int, seed: int) -> None:
         self.corpus, self.times, self.made, self.seed = corpus, times, made, seed
         self.grammar = SlotGrammar()
         self.talk = [s.text for s in corpus if s.intent == "none" and len(s.text.split()) >= _LEAST_TALK]
-        self.names = named_things(corpus)
+        self.names = named_entities(corpus)
 
     def __call__(self, epoch: int) -> list[Example]:
         rng = np.random.default_rng((self.seed, epoch))
         vary = Variation(rng, talk=self.talk, names=self.names)
         light = Variation(rng, noise=0.3, talk=self.talk, names=self.names)
-        said = [vary(s) for s in self.corpus for _ in range(self.times)]
-        said += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
-        said += [shuffled(s, rng) for s in said if len(s.text.split()) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED]
-        examples = [example_of(s) for s in said]
+        sentences = [vary(s) for s in self.corpus for _ in range(self.times)]
+        sentences += [light(s, keep=1.0) for s in self.grammar.draw(rng, self.made)]
+        sentences += [
+            shuffled(s, rng) for s in sentences if len(s.text.split()) >= _LEAST_SHUFFLED and rng.random() < _SHUFFLED
+        ]
+        examples = [example_of(s) for s in sentences]
         return [e for e in examples if 0 < len(e.words) <= 80]
 
 
 def fit(
     network: SentenceNetwork, draw: Draw, epochs: int, state: Path | None = None, say: Callable[[str], None] = print
 ) -> None:
-    """Train adapters and heads; ``state`` is a file from which it goes on."""
+    """Train adapters and heads; ``state``: checkpoint file to continue from."""
     trained = network.trained()
     adapters = [value for name, value in trained.items() if name.endswith((".down", ".up"))]
     heads = [value for name, value in trained.items() if not name.endswith((".down", ".up"))]
@@ -110,8 +112,8 @@ def fit(
         [{"params": heads, "lr": _RATE}, {"params": adapters, "lr": _ADAPTER_RATE}], weight_decay=0.01
     )
     rates = [_RATE, _ADAPTER_RATE]
-    first, said = 0, draw(0)
-    steps_each = 1 + (len(said) - 1) // _BATCH
+    first, sentences = 0, draw(0)
+    steps_each = 1 + (len(sentences) - 1) // _BATCH
     total, done = steps_each * epochs, 0
     if state is not None and state.exists():
         kept = torch.load(state, weights_only=True)
@@ -120,13 +122,13 @@ def fit(
         optimizer.load_state_dict(kept["optimizer"])
         first = kept["epoch"] + 1
         done = first * steps_each
-        say(f"goes on with epoch {first}")
+        say(f"continuing with epoch {first}")
     network.train()
     for epoch in range(first, epochs):
-        said = draw(epoch) if epoch else said
+        sentences = draw(epoch) if epoch else sentences
         rng = np.random.default_rng((draw.seed, epoch, 1))
         begin, losses = time.monotonic(), []
-        for pile in batches(said, rng):
+        for pile in batches(sentences, rng):
             share = min(done / total, 1.0)
             factor = min(share / _WARM, 1.0) * (0.5 + 0.5 * math.cos(math.pi * share))
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -152,13 +154,13 @@ def fit(
 
 
 def facts_of(graph: SentenceGraph) -> set[tuple[object, ...]]:
-    """What a graph says, by words: things, what is told, of which thing, in relation to which."""
+    """Entities and predicates of a graph as a set, by word positions."""
     words: dict[int, list[tuple[int, int]]] = {}
-    for t in graph.things:
+    for t in graph.entities:
         words.setdefault(t.number, []).append((t.first, t.last))
     of = {number: min(places) for number, places in words.items()}
-    facts: set[tuple[object, ...]] = {("thing", t.first, t.last, t.kind) for t in graph.things}
-    for t in graph.told:
+    facts: set[tuple[object, ...]] = {("thing", t.first, t.last, t.kind) for t in graph.entities}
+    for t in graph.predicates:
         if t.name in ("neg", "excl", "other", "any"):
             continue
         facts.add((t.name, of.get(t.owner), *sorted(of[o] for o in t.others if o in of), t.denied))
@@ -168,7 +170,7 @@ def facts_of(graph: SentenceGraph) -> set[tuple[object, ...]]:
 def measure(
     reader: SentenceReader, corpus: Sequence[MarkedSentence], say: Callable[[str], None] = print, show: int = 0
 ) -> dict[str, float]:
-    """Percent of sentences read without a fault, of intents, and the F1 of facts."""
+    """Percent of sentences, intents, targets, entities and predicates read correctly, and the F1 of facts."""
     count: Counter[str] = Counter()
     examples = [(s, example_of(s)) for s in corpus]
     with torch.inference_mode():
@@ -179,38 +181,38 @@ def measure(
                 words, wanted = graph_of(sentence)
                 read = graphs_of(scores, b, len(example.words))[0]
                 right, given = facts_of(wanted), facts_of(read)
-                things, told = (
+                entities, predicates = (
                     {f for f in right if (f[0] == "thing") == is_thing}
                     == {f for f in given if (f[0] == "thing") == is_thing}
                     for is_thing in (True, False)
                 )
-                target = {f for f in right if f[-1] == THINGS[0]} == {f for f in given if f[-1] == THINGS[0]}
+                target = {f for f in right if f[-1] == ENTITIES[0]} == {f for f in given if f[-1] == ENTITIES[0]}
                 same = right == given and wanted.intent == read.intent
                 count.update(
-                    n=1, same=same, intent=wanted.intent == read.intent, things=things, told=told, target=target,
-                    hit=len(right & given), given=len(given), right=len(right),
+                    n=1, same=same, intent=wanted.intent == read.intent, entities=entities, predicates=predicates,
+                    target=target, hit=len(right & given), given=len(given), right=len(right),
                 )  # fmt: skip
                 if not same and show > 0:
                     show -= 1
                     say(f"want {sentence}\n got {sentence_of(sentence.text, words, read)}  {read.probability:.2f}")
     share = {
         name: round(100 * count[name] / max(count["n"], 1), 1)
-        for name in ("same", "intent", "target", "things", "told")
+        for name in ("same", "intent", "target", "entities", "predicates")
     }
     return {**share, "f1": round(200 * count["hit"] / max(count["given"] + count["right"], 1), 1)}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What is fitted.
+    """Options of a fit.
 
     Attributes:
         corpus: files of marked sentences.
-        out: the weights; None = those that the package reads with.
-        start: weights to begin with, or None.
-        kept: files that are measured on.
-        epochs: how often the corpus is read.
-        seed: of all that is drawn.
+        out: file of the weights; None = the package's own.
+        start: initial weights, or None.
+        kept: held-out files.
+        epochs: passes over the corpus.
+        seed: of all random draws.
         times, made: variations of each sentence, and sentences of the slot grammar, in an epoch.
     """
 
@@ -225,9 +227,9 @@ class Fit:
 
 
 def run(wanted: Fit, say: Callable[[str], None] = print, show: int = 0) -> dict[str, float]:
-    """Fit, write the weights, and measure on the kept files; the first ``show`` sentences that are misread are said.
+    """Fit, write the weights, and measure on the kept files; report the first ``show`` misread sentences.
 
-    Raises ``FileNotFoundError`` without the package of MiniLM, ``ValueError`` for a file that is not well marked.
+    Raises ``ValueError`` for an incorrectly marked file.
     """
     torch.manual_seed(wanted.seed)
     corpus, kept = load_corpus(wanted.corpus), load_corpus(wanted.kept)

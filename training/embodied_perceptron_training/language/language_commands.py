@@ -14,13 +14,11 @@ def fit_language(
     corpus: Annotated[list[Path], typer.Argument(help="Files of marked sentences.", dir_okay=False, exists=True)],
     out: Annotated[Path | None, typer.Option(help="File to write: weights. Default: the package's own.")] = None,
     start: Annotated[Path | None, typer.Option(help="Weights to begin with.", dir_okay=False, exists=True)] = None,
-    kept: Annotated[
-        list[Path] | None, typer.Option(help="A file that is left out and measured on; repeatable.")
-    ] = None,
+    kept: Annotated[list[Path] | None, typer.Option(help="Held-out file to measure on; repeatable.")] = None,
     passes: Annotated[int, typer.Option(help="Length: passes over the sentences.", min=1)] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Seed: of all that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed: of all random draws.")] = 0,
 ) -> None:
-    """Fit the reader of sentences to marked ones. Run again after an interruption, it goes on."""
+    """Fit the sentence reader to marked sentences. Run again after an interruption to continue."""
     from embodied_perceptron_training.language.fit_sentence_reader import Fit, run
 
     try:

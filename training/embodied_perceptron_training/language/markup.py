@@ -1,14 +1,13 @@
-"""Sentences of a robot's users with their meaning marked in them: the text that the sentence reader is fitted to.
+"""Sentences of robot users with marked meaning: the training data of the sentence reader.
 
     find: go to the [second=t.rank] [chair=t] [from the left=t.from-left] [by=t.near(a)] the [window=a]
 
-One sentence a line, its intent before the colon, ``#`` for comments. A span ``[words=TAG;TAG]`` says what its words
-mean: a thing (``t`` the one meant, ``a`` to ``d`` landmarks, ``x`` and ``y`` what is excluded, ``h`` in hand, ``m``
-mentioned), an attribute of a thing (``t.colour``), a relation between things (``t.near(a)``), a word of negation
-(``neg``; what it denies ends in ``!``), of exclusion (``excl``), or where somebody stands (``speaker.at(a)``).
-``training/language/README.md`` has all.
+One sentence per line, its intent before the colon, ``#`` for comments. A span ``[words=TAG;TAG]`` marks an entity
+(``t`` target, ``a`` to ``d`` landmarks, ``x`` and ``y`` excluded, ``h`` in hand, ``m`` mentioned), an attribute
+(``t.colour``), a relation (``t.near(a)``), a negation (``neg``; the negated tag ends in ``!``), an exclusion
+(``excl``), or the speaker's viewpoint (``speaker.at(a)``). See ``training/language/README.md``.
 
-``python -m embodied_perceptron_training.language.markup FILE ...`` prints what is wrong with which line.
+``python -m embodied_perceptron_training.language.markup FILE ...`` prints the problems of each line.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from pathlib import Path
 
 from embodied_perceptron.language.meaning import ATTRIBUTES, INTENTS, RELATIONS, VIEWPOINTS, WITHOUT_OTHER
 
-THINGS = "tabcdxyhm"
+ENTITIES = "tabcdxyhm"
 _TAG = re.compile(r"(?:(?P<thing>[a-z]+)(?:\.(?P<name>[a-z-]+)(?:\((?P<others>[a-z, ]*)\))?)?)(?P<denied>!?)")
 _SPAN = re.compile(r"\[([^\[\]=]*)=([^\[\]=]*)\]")
 
 
 @dataclass(frozen=True)
 class Tag:
-    """What the words of a span mean.
+    """Meaning of the words of a span.
 
     Attributes:
-        thing: the letter of the thing that they are or tell something about; "speaker", "neg" or "excl".
-        name: of the attribute or relation; "" = the words are the thing.
-        others: letters of the other things of the relation.
-        denied: the sentence says that it does not hold.
+        entity: letter of the entity named or described; or "speaker", "neg", "excl".
+        name: of the attribute or relation; "" = the words name the entity.
+        others: letters of the landmarks of the relation.
+        denied: whether it is negated.
     """
 
-    thing: str
+    entity: str
     name: str = ""
     others: tuple[str, ...] = ()
     denied: bool = False
@@ -45,13 +44,13 @@ class Tag:
     def __str__(self) -> str:
         name = f".{self.name}" if self.name else ""
         return (
-            f"{self.thing}{name}{'(' + ','.join(self.others) + ')' if self.others else ''}{'!' if self.denied else ''}"
+            f"{self.entity}{name}{'(' + ','.join(self.others) + ')' if self.others else ''}{'!' if self.denied else ''}"
         )
 
 
 @dataclass(frozen=True)
 class MarkedSpan:
-    """Characters [start, end) of the plain text and what they mean."""
+    """Characters [start, end) of the plain text and their tags."""
 
     start: int
     end: int
@@ -60,7 +59,7 @@ class MarkedSpan:
 
 @dataclass(frozen=True)
 class MarkedSentence:
-    """A sentence without its brackets, and the spans that were marked in it, in their order."""
+    """A sentence without brackets, and its marked spans in order."""
 
     intent: str
     text: str
@@ -81,47 +80,47 @@ class MarkedSentence:
 
 
 def _read_tag(text: str) -> Tag:
-    """Raises ``ValueError`` in words."""
+    """Parse a tag. Raises ``ValueError`` with the problem in words."""
     match = _TAG.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"tag {text.strip()!r} is not of the form THING, THING.NAME or THING.NAME(OTHER)")
-    thing, name = match["thing"], match["name"] or ""
+        raise ValueError(f"tag {text.strip()!r} is not of the form ENTITY, ENTITY.NAME or ENTITY.NAME(OTHER)")
+    entity, name = match["thing"], match["name"] or ""
     others = tuple(o.strip() for o in (match["others"] or "").split(",") if o.strip())
-    tag = Tag(thing, name, others, bool(match["denied"]))
-    if thing in ("neg", "excl"):
+    tag = Tag(entity, name, others, bool(match["denied"]))
+    if entity in ("neg", "excl"):
         if name or others or tag.denied:
-            raise ValueError(f"{text.strip()!r}: nothing follows {thing!r}")
+            raise ValueError(f"{text.strip()!r}: nothing follows {entity!r}")
         return tag
-    if thing == "speaker":
+    if entity == "speaker":
         if name not in VIEWPOINTS or len(others) != 1:
             raise ValueError(
-                f"{text.strip()!r}: a speaker is one of {', '.join(VIEWPOINTS)}, of one thing: speaker.at(a)"
+                f"{text.strip()!r}: a speaker is one of {', '.join(VIEWPOINTS)}, with one entity: speaker.at(a)"
             )
-    elif len(thing) != 1 or thing not in THINGS:
-        raise ValueError(f"{text.strip()!r}: {thing!r} is no thing; things are {', '.join(THINGS)}")
+    elif len(entity) != 1 or entity not in ENTITIES:
+        raise ValueError(f"{text.strip()!r}: {entity!r} is no entity; entities are {', '.join(ENTITIES)}")
     elif not name:
         if tag.denied:
-            raise ValueError(f"{text.strip()!r}: what is denied is an attribute or relation, no thing")
+            raise ValueError(f"{text.strip()!r}: only attributes and relations can be negated")
     elif name in ATTRIBUTES:
         if others and name != "closest":
-            raise ValueError(f"{text.strip()!r}: {name!r} has no other thing")
+            raise ValueError(f"{text.strip()!r}: {name!r} takes no other entity")
     elif name in RELATIONS:
         if not others and name not in WITHOUT_OTHER:
-            raise ValueError(f"{text.strip()!r}: {name!r} needs another thing: {thing}.{name}(a)")
+            raise ValueError(f"{text.strip()!r}: {name!r} needs another entity: {entity}.{name}(a)")
         if len(others) > 1 and name != "between" and len(set(others)) != len(others):
-            raise ValueError(f"{text.strip()!r}: the same thing twice")
+            raise ValueError(f"{text.strip()!r}: the same entity twice")
     else:
         raise ValueError(f"{text.strip()!r}: {name!r} is neither an attribute nor a relation")
-    wrong = [o for o in others if len(o) != 1 or o not in THINGS]
+    wrong = [o for o in others if len(o) != 1 or o not in ENTITIES]
     if wrong:
-        raise ValueError(f"{text.strip()!r}: {wrong[0]!r} is no thing; things are {', '.join(THINGS)}")
-    if thing in others:
-        raise ValueError(f"{text.strip()!r}: a relation of {thing!r} to itself")
+        raise ValueError(f"{text.strip()!r}: {wrong[0]!r} is no entity; entities are {', '.join(ENTITIES)}")
+    if entity in others:
+        raise ValueError(f"{text.strip()!r}: a relation of {entity!r} to itself")
     return tag
 
 
 def read_sentence(line: str) -> MarkedSentence:
-    """The sentence of a line; raises ``ValueError`` with every problem in words."""
+    """Parse a line. Raises ``ValueError`` with all problems in words."""
     intent, colon, body = line.strip().partition(":")
     if not colon or intent not in INTENTS:
         raise ValueError(f"a line begins with its intent and a colon ({', '.join(INTENTS)}), got {intent[:30]!r}")
@@ -131,14 +130,14 @@ def read_sentence(line: str) -> MarkedSentence:
         text += body[end : match.start()]
         words = match[1]
         if not words.strip() or words != words.strip():
-            problems.append(f"{match[0]!r}: the words are empty or begin or end with a blank")
+            problems.append(f"{match[0]!r}: the words are empty, or begin or end with a blank")
         try:
             tags = tuple(_read_tag(tag) for tag in match[2].split(";"))
         except ValueError as error:
             problems.append(str(error))
             tags = ()
-        if sum(not t.name and t.thing not in ("neg", "excl") for t in tags) > 1:
-            problems.append(f"{match[0]!r}: one span is two things")
+        if sum(not t.name and t.entity not in ("neg", "excl") for t in tags) > 1:
+            problems.append(f"{match[0]!r}: one span names two entities")
         spans.append(MarkedSpan(len(text), len(text) + len(words), tags))
         text += words
         end = match.end()
@@ -155,31 +154,31 @@ def read_sentence(line: str) -> MarkedSentence:
 
 
 def _problems(sentence: MarkedSentence) -> list[str]:
-    """What is wrong with a sentence as a whole, in words."""
+    """Problems of a sentence as a whole, in words."""
     tags = [tag for _, tag in sentence.tags]
     if sentence.intent == "none":
         return ["'none' has no spans"] if tags else []
     found = []
-    named = {t.thing for t in tags if not t.name}
-    spoken_of = {t.thing for t in tags if t.name and t.thing != "speaker"} | {o for t in tags for o in t.others}
+    named = {t.entity for t in tags if not t.name}
+    described = {t.entity for t in tags if t.name and t.entity != "speaker"} | {o for t in tags for o in t.others}
     if "t" not in named and sentence.intent != "contents":
         found.append(f"{sentence.intent!r} needs a target: a span with t")
     if sentence.intent == "contents":
-        spoken_of -= {"t"}
-    found += [f"{thing!r} is spoken of and no span is it" for thing in sorted(spoken_of - named)]
-    if any(t.denied for t in tags) and "neg" not in {t.thing for t in tags}:
-        found.append("something is denied (!) and no word is the negation: [not=neg]")
-    if "neg" in {t.thing for t in tags} and not any(t.denied for t in tags):
-        found.append("a word is a negation (neg) and nothing is denied: t.near(a)!")
-    for thing in sorted(spoken_of & {"x", "y"}):
-        if "excl" not in {t.thing for t in tags}:
-            found.append(f"{thing!r} is excluded and no word says so: [but=excl]")
+        described -= {"t"}
+    found += [f"{entity!r} is described but no span names it" for entity in sorted(described - named)]
+    if any(t.denied for t in tags) and "neg" not in {t.entity for t in tags}:
+        found.append("a tag is negated (!) but no word is the negation: [not=neg]")
+    if "neg" in {t.entity for t in tags} and not any(t.denied for t in tags):
+        found.append("a word is a negation (neg) but no tag is negated: t.near(a)!")
+    for entity in sorted(described & {"x", "y"}):
+        if "excl" not in {t.entity for t in tags}:
+            found.append(f"{entity!r} is excluded but no word marks it: [but=excl]")
             break
     for tag in tags:
-        measured = any(t.thing == tag.thing and t.name == "amount" for t in tags)
+        measured = any(t.entity == tag.entity and t.name == "amount" for t in tags)
         if tag.name in WITHOUT_OTHER and not measured and (not tag.others or tag.name in ("within", "beyond")):
-            found.append(f"{tag}: how far or how much? [two metres={tag.thing}.amount]")
-    if any(t.name == "rank" and t.thing == "speaker" for t in tags):
+            found.append(f"{tag}: how far or how much? [two metres={tag.entity}.amount]")
+    if any(t.name == "rank" and t.entity == "speaker" for t in tags):
         found.append("a speaker has no rank")
     return found
 
@@ -196,7 +195,7 @@ def read_corpus(lines: Iterable[str]) -> Iterator[tuple[int, MarkedSentence | st
 
 
 def load_corpus(paths: Iterable[Path]) -> list[MarkedSentence]:
-    """The sentences of files; raises ``ValueError`` that names the file and line of what is wrong."""
+    """Read the sentences of files. Raises ``ValueError`` with file and line of the first problem."""
     sentences = []
     for path in paths:
         for number, read in read_corpus(path.read_text(encoding="utf-8").splitlines()):
@@ -207,7 +206,7 @@ def load_corpus(paths: Iterable[Path]) -> list[MarkedSentence]:
 
 
 def main(paths: list[str]) -> int:
-    """Print what is wrong with files; 1 when anything is."""
+    """Print the problems of files; return 1 if there are any."""
     wrong = 0
     for path in paths:
         good, seen = 0, set()

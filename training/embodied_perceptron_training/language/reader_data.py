@@ -1,4 +1,4 @@
-"""Marked sentences -> what the network of :mod:`embodied_perceptron.nn.sentence_network` is to say of their words."""
+"""Marked sentences -> targets of the network of :mod:`embodied_perceptron.nn.sentence_network`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from embodied_perceptron.language.meaning import (
     INTENTS,
     KINDS,
     LANDMARK,
-    NOBODY,
+    NO_ENTITY,
     WITH_OTHER,
+    Entity,
+    Predicate,
     SentenceGraph,
-    Thing,
-    Told,
 )
 from embodied_perceptron.nn.sentence_network import ARCS, Scores
-from embodied_perceptron_training.language.markup import THINGS as LETTERS
+from embodied_perceptron_training.language.markup import ENTITIES as LETTERS
 from embodied_perceptron_training.language.markup import MarkedSentence
 
 _IGNORED = -100
@@ -33,47 +33,47 @@ def _kind(letter: str) -> str:
 
 
 def graph_of(sentence: MarkedSentence) -> tuple[list[Word], SentenceGraph]:
-    """The words of a sentence and the graph that is marked in it; of several things that a span tells the first."""
+    """The words of a sentence and its marked graph; of several tags of a span the first counts."""
     words = split_words(sentence.text)
-    things: list[Thing] = []
-    told: list[Told] = []
-    named = {tag.thing for _, tag in sentence.tags if not tag.name}
+    entities: list[Entity] = []
+    predicates: list[Predicate] = []
+    named = {tag.entity for _, tag in sentence.tags if not tag.name}
 
     def number(letter: str) -> int:
-        return LETTERS.index(letter) if letter in named else NOBODY
+        return LETTERS.index(letter) if letter in named else NO_ENTITY
 
     for span in sentence.spans:
         inside = [i for i, w in enumerate(words) if w.start < span.end and w.end > span.start]
         if not inside or not span.tags:
             continue
         first, last = inside[0], inside[-1] + 1
-        tags = [t for t in span.tags if t.thing != "neg"] or span.tags  # "without" is a relation that is denied
+        tags = [t for t in span.tags if t.entity != "neg"] or span.tags  # "without": a negated relation
         tag = next((t for t in tags if not t.name), tags[0])
-        if tag.thing in ("neg", "excl"):
-            told.append(Told(first, last, tag.thing))
+        if tag.entity in ("neg", "excl"):
+            predicates.append(Predicate(first, last, tag.entity))
         elif not tag.name:
-            things.append(Thing(first, last, _kind(tag.thing), number(tag.thing)))
+            entities.append(Entity(first, last, _kind(tag.entity), number(tag.entity)))
         else:
-            name = f"speaker-{tag.name}" if tag.thing == "speaker" else tag.name
+            name = f"speaker-{tag.name}" if tag.entity == "speaker" else tag.name
             if {t.name for t in span.tags} == {"every", "number"}:
                 name = EVERY_NUMBER
-            alike = [t for t in span.tags if (t.thing, t.name) == (tag.thing, tag.name)]
+            alike = [t for t in span.tags if (t.entity, t.name) == (tag.entity, tag.name)]
             others = tuple(dict.fromkeys(number(o) for t in alike for o in t.others)) if name in WITH_OTHER else ()
-            owner = NOBODY if tag.thing == "speaker" else number(tag.thing)
-            told.append(Told(first, last, name, owner, others, tag.denied))
-    return words, SentenceGraph(sentence.intent, tuple(things), tuple(told))
+            owner = NO_ENTITY if tag.entity == "speaker" else number(tag.entity)
+            predicates.append(Predicate(first, last, name, owner, others, tag.denied))
+    return words, SentenceGraph(sentence.intent, tuple(entities), tuple(predicates))
 
 
 def sentence_of(text: str, words: Sequence[Word], graph: SentenceGraph) -> str:
-    """A graph as marked sentence, to be looked at."""
+    """A graph as a marked sentence, for people."""
     letters: dict[int, str] = {}
     free = {LANDMARK: list("abcd"), EXCLUDED: list("xy")}
-    for thing in graph.things:
-        if thing.number not in letters:
-            some = free.get(thing.kind, [thing.kind])
-            letters[thing.number] = some.pop(0) if len(some) > 1 else some[0]
-    spans = [(t.first, t.last, letters[t.number]) for t in graph.things]
-    for t in graph.told:
+    for entity in graph.entities:
+        if entity.number not in letters:
+            some = free.get(entity.kind, [entity.kind])
+            letters[entity.number] = some.pop(0) if len(some) > 1 else some[0]
+    spans = [(t.first, t.last, letters[t.number]) for t in graph.entities]
+    for t in graph.predicates:
         owner = letters.get(t.owner, "t")
         name = f"{owner}.{t.name}" if t.name not in ("neg", "excl") else t.name
         if t.name.startswith("speaker-"):
@@ -90,12 +90,13 @@ def sentence_of(text: str, words: Sequence[Word], graph: SentenceGraph) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A sentence, its words, and what is right of them.
+    """A sentence with its targets.
 
     Attributes:
+        words: characters [start, end) of each word.
         parts: per word, the index of its part as in :class:`Scores`.
-        denied: (word, 0 or 1) of the first word of what is told.
-        arcs: of each kind (word, groups of columns that are right, columns that may be).
+        denied: (word, 0 or 1) of the first word of each predicate.
+        arcs: of each kind (word, groups of correct columns, possible columns).
     """
 
     text: str
@@ -109,34 +110,34 @@ class Example:
 def example_of(sentence: MarkedSentence) -> Example:
     words, graph = graph_of(sentence)
     parts = [0] * len(words)
-    for piece in (*graph.things, *graph.told):
-        kind = KINDS.index(piece.kind if isinstance(piece, Thing) else piece.name)
+    for piece in (*graph.entities, *graph.predicates):
+        kind = KINDS.index(piece.kind if isinstance(piece, Entity) else piece.name)
         for i in range(piece.first, piece.last):
             parts[i] = 1 + kind + (len(KINDS) if i > piece.first else 0)
-    columns = [0, *(t.last for t in graph.things)]  # column 0 is nobody, column i + 1 word i
-    of = {NOBODY: [0]}
-    for t in graph.things:
+    columns = [0, *(t.last for t in graph.entities)]  # column 0 = no entity, column i + 1 = word i
+    of = {NO_ENTITY: [0]}
+    for t in graph.entities:
         of.setdefault(t.number, []).append(t.last)
     arcs: dict[str, list[tuple[int, list[list[int]], list[int]]]] = {name: [] for name in ARCS}
-    for told in graph.told:
-        if told.name in ("neg", "excl"):
+    for p in graph.predicates:
+        if p.name in ("neg", "excl"):
             continue
-        if not told.name.startswith("speaker-"):
-            arcs["owner"].append((told.first, [of[told.owner]], columns))
-        if told.name in WITH_OTHER:
-            arcs["other"].append((told.first, [of[o] for o in told.others] or [[0]], columns))
-    for k, thing in enumerate(graph.things):
-        earlier = [t for t in graph.things[:k] if t.kind == thing.kind]
-        if earlier and thing.kind in (LANDMARK, EXCLUDED):
-            right = [t.last for t in earlier if t.number == thing.number] or [0]
-            arcs["same"].append((thing.last - 1, [right], [0, *(t.last for t in earlier)]))
-    denied = tuple((t.first, float(t.denied)) for t in graph.told if t.name not in ("neg", "excl"))
+        if not p.name.startswith("speaker-"):
+            arcs["owner"].append((p.first, [of[p.owner]], columns))
+        if p.name in WITH_OTHER:
+            arcs["other"].append((p.first, [of[o] for o in p.others] or [[0]], columns))
+    for k, entity in enumerate(graph.entities):
+        earlier = [t for t in graph.entities[:k] if t.kind == entity.kind]
+        if earlier and entity.kind in (LANDMARK, EXCLUDED):
+            right = [t.last for t in earlier if t.number == entity.number] or [0]
+            arcs["same"].append((entity.last - 1, [right], [0, *(t.last for t in earlier)]))
+    denied = tuple((t.first, float(t.denied)) for t in graph.predicates if t.name not in ("neg", "excl"))
     spans = tuple((w.start, w.end) for w in words)
     return Example(sentence.text, spans, INTENTS.index(graph.intent), tuple(parts), denied, arcs)
 
 
 def loss_of(scores: Scores, examples: Sequence[Example], smoothing: float = 0.0) -> torch.Tensor:
-    """Mean over sentences of the negative log-likelihood of what is right."""
+    """Mean negative log-likelihood of the targets per sentence."""
     cross = torch.nn.functional.cross_entropy
     wanted = torch.full(scores.parts.shape[:2], _IGNORED)
     for b, example in enumerate(examples):

@@ -1,7 +1,7 @@
-"""Marked sentences from the grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots.
+"""Marked sentences from a grammar of relations (``reader_grammar.json``): phrases in frames, with nouns in slots.
 
-Beside them marked whole sentences: among others the plain forms of the homes' prompts, every second of their free forms
-and the paraphrases that may be looked at. The other free forms and paraphrases are held out.
+The grammar also has whole sentences: the plain forms of the homes' prompts, half of their free forms and half of the
+paraphrases. The other halves are held out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WARDS = ("", "ward", "wards", "most")
 _SLOTS = re.compile(r"\{(T|Ts|A|B|P|V|I)\}")
 _BEST = re.compile(r"\b(?:\w+est|most|least|no other|first|closer than|nearer than)\b")
 _MOST_WORDS = 6
-# "the table that has a lamp on it": how {A}, said before, stands to {T}
+# "the table that has a lamp on it": relation of {A}, named before, to {T}
 _AROUND = {
     "on": ("on", "on top of", "sitting on", "lying on", "standing on", "resting on", "left on"),
     "above": ("above", "over", "hanging over", "hanging above", "mounted over"),
@@ -51,7 +51,7 @@ _DESCRIBED = (
     "it's a {T} and there is a {A} {R} [it=t]", "{T}. {A} {R} [it=t].", "the {T}. {R} the {T} is the {A}.",
 )  # fmt: skip
 _SHARE_DESCRIBED = 0.4
-_SHARE_WHOLE = 0.6  # of all that is drawn
+_SHARE_WHOLE = 0.6  # of all sentences
 _LOOKS = (("colour", COLOURS), ("colour", COLOURS), ("material", MATERIALS))
 _LIGHT = frozenset(["the", "a", "an", "this", "that", "which", "and", "is", "of", "it"])
 
@@ -68,7 +68,7 @@ def _grammar() -> dict[str, Any]:
 
 
 def forms() -> Iterator[tuple[str, str]]:
-    """(relation, sentence with slots {T} {Ts} {A} {B}, and [words=r] where the relation is told)."""
+    """(relation, sentence with slots {T} {Ts} {A} {B} and the words of the relation marked [words=r])."""
     data = _grammar()
     frames = data["frames"]
     for relation, group in data["relations"].items():
@@ -81,18 +81,18 @@ def forms() -> Iterator[tuple[str, str]]:
                 for frame in frames[kind]:
                     yield _name(relation, phrase), frame.replace(slot, f"[{phrase}=r]")
         for whole in group.get("whole", ()):
-            marked = _told_between(whole)
+            marked = _mark_between(whole)
             if marked:
                 yield _name(relation, whole), marked
 
 
 def _name(relation: str, words: str) -> str:
-    """ "Next to" is near: only what says so is the closest."""
+    """ "Next to" is near; only explicit superlatives are closest."""
     return "near" if relation == "closest" and not _BEST.search(words) else relation
 
 
-def _told_between(whole: str) -> str:
-    """A whole sentence with the words between its things marked; empty where these are not what tells."""
+def _mark_between(whole: str) -> str:
+    """Mark the words between the entities of a whole sentence; empty where they are not the relation."""
     slots = list(_SLOTS.finditer(whole))
     if len(slots) < 2:
         return ""
@@ -114,7 +114,7 @@ def whole_forms() -> tuple[str, ...]:
 
 
 class SlotGrammar:
-    """Draws marked sentences of all relations alike."""
+    """Draws marked sentences, all relations equally often."""
 
     def __init__(self) -> None:
         self.whole = whole_forms()
@@ -124,7 +124,7 @@ class SlotGrammar:
                 self.forms.setdefault(relation, []).append(form)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[MarkedSentence]:
-        """``count`` sentences, of which some tell what stands where to a thing that was said before."""
+        """Draw ``count`` sentences, some of which describe an entity named before."""
         names = sorted(self.forms)
         drawn = []
         for _ in range(count):
@@ -141,10 +141,10 @@ class SlotGrammar:
         form = some[int(rng.integers(len(some)))]
         target, first, second = _three(rng)
         others = "a,b" if "{B}" in form else "a"
-        said = form.replace("=r]", f"=t.{relation}({others})]")
-        said = _with_nouns(said, target, first, second)
-        intent = "where" if said.startswith("where") else "exists" if said.startswith("is there") else "find"
-        return read_sentence(f"{intent}: {said}")
+        text = form.replace("=r]", f"=t.{relation}({others})]")
+        text = _with_nouns(text, target, first, second)
+        intent = "where" if text.startswith("where") else "exists" if text.startswith("is there") else "find"
+        return read_sentence(f"{intent}: {text}")
 
 
 def _three(rng: np.random.Generator) -> tuple[str, str, str]:
@@ -152,26 +152,26 @@ def _three(rng: np.random.Generator) -> tuple[str, str, str]:
     return a, b, c
 
 
-def _with_nouns(said: str, target: str, first: str, second: str) -> str:
-    said = said.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
-    said = said.replace("{A}", f"[{first}=a]").replace("{B}", f"[{second}=b]")
-    return re.sub(r"\ba(?= \[[aeiou])", "an", said)
+def _with_nouns(text: str, target: str, first: str, second: str) -> str:
+    text = text.replace("{Ts}", f"[{pluralize(target)}=t]").replace("{T}", f"[{target}=t]")
+    text = text.replace("{A}", f"[{first}=a]").replace("{B}", f"[{second}=b]")
+    return re.sub(r"\ba(?= \[[aeiou])", "an", text)
 
 
 def filled(form: str, rng: np.random.Generator) -> MarkedSentence:
-    """A whole form with nouns, and a colour or a material, in its slots."""
+    """Fill the slots of a whole form with nouns and a colour or material."""
     name, words = _LOOKS[int(rng.integers(len(_LOOKS)))]
-    said = form.replace("{C}=t.colour", f"{words[int(rng.integers(len(words)))]}=t.{name}")
-    return read_sentence(f"find: {_with_nouns(said, *_three(rng))}")
+    text = form.replace("{C}=t.colour", f"{words[int(rng.integers(len(words)))]}=t.{name}")
+    return read_sentence(f"find: {_with_nouns(text, *_three(rng))}")
 
 
 def _described(rng: np.random.Generator) -> MarkedSentence:
-    """What is meant first, and then what stands where to it."""
+    """A sentence that names the target first and then a landmark."""
     some = _WITH if rng.random() < 0.4 else _DESCRIBED
     form = some[int(rng.integers(len(some)))]
     relation = list(_AROUND)[int(rng.integers(len(_AROUND)))]
     words = _AROUND[relation][int(rng.integers(len(_AROUND[relation])))]
     target, other = (nouns()[int(i)] for i in rng.choice(len(nouns()), 2, replace=False))
-    said = form.replace("{R}", f"[{words}=a.{relation}(t)]").replace("{T}", f"[{target}=t]")
-    said = said.replace("{As}", f"[{pluralize(other)}=a]").replace("{A}", f"[{other}=a]")
-    return read_sentence(f"find: {said}")
+    text = form.replace("{R}", f"[{words}=a.{relation}(t)]").replace("{T}", f"[{target}=t]")
+    text = text.replace("{As}", f"[{pluralize(other)}=a]").replace("{A}", f"[{other}=a]")
+    return read_sentence(f"find: {text}")

@@ -1,8 +1,7 @@
-"""Marked sentences -> others that say the same of other things, or the same less cleanly.
+"""Data augmentation of marked sentences.
 
-Breadth comes from here: another noun of about the same shape in the place of a thing, other colours and numbers, left
-for right; what is taken back at once, "the lamp, no wait, the chair"; fillers, stutter, slips, lost letters, words and
-punctuation of a transcript.
+Replaces nouns, colours and numbers, mirrors left and right, and adds self-corrections ("the lamp, no wait, the chair"),
+fillers, stutter, misspellings and the punctuation of transcripts.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _POLITE_AFTER = (
     "please", "thanks", "thank you", "if you can", "would you", "when you have a minute", "mate", "dear", "cheers",
     "thank you so much", "now", "quickly",
 )  # fmt: skip
-_TAKEN_BACK = (
+_CORRECTIONS = (
     "no", "no wait", "sorry", "i mean", "wait", "no no", "or rather", "er i mean", "hang on, actually", "oh no, sorry",
     "scratch that", "correction", "no, sorry, i meant", "actually no", "not that", "make that", "well, no", "oops",
     "oh wait", "hmm no", "uh no", "strike that", "my mistake",
@@ -71,14 +70,14 @@ _ALIKE = {
     )
     for name in names
 }  # fmt: skip
-_HEARD = {
+_MISHEARD = {
     "their": "there", "there": "their", "to": "too", "two": "to", "for": "four", "the": "da", "by": "buy",
     "it's": "its", "that's": "thats", "what's": "whats", "there's": "theres", "isn't": "isnt", "near": "neer",
     "beside": "besides", "see": "sea", "which": "witch", "where": "wear", "right": "write", "you": "u",
     "please": "pls", "are": "r", "with": "wiv", "you're": "your", "where's": "wheres", "and": "an", "behind": "behinde",
 }  # fmt: skip
-_TALKED = 0.1  # share of the sentences that stand among others
-_MOST_OF_NAME = 3  # words: more are a use or a description
+_TALKED = 0.1  # share of the sentences with small talk
+_MOST_OF_NAME = 3  # words of a name; longer ones are uses or descriptions
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _joined(intent: str, pieces: Sequence[_Piece]) -> MarkedSentence:
 
 @lru_cache(maxsize=1)
 def nouns() -> tuple[str, ...]:
-    """Nouns for things: the lexicon's and the names of categories, in singular."""
+    """Nouns of objects: those of the lexicon and of categories, in singular."""
     plain = {
         n for n in (*lexicon().meaning, *lexicon().labels, *ALL_CATEGORIES) if re.fullmatch(r"[a-z]+( [a-z]+)?", n)
     }
@@ -116,19 +115,19 @@ def nouns() -> tuple[str, ...]:
 
 
 def is_plural(words: str) -> bool:
-    """Whether a noun stands in plural."""
+    """Whether a noun is plural."""
     last = words.lower().split()[-1]
     return bool(singular(last)) and not lexicon().always_plural(last)
 
 
 class Variation:
-    """Draws other sentences of marked ones.
+    """Draws variations of marked sentences.
 
     Args:
-        rng: of all that is drawn.
-        noise: share of sentences that get some.
-        talk: sentences that may stand before or behind one: they tell nothing.
-        names: nouns for things beside :func:`nouns`.
+        rng: random source.
+        noise: share of noisy sentences.
+        talk: small talk that may be added before or after a sentence.
+        names: nouns in addition to :func:`nouns`.
     """
 
     def __init__(
@@ -140,16 +139,16 @@ class Variation:
         self.names = (*nouns(), *names)
 
     def __call__(self, sentence: MarkedSentence, keep: float = 0.3) -> MarkedSentence:
-        """Another sentence; with probability ``keep`` of the same things."""
+        """Draw a variation; with probability ``keep`` of the same nouns and values."""
         rng = self.rng
         pieces = _pieces(sentence)
         if rng.random() > keep:
-            pieces = self._other_things(pieces)
+            pieces = self._other_entities(pieces)
             pieces = self._other_values(pieces)
         if rng.random() < 0.3:
             pieces = _mirrored(pieces)
         if rng.random() < 0.3 * self.noise:
-            pieces = self._taken_back(pieces)
+            pieces = self._corrected(pieces)
         if rng.random() < self.noise:
             pieces = self._noisy(pieces)
         if self.talk and sentence.intent != "none" and rng.random() < _TALKED:
@@ -161,24 +160,24 @@ class Variation:
     def _pick(self, items: Sequence[str]) -> str:
         return items[int(self.rng.integers(len(items)))]
 
-    def _other_things(self, pieces: list[_Piece]) -> list[_Piece]:
+    def _other_entities(self, pieces: list[_Piece]) -> list[_Piece]:
         other: dict[tuple[str, str], str] = {}
         letters: dict[str, bool] = {}
         found = []
         for piece in pieces:
-            thing = next((t.thing for t in piece.tags if not t.name and t.thing not in ("neg", "excl")), "")
-            said = piece.text.lower()
-            if not thing or said in PRONOUNS or len(said.split()) > _MOST_OF_NAME or serving(said.split()):
+            entity = next((t.entity for t in piece.tags if not t.name and t.entity not in ("neg", "excl")), "")
+            words = piece.text.lower()
+            if not entity or words in PRONOUNS or len(words.split()) > _MOST_OF_NAME or serving(words.split()):
                 found.append(piece)
                 continue
-            if thing not in letters:
-                letters[thing] = bool(self.rng.random() < 0.7)
-            if not letters[thing]:
+            if entity not in letters:
+                letters[entity] = bool(self.rng.random() < 0.7)
+            if not letters[entity]:
                 found.append(piece)
                 continue
-            many = is_plural(said)
-            one = said[: -len(said.split()[-1])] + singular(said.split()[-1]) if many else said
-            key = (thing, one)
+            many = is_plural(words)
+            one = words[: -len(words.split()[-1])] + singular(words.split()[-1]) if many else words
+            key = (entity, one)
             if key not in other:
                 other[key] = self._pick(self.names)
             found.append(_Piece(pluralize(other[key]) if many else other[key], piece.tags))
@@ -189,49 +188,49 @@ class Variation:
         found = []
         for piece in pieces:
             name = piece.tags[0].name if len(piece.tags) == 1 else ""
-            said = piece.text.lower()
+            words = piece.text.lower()
             text = piece.text
             if self.rng.random() < 0.5:
-                if name == "colour" and all(w in table.colours or w in ("dark", "light") for w in said.split()):
+                if name == "colour" and all(w in table.colours or w in ("dark", "light") for w in words.split()):
                     text = self._pick(COLOURS)
-                elif name == "material" and " " not in said:
+                elif name == "material" and " " not in words:
                     text = self._pick(MATERIALS)
-                elif name == "rank" and said in _ORDINALS:
+                elif name == "rank" and words in _ORDINALS:
                     text = self._pick(_ORDINALS)
                 elif name == "amount":
                     text = self._pick(_AMOUNTS)
             found.append(_Piece(text, piece.tags))
         return found
 
-    def _taken_back(self, pieces: list[_Piece]) -> list[_Piece]:
-        """One piece behind another one of its kind that does not count: "the blue, no, red chair"."""
+    def _corrected(self, pieces: list[_Piece]) -> list[_Piece]:
+        """Add a self-correction before a piece: "the blue, no, red chair"."""
         may = [k for k, p in enumerate(pieces) if len(p.tags) == 1 and self._another(p.tags[0], p.text)]
         if not may:
             return pieces
         k = may[int(self.rng.integers(len(may)))]
         piece, tag = pieces[k], pieces[k].tags[0]
-        said, rest = self._another(tag, piece.text), pieces[k + 1 : k + 2]
-        back = self._pick((", {}, ", " {} ", "... {}, ", ", {} ", " - {} ")).format(self._pick(_TAKEN_BACK))
+        words, rest = self._another(tag, piece.text), pieces[k + 1 : k + 2]
+        back = self._pick((", {}, ", " {} ", "... {}, ", ", {} ", " - {} ")).format(self._pick(_CORRECTIONS))
         if tag.name in ("colour", "material") and self.rng.random() < 0.6:
             noun = next((i for i in (k + 1, k + 2) if i < len(pieces) and pieces[i].tags), None)
             if (
                 noun is not None
-                and pieces[noun].tags == (Tag(tag.thing),)
+                and pieces[noun].tags == (Tag(tag.entity),)
                 and pieces[noun].text.lower() not in PRONOUNS
             ):
                 one = _Piece(f"{back}{self._pick(('the ', 'the ', 'a ', ''))}")  # "the blue chair, no, the red one"
-                head = [*pieces[:k], _Piece(f"{said} "), pieces[noun], one, piece]
+                head = [*pieces[:k], _Piece(f"{words} "), pieces[noun], one, piece]
                 return [*head, _Piece(" "), _Piece("one", pieces[noun].tags), *pieces[noun + 1 :]]
         article = " the " if tag.others and rest and rest[0].text.lower().startswith(" the") else " "
-        if tag.others and self.rng.random() < 0.5:  # with its landmark
-            said = f"{said}{article}{self._pick(nouns())}"
+        if tag.others and self.rng.random() < 0.5:  # with a landmark
+            words = f"{words}{article}{self._pick(nouns())}"
         elif not tag.name:
             back += self._pick(("the ", "the ", "", "a "))
-        return [*pieces[:k], _Piece(said + back), *pieces[k:]]
+        return [*pieces[:k], _Piece(words + back), *pieces[k:]]
 
     def _another(self, tag: Tag, text: str) -> str:
-        """Words that somebody may take back for others with this tag; empty where nobody would."""
-        if tag.denied or tag.thing in ("neg", "excl", "speaker", "m"):
+        """Other words with this tag for a self-correction; empty where there are none."""
+        if tag.denied or tag.entity in ("neg", "excl", "speaker", "m"):
             return ""
         if not tag.name:
             return "" if text.lower() in PRONOUNS else self._pick(nouns())
@@ -240,7 +239,7 @@ class Variation:
         return self._pick(_ALIKE[tag.name]) if tag.name in _ALIKE else ""
 
     def _among_talk(self, pieces: list[_Piece]) -> list[_Piece]:
-        """What else somebody says before the request, or behind it."""
+        """Add small talk before or after the request."""
         talk = self._pick(self.talk)
         end = "" if talk[-1:] in ".?!" else self._pick((".", ",", "", " -"))
         if self.rng.random() < 0.7:
@@ -262,12 +261,12 @@ class Variation:
             found = self._with_fillers(found)
         if rng.random() < 0.4:
             found = [_Piece(self._slips(p.text, 0.03 if p.tags else 0.06), p.tags) for p in found]
-        if rng.random() < 0.15:  # articles go
+        if rng.random() < 0.15:  # without articles
             found = [p if p.tags else _Piece(re.sub(r"\b(?:the|a|an) ", "", p.text), ()) for p in found]
         return [p for p in found if p.text]
 
     def _with_fillers(self, pieces: list[_Piece]) -> list[_Piece]:
-        """ "The uh the chair": between words that mean nothing."""
+        """Insert fillers or repeated words: "the uh the chair"."""
         found = []
         for piece in pieces:
             if not piece.tags and " " in piece.text and self.rng.random() < 0.4:
@@ -287,8 +286,8 @@ class Variation:
             if self.rng.random() >= rate:
                 continue
             low = word.lower()
-            if low in _HEARD and self.rng.random() < 0.7:
-                words[i] = _HEARD[low]
+            if low in _MISHEARD and self.rng.random() < 0.7:
+                words[i] = _MISHEARD[low]
             elif len(word) > 4 and word.isalpha():
                 at = int(self.rng.integers(1, len(word) - 1))
                 kind = int(self.rng.integers(3))
@@ -302,16 +301,16 @@ class Variation:
 
 
 def _mirrored(pieces: list[_Piece]) -> list[_Piece]:
-    """Left for right and right for left, where a tag tells a side."""
+    """Exchange left and right where a tag has a side."""
     if not any(t.name in _MIRRORED for p in pieces for t in p.tags):
         return pieces
     found = []
     for piece in pieces:
-        tags = tuple(Tag(t.thing, _MIRRORED.get(t.name, t.name), t.others, t.denied) for t in piece.tags)
+        tags = tuple(Tag(t.entity, _MIRRORED.get(t.name, t.name), t.others, t.denied) for t in piece.tags)
         text = piece.text
         if any(t.name in _MIRRORED for t in piece.tags):
             text = re.sub(r"(?i)\b(leftmost|rightmost|left|right)(?=\b|-|hand)", lambda m: _MIRROR[m[0].lower()], text)
             if text == piece.text:
-                return pieces  # a side without its name
+                return pieces  # the side has no left or right in its words
         found.append(_Piece(text, tags))
     return found

@@ -11,10 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
-from embodied_perceptron.nn.grounding import GroundingOutput, VoxelGroundingOutput
-from embodied_perceptron.nn.neck import SiteMask
+from embodied_perceptron.nn.backbone import SiteMask
+from embodied_perceptron.nn.grounding import (
+    DetectedObjects,
+    GroundingOutput,
+    ObjectGroundingOutput,
+    VoxelGroundingOutput,
+)
 from embodied_perceptron.nn.network import CandidateVoxels, PerceptionNetwork, SharedFeatures, Viewpoint
-from embodied_perceptron.nn.object_grounding import DetectedObjects, ObjectGroundingOutput
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Sites

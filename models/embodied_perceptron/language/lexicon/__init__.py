@@ -1,4 +1,4 @@
-"""Words: plurals, numbers, what nouns name, which nouns a sentence has, and how well a label fits a noun."""
+"""English words: nouns of a sentence, similarity of nouns and labels, plurals, numbers, and the taxonomy of nouns."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def word_set(name: str) -> frozenset[str]:
 
 _TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:[.,]\d+)?(?:st|nd|rd|th)?|[.,;:()!?]")
 _DETERMINERS = word_set("determiners")
-_PART = 0.55  # how well the label "office chair" answers to an unknown noun that ends in "chair"
-_KIND = 0.85  # how well a label that nobody listed answers to the noun that it ends in: "reading lamp" to "lamp"
-_JOINED = 0.55  # the same where it is written in one word: "workbench" to "bench"
-_NAMED_SO = 0.85  # weight of a label that a noun names rather than is like
-_LEAST_TOLD = 0.3  # below it most that a fit has not seen are wrong
-_LESS_FIT, _FIT = 0.04, 0.76  # what each next noun of a use serves it less, and the least of that
-_FOR = "something to "  # how the noun of what serves a verb begins
-_SEVERAL_OF = frozenset(  # heads of labels that are what stands before them: a "towel stack"
+_PART = 0.55  # similarity of the label "office chair" to an unknown noun that ends in "chair"
+_KIND = 0.85  # similarity of an unlisted label to the noun that it ends in: "reading lamp" to "lamp"
+_JOINED = 0.55  # the same for one word: "workbench" to "bench"
+_NAMED_SO = 0.85  # least weight of a label that a noun names
+_LEAST_LIKELIHOOD = 0.3  # below it most pairs that the fit has not seen are wrong
+_LESS_FIT, _FIT = 0.04, 0.76  # similarity that each next noun of a use loses, and its minimum
+_FOR = "something to "  # prefix of the noun of a use
+_SEVERAL_OF = frozenset(  # heads of labels of several objects: "towel stack"
     ("stack", "pile", "pack", "heap", "bundle", "bunch", "set", "row", "pair", "roll", "collection", "group")
 )
 _LEAST_LETTERS = 3  # of a singular, and of each part of a compound
@@ -60,9 +60,9 @@ class Mention:
     """A noun in a sentence.
 
     Attributes:
-        first, last: words [first, last) that it consists of.
+        first, last: its words [first, last).
         noun: in singular, as the lexicon has it.
-        plural: whether it stands in plural.
+        plural: whether it is plural.
         known: whether the lexicon or a label of the scene has it.
     """
 
@@ -74,18 +74,18 @@ class Mention:
 
 
 def split_words(text: str) -> list[Word]:
-    """Words and punctuation in order; anything else separates words."""
+    """Split into words and punctuation; anything else separates words."""
     return [Word(m.group().lower(), m.start(), m.end()) for m in _TOKEN.finditer(in_usual_letters(text))]
 
 
 def in_usual_letters(text: str) -> str:
-    """The text in as many characters, so that spans stay true, letters and apostrophes as they are usually written."""
+    """Normalize letters and apostrophes; the number of characters, and so every span, stays the same."""
     plain = text.replace("’", "'")
     return plain if plain.isascii() else "".join(map(_narrow, plain))
 
 
 def _narrow(letter: str) -> str:
-    """A letter as it is usually written: full-width "ｔ" and mathematical "𝐭" are "t"."""
+    """ASCII form of a letter: full-width "ｔ" and mathematical "𝐭" become "t"."""
     usual = unicodedata.normalize("NFKC", letter)
     return usual if len(usual) == 1 and usual.isascii() else letter
 
@@ -96,11 +96,11 @@ class Lexicon:
 
     Attributes:
         meaning: noun -> {label: weight in (0, 1]}.
-        weak: nouns that are more often something else ("light", "can").
+        weak: words that are more often no nouns ("light", "can").
         irregular: plural -> singular.
         surfaces: words of a noun, in singular or plural -> (noun, plural).
-        longest: words of the longest surface.
-        labels: all labels that a noun may mean; of others the last word tells what they are.
+        longest: number of words of the longest surface.
+        labels: all labels that a noun may mean; other labels are classified by their last word.
     """
 
     meaning: dict[str, dict[str, float]]
@@ -124,10 +124,9 @@ class Lexicon:
         object.__setattr__(self, "_kinds", {})
 
     def similarity(self, noun: str, label: str) -> float:
-        """How well ``label`` answers to ``noun``: 1 = that is what it is called, 0 = not at all.
+        """Similarity of ``label`` and ``noun`` in [0, 1]: 1 = the same, 0 = unrelated.
 
-        A pair of which either is not listed is told by WordNet and vectors of words
-        (:mod:`embodied_perceptron.language.noun_taxonomy`).
+        Unlisted pairs are scored by WordNet and word vectors (:class:`NounLikelihood`).
         """
         if noun == label:
             return 1.0
@@ -135,14 +134,14 @@ class Lexicon:
             serves = affordances().get(noun.removeprefix(_FOR), ())
             ranked = (max(1.0 - _LESS_FIT * k, _FIT) * self.similarity(name, label) for k, name in enumerate(serves))
             return max(ranked, default=0.0)
-        answers = self._listed(noun, label)
-        if answers or (noun in self.meaning and label in self.labels):
-            return answers
-        told = likelihood_of_label(noun, label)
-        return max(told if told >= _LEAST_TOLD else 0.0, self._spelt(noun, label))
+        listed = self._listed(noun, label)
+        if listed or (noun in self.meaning and label in self.labels):
+            return listed
+        likelihood = likelihood_of_label(noun, label)
+        return max(likelihood if likelihood >= _LEAST_LIKELIHOOD else 0.0, self._spelt(noun, label))
 
     def _spelt(self, noun: str, label: str) -> float:
-        """How well a label answers by its words alone: the noun in one word or several, in plural, several of it."""
+        """Similarity by spelling alone: compounds in one or several words, plurals, and collections."""
         words = label_words(label)
         if noun.replace(" ", "") == "".join(words):
             return _KIND
@@ -152,29 +151,28 @@ class Lexicon:
         return _KIND if (f" {' '.join(head)}").endswith(f" {noun}") else 0.0
 
     def _listed(self, noun: str, label: str) -> float:
-        """What the table says of the noun and of the label or what it is a kind of; 0 where it says nothing."""
+        """Similarity in the table of the noun and of the label or its class; 0 for unlisted pairs."""
         meanings = self.meaning.get(noun)
         if meanings is None:
             return 0.0
         kind, weight = self._kind(label)
-        answers = weight * (1.0 if kind == noun else self._means(meanings, kind))
-        return answers if answers or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
+        listed = weight * (1.0 if kind == noun else self._means(meanings, kind))
+        return listed if listed or not self.is_kind(label, noun) else self.meaning.get(label, {}).get(noun, _PART)
 
     def is_kind(self, label: str, noun: str) -> bool:
-        """Whether the label says that it is one: a "coffee table" is a "table", a "workbench" a "bench"."""
+        """Whether the label contains the noun as its class: a "coffee table" is a "table", a "workbench" a "bench"."""
         joined = label.endswith(noun) and noun in self.meaning.get(label, {})
         return label.endswith(f" {noun}") or joined or (label not in self.labels and self._kind(label)[0] == noun)
 
     def _means(self, meanings: dict[str, float], kind: str) -> float:
-        """How well a label or noun answers to what a noun may mean."""
+        """Weight of a label or noun among the meanings of a noun."""
         if kind in self.labels or kind in meanings:
             return meanings.get(kind, 0.0)
         named = (label for label, weight in self.meaning.get(kind, {}).items() if weight >= _NAMED_SO)
         return max((meanings.get(label, 0.0) for label in named), default=0.0)
 
     def _kind(self, label: str) -> tuple[str, float]:
-        """The label or noun that a label says it is, and how surely: itself, or what it is in singular, or what it ends
-        in."""
+        """The listed label or noun that a label is a kind of, with its weight: itself, its singular, or its ending."""
         if label not in self._kinds:
             self._kinds[label] = (label, 1.0) if label in self.labels else self._kind_of_unlisted(label)
         return self._kinds[label]
@@ -182,8 +180,8 @@ class Lexicon:
     def _kind_of_unlisted(self, label: str) -> tuple[str, float]:
         words = label_words(label)
         for first in range(len(words)):
-            said = " ".join(words[first:])
-            one = said if said in self.labels else self.surfaces.get(words[first:], ("", False))[0]
+            rest = " ".join(words[first:])
+            one = rest if rest in self.labels else self.surfaces.get(words[first:], ("", False))[0]
             if one:
                 return one, 1.0 if first == 0 else _KIND
         last = words[-1] if words else ""
@@ -194,11 +192,11 @@ class Lexicon:
         return label, 1.0
 
     def always_plural(self, noun: str) -> bool:
-        """Whether the noun is one thing and yet stands in plural: scissors, stairs."""
+        """Whether the noun has no singular: scissors, stairs."""
         return self.irregular.get(noun) == noun
 
     def mentions(self, words: Sequence[Word], labels: Iterable[str] = ()) -> list[Mention]:
-        """Nouns of the lexicon, or among the ``labels`` of the scene, in order; the longest reading wins."""
+        """Nouns of the lexicon and of ``labels`` in order; the longest match wins."""
         extra = self._surfaces_of(labels)
         longest = max([self.longest, *map(len, extra)])
         found: list[Mention] = []
@@ -219,7 +217,7 @@ class Lexicon:
         return found
 
     def _surfaces_of(self, labels: Iterable[str]) -> dict[tuple[str, ...], tuple[str, bool]]:
-        """Words of labels that no noun has, as they are, in plural and in singular -> (label, plural)."""
+        """Surfaces of labels that are not listed, also in plural and singular -> (label, plural)."""
         extra: dict[tuple[str, ...], tuple[str, bool]] = {}
         unlisted = [(label, label_words(label)) for label in labels]
         unlisted = [(label, words) for label, words in unlisted if words and " ".join(words) not in self.meaning]
@@ -257,7 +255,7 @@ class Lexicon:
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
     def _ends_in_material(self, words: Sequence[Word], i: int) -> bool:
-        """Whether word ``i`` or the one behind it is a material, and a noun follows: "imitation wood chair"."""
+        """Whether word ``i`` or ``i + 1`` is a material followed by a noun: "imitation wood chair"."""
         for k in (i, i + 1):
             if k + 1 < len(words) and words[k].text in relation_words().materials:
                 return (words[k + 1].text,) in self.surfaces
@@ -274,19 +272,19 @@ _QUANTITIES = word_set("quantities")
 
 @lru_cache(maxsize=1)
 def listed_words() -> frozenset[str]:
-    """The English words of the list that comes with the package (SCOWL), in lower case."""
+    """The English words of the shipped list (SCOWL), in lower case."""
     text = gzip.decompress((_FOLDER / "english_words.txt.gz").read_bytes()).decode("ascii")
     return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
 
 
 def label_words(label: str) -> tuple[str, ...]:
-    """The words of a detector's label: "Coffee_table" has two."""
+    """Words of a detector's label: "Coffee_table" has two."""
     return tuple(label.lower().replace("_", " ").split())
 
 
 @lru_cache(maxsize=1)
 def lexicon() -> Lexicon:
-    """The lexicon that comes with the package."""
+    """The shipped lexicon."""
     data = json.loads((_FOLDER / "nouns.json").read_text(encoding="utf-8"))
     meaning: dict[str, dict[str, float]] = {}
     for group in data["nouns"]:
@@ -297,7 +295,7 @@ def lexicon() -> Lexicon:
 
 @lru_cache(maxsize=1)
 def affordances() -> dict[str, list[str]]:
-    """Words of a use -> nouns of what serves it."""
+    """Words of a use -> nouns of objects that serve it."""
     found: dict[str, list[str]] = {}
     for use in json.loads((_FOLDER / "affordances.json").read_text(encoding="utf-8"))["uses"]:
         for words in use["for"].split(", "):
@@ -308,7 +306,7 @@ def affordances() -> dict[str, list[str]]:
 
 @lru_cache(maxsize=1)
 def _uses() -> dict[str, list[tuple[frozenset[str], str]]]:
-    """First word in its plain form -> the plain words of each use that begins with it, and the use."""
+    """Stem of the first word -> stems of each use that begins with it, and the use."""
     found: dict[str, list[tuple[frozenset[str], str]]] = {}
     for use in affordances():
         words = [_plain(word) for word in use.split()]
@@ -318,7 +316,7 @@ def _uses() -> dict[str, list[tuple[frozenset[str], str]]]:
 
 @lru_cache(maxsize=4096)
 def _plain(word: str) -> str:
-    """A word as uses have it: "washing" and "washed" are "wash", "clothes" is "clothe"."""
+    """Stem of a word: "washing" and "washed" are "wash", "clothes" is "clothe"."""
     for end, other in (
         ("ies", "y"),
         ("ied", "y"),
@@ -340,16 +338,16 @@ def _plain(word: str) -> str:
 
 
 def serving(words: Sequence[str], labels: Iterable[str] = ()) -> str:
-    """The noun of what serves the use that ``words`` tell, "something to sit"; empty where they tell none.
+    """The noun of the use that ``words`` state, "something to sit"; empty where they state none.
 
-    Of several uses the one of more words, then one that one of the ``labels`` serves, then the one told first.
+    Of several uses: the one with most words, then one that a label of ``labels`` serves, then the first.
     """
-    said = [_plain(word) for word in words]
-    told = {use: len(plain) for word in said for plain, use in _uses().get(word, ()) if plain.issubset(said)}
-    if not told:
+    stems = [_plain(word) for word in words]
+    uses = {use: len(plain) for word in stems for plain, use in _uses().get(word, ()) if plain.issubset(stems)}
+    if not uses:
         return ""
-    most = max(told.values())
-    best = [_FOR + use for use, count in told.items() if count == most]
+    most = max(uses.values())
+    best = [_FOR + use for use, count in uses.items() if count == most]
     served = (n for n in best if any(lexicon().similarity(n, label) >= _NAMED_SO for label in labels))
     return next(served, best[0])
 
@@ -359,9 +357,9 @@ class RelationWords:
     """``relations.json``.
 
     Attributes:
-        phrases: words -> what they tell of a thing, a name of :data:`~.learned.graph.TOLD`.
+        phrases: words -> name of a predicate (:data:`~.meaning.PREDICATES`).
         colours: word -> name of the colour.
-        materials: words for substances, which geometry cannot judge.
+        materials: words for materials, which the map cannot check.
     """
 
     phrases: dict[tuple[str, ...], str]
@@ -371,9 +369,9 @@ class RelationWords:
 
 @lru_cache(maxsize=1)
 def relation_words() -> RelationWords:
-    """The table of relation words that comes with the package."""
+    """The shipped table of relation words."""
     data: dict[str, Any] = json.loads((_FOLDER / "relations.json").read_text(encoding="utf-8"))
-    phrases = {tuple(said.split()): name for name, many in data["phrases"].items() for said in many.split(",")}
+    phrases = {tuple(words.split()): name for name, many in data["phrases"].items() for words in many.split(",")}
     colours = {word: name for name, words in data["colours"].items() for word in words}
     return RelationWords(phrases, colours, frozenset(data["materials"]))
 
@@ -383,7 +381,7 @@ def relation_words() -> RelationWords:
 
 
 def singular(word: str) -> str:
-    """The singular of what looks like an English plural by rule; empty for other words."""
+    """Singular of a regular English plural; empty for other words."""
     if not word.endswith("s") or word.endswith(("ss", "us", "is", "as")) or len(word) <= _LEAST_LETTERS:
         return ""
     if word.endswith("ies"):
@@ -394,7 +392,7 @@ def singular(word: str) -> str:
 
 
 def pluralize(noun: str) -> str:
-    """English plural by rule; irregular ones stand in ``nouns.json``."""
+    """Regular English plural."""
     if noun.endswith(("s", "x", "ch", "sh")):
         return noun + "es"
     if noun.endswith("f"):
@@ -408,7 +406,7 @@ def pluralize(noun: str) -> str:
 # Numbers, ordinals and lengths in words.
 
 _LONGEST_M = 1e6
-_MOST = 1_000_000  # of what is counted
+_MOST = 1_000_000  # largest count
 _SMALL = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
@@ -425,17 +423,17 @@ ORDINALS = {
     )
     for word in words.split()
 }  # fmt: skip
-UNITS = (  # by how they begin, metres
+UNITS = (  # prefix of the unit, metres
     ("centi", 0.01), ("cm", 0.01), ("milli", 0.001), ("mm", 0.001), ("met", 1.0), ("foo", 0.3048), ("fee", 0.3048),
     ("ft", 0.3048), ("inch", 0.0254), ("yard", 0.9144), ("step", 0.7), ("pace", 0.7), ("m", 1.0),
 )  # fmt: skip
 
 
-_SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # what is counted behind metres and feet, metres
+_SMALLER = {1.0: 0.01, 0.3048: 0.0254}  # unit that follows metres and feet, metres
 
 
 def cardinal(tokens: Sequence[str]) -> float | None:
-    """The number that the words begin to say: "twenty five", "1.5", "a", "half"; None where they say none."""
+    """The number at the beginning of the words: "twenty five", "1.5", "a", "half"; None without a number."""
     total: float | None = None
     for token in tokens:
         if re.fullmatch(r"\d+(?:[.,]\d+)?", token):
@@ -448,7 +446,7 @@ def cardinal(tokens: Sequence[str]) -> float | None:
 
 
 def metres(tokens: Sequence[str]) -> float | None:
-    """The length that words say, metres: "two and a half metres", "80 cm", "half a metre"; None where they say none."""
+    """The length in the words, metres: "two and a half metres", "80 cm", "half a metre"; None without a length."""
     unit = next((i for i, t in enumerate(tokens) if any(t.startswith(name) for name, _ in UNITS)), len(tokens))
     scale = next((scale for name, scale in UNITS if unit < len(tokens) and tokens[unit].startswith(name)), 1.0)
     before = list(tokens[:unit])
@@ -468,7 +466,7 @@ def metres(tokens: Sequence[str]) -> float | None:
 
 
 def ordinal(tokens: Sequence[str]) -> int | None:
-    """The place that words say: "second", "number two", "5th"; -1 for the last."""
+    """The rank in the words: "second", "number two", "5th"; -1 for the last."""
     for token in tokens:
         if token in ORDINALS:
             return ORDINALS[token]
@@ -482,7 +480,9 @@ def ordinal(tokens: Sequence[str]) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# TAXONOMY
+# What nouns name: synonyms and kinds of physical objects in WordNet 3.0 (Fellbaum 1998), and word vectors of MiniLM, as
+# features of a small network that scores unlisted pairs of noun and label. It is fitted on the listed pairs
+# (``embodied_perceptron_training.language.fit_names``). Only tables are read here, no text encoder.
 
 TAXONOMY = _FOLDER / "wordnet_nouns.txt.gz"
 NOUN_WEIGHTS = _FOLDER / "noun_likelihood.safetensors"
@@ -491,16 +491,16 @@ NOUN_FEATURES = (
     "label_ends_in_noun", "noun_ends_in_label", "same_head", "noun_modified", "label_modified", "modifiers_shared",
     "cosine",
 )  # fmt: skip
-_PER_SENSE = 0.06  # of kinship, that a sense must have more to be meant before the one that is said more often
-_MODIFIED, _SPECIAL = 0.55, 0.3  # at most, of "table" for "swivel table", and of "chair" for "wheelchair"
-_A_KIND = 0.6  # at least, of what WordNet says is one in a common sense: "orchid" for "plant"
-_COMMON_SENSES = 2  # of a noun, those that are said most
+_PER_SENSE = 0.06  # kinship that a rarer sense must have more than the next more frequent one
+_MODIFIED, _SPECIAL = 0.55, 0.3  # upper limits: label "table" for "swivel table", "chair" for "wheelchair"
+_A_KIND = 0.6  # lower limit for a kind of the noun in a common sense: "orchid" for "plant"
+_COMMON_SENSES = 2  # most frequent senses of a noun
 _FEW_STEPS = 4.0
 
 
 @dataclass(frozen=True)
 class Sense:
-    """A meaning of a noun: its synset, and how many meanings the noun has that are said more often."""
+    """A sense of a noun: its synset, and the number of more frequent senses."""
 
     synset: int
     rank: int
@@ -508,12 +508,12 @@ class Sense:
 
 @dataclass(frozen=True, eq=False)
 class NounTaxonomy:
-    """Synsets of physical things and what they are kinds of; immutable.
+    """Synsets of physical objects and their hypernyms; immutable.
 
     Attributes:
-        senses: lemma -> its senses, the commonest first.
-        parents: per synset the synsets that it is a kind of.
-        kinds: per synset how many synsets are kinds of it, itself included.
+        senses: lemma -> its senses, most frequent first.
+        parents: hypernyms of each synset.
+        kinds: number of hyponyms of each synset, itself included.
     """
 
     senses: Mapping[str, tuple[Sense, ...]]
@@ -523,7 +523,7 @@ class NounTaxonomy:
 
     @classmethod
     def read(cls, text: str) -> NounTaxonomy:
-        """Of lines ``kinds;parents;lemma:rank,lemma:rank``, one a synset; parents are numbers of lines, from 0.
+        """Parse lines ``kinds;parents;lemma:rank,lemma:rank``, one per synset; parents are line numbers from 0.
 
         Raises ``ValueError`` for another form.
         """
@@ -553,8 +553,7 @@ class NounTaxonomy:
         return self._ancestors.setdefault(synset, steps)
 
     def is_kind(self, words: Sequence[str], noun: str) -> bool:
-        """Whether what the words name, in the sense that is said most, is a kind of the noun in one of its common
-        senses, and not the same."""
+        """Whether the most frequent sense of ``words`` is a proper hyponym of a common sense of ``noun``."""
         named = self.named(words)[0]
         above = self.ancestors(self.senses[named][0].synset) if named else {}
         common = {s.synset for s in self.senses.get(noun, ())[:_COMMON_SENSES]}
@@ -562,16 +561,16 @@ class NounTaxonomy:
 
     @cached_property
     def information(self) -> NDArray[np.float64]:
-        """Per synset how much it tells, in [0, 1]: little for what has many kinds (Resnik 1995, of counts of kinds)."""
+        """Information content of each synset, in [0, 1], from its number of hyponyms (Resnik 1995)."""
         count = np.array(self.kinds)
         information: NDArray[np.float64] = 1.0 - np.log(count + 1) / math.log(len(count) + 1)
         return information
 
     def named(self, words: Sequence[str]) -> tuple[str, int]:
-        """The longest lemma that ``words`` end in, and how many words stand before it; ("", all) where there is none.
+        """The longest lemma that ``words`` end in, and the number of words before it; ("", all) without one.
 
-        Compounds are found as one word, with a hyphen, and in the singular; the last word's own head counts as a
-        modified noun: "workbench" is a bench.
+        Compounds are also matched as one word, with a hyphen, and in singular; the head of a joined last word counts
+        as a modified noun: "workbench" is a bench.
         """
         for first in range(len(words)):
             rest = words[first:]
@@ -589,13 +588,12 @@ class NounTaxonomy:
 
 @dataclass(frozen=True, eq=False)
 class NounLikelihood:
-    """How likely a label is meant by a noun.
+    """Likelihood that a noun refers to an object with a label.
 
     Attributes:
-        taxonomy: what nouns name.
+        taxonomy: senses of nouns.
         vectors: word -> unit vector.
-        hidden, bias, out: of a network of one hidden layer over :data:`NOUN_FEATURES`.
-        out_bias: log odds where no hidden unit says anything.
+        hidden, bias, out, out_bias: weights of a network with one hidden layer over :data:`NOUN_FEATURES`.
     """
 
     taxonomy: NounTaxonomy
@@ -607,23 +605,23 @@ class NounLikelihood:
     _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def features(self, noun: str, label: str) -> NDArray[np.float32]:
-        """(F,) of :data:`NOUN_FEATURES`, both in lower case with single spaces."""
-        said, name = noun.split(), label.split()
-        said_head, said_before = self.taxonomy.named(said)
+        """(F,) :data:`NOUN_FEATURES` of a noun and a label in lower case with single spaces."""
+        words, name = noun.split(), label.split()
+        noun_head, noun_before = self.taxonomy.named(words)
         name_head, name_before = self.taxonomy.named(name)
         f = dict.fromkeys(NOUN_FEATURES, 0.0)
-        f.update(self._kinship(said_head, name_head))
+        f.update(self._kinship(noun_head, name_head))
         f["label_ends_in_noun"] = float(label.endswith(f" {noun}") or (name_before > 0 and name_head == noun))
-        f["noun_ends_in_label"] = float(noun.endswith(f" {label}") or (said_before > 0 and said_head == label))
-        f["same_head"] = float(said[-1:] == name[-1:])
-        f["noun_modified"], f["label_modified"] = float(said_before > 0), float(name_before > 0)
-        ours, theirs = set(said[:-1]), set(name[:-1])
+        f["noun_ends_in_label"] = float(noun.endswith(f" {label}") or (noun_before > 0 and noun_head == label))
+        f["same_head"] = float(words[-1:] == name[-1:])
+        f["noun_modified"], f["label_modified"] = float(noun_before > 0), float(name_before > 0)
+        ours, theirs = set(words[:-1]), set(name[:-1])
         f["modifiers_shared"] = len(ours & theirs) / max(len(ours | theirs), 1)
         f["cosine"] = float(self._vector(noun) @ self._vector(label))
         return np.array([f[name] for name in NOUN_FEATURES], np.float32)
 
     def _kinship(self, noun: str, label: str) -> dict[str, float]:
-        """Features of the senses that have most in common (Lin 1998)."""
+        """Features of the two most similar senses (Lin 1998)."""
         taxonomy, best = self.taxonomy, None
         for a in taxonomy.senses.get(noun, ()):
             above_a = taxonomy.ancestors(a.synset)
@@ -632,9 +630,11 @@ class NounLikelihood:
                 shared = above_a.keys() & above_b.keys()
                 if not shared:
                     continue
-                told, _, joint = max((taxonomy.information[s], -above_a[s] - above_b[s], s) for s in shared)
+                shared_information, _, joint = max(
+                    (taxonomy.information[s], -above_a[s] - above_b[s], s) for s in shared
+                )
                 both = taxonomy.information[a.synset] + taxonomy.information[b.synset]
-                kinship = min(2.0 * told / max(both, 1e-6), 1.0)
+                kinship = min(2.0 * shared_information / max(both, 1e-6), 1.0)
                 worth = kinship - _PER_SENSE * (a.rank + b.rank)
                 if best is None or worth > best[0]:
                     best = worth, kinship, above_a[joint], above_b[joint], a.rank + b.rank
@@ -654,42 +654,39 @@ class NounLikelihood:
 
     def _vector(self, words: str) -> NDArray[np.float32]:
         if words not in self._vectors:
-            found = [v for word in words.split() if (v := self._word(word)) is not None]
+            own = self.vectors
+            found = [v for w in words.split() if (v := own.get(w, own.get(singular(w)))) is not None]
             channels = len(next(iter(self.vectors.values()), ()))
             total = np.sum(found, axis=0, dtype=np.float32) if found else np.zeros(channels, np.float32)
             self._vectors[words] = total / max(float(np.linalg.norm(total)), 1e-9)
         return self._vectors[words]
 
-    def _word(self, word: str) -> NDArray[np.float32] | None:
-        return self.vectors.get(word, self.vectors.get(singular(word)))
-
     def __call__(self, noun: str, label: str) -> float:
-        """In (0, 1): that somebody who says ``noun`` may mean a thing that is labelled ``label``.
+        """Likelihood in (0, 1) that ``noun`` refers to an object labelled ``label``.
 
-        A poodle is a dog. A chair may be a wheelchair, and most are none: what is more special than the label stays
-        unsure, more so where another word says it. (Of the pairs that the fit is made of, most such labels are the next
-        best that the detector's classes have.)
+        A poodle is a dog, but few objects labelled "chair" are wheelchairs: nouns more specific than the label are
+        limited, the more so for another word.
         """
         features = self.features(noun, label)
         h = np.maximum(self.hidden @ features + self.bias, 0.0)
-        told = float(1.0 / (1.0 + math.exp(-float(self.out @ h) - self.out_bias)))
-        says = dict(zip(NOUN_FEATURES, features.tolist(), strict=True))
+        likelihood = float(1.0 / (1.0 + math.exp(-float(self.out @ h) - self.out_bias)))
+        values = dict(zip(NOUN_FEATURES, features.tolist(), strict=True))
         if self.taxonomy.is_kind(label.split(), noun):
-            return max(told, _A_KIND)
-        if says["label_ends_in_noun"] or not (says["special"] or says["noun_ends_in_label"]):
-            return told
-        return min(told, _MODIFIED if noun.endswith(f" {label}") else _SPECIAL)
+            return max(likelihood, _A_KIND)
+        if values["label_ends_in_noun"] or not (values["special"] or values["noun_ends_in_label"]):
+            return likelihood
+        return min(likelihood, _MODIFIED if noun.endswith(f" {label}") else _SPECIAL)
 
 
 @lru_cache(maxsize=1)
 def noun_taxonomy() -> NounTaxonomy:
-    """The taxonomy that comes with the package."""
+    """The shipped taxonomy."""
     return NounTaxonomy.read(gzip.decompress(TAXONOMY.read_bytes()).decode("utf-8"))
 
 
 @lru_cache(maxsize=1)
 def noun_likelihood() -> NounLikelihood:
-    """The likelihood that comes with the package."""
+    """The shipped likelihood."""
     tables = load_file(NOUN_WEIGHTS)
     words = bytes(tables["words"]).decode("utf-8").split("\n")
     vectors = tables["vectors"].astype(np.float32)
@@ -706,5 +703,5 @@ def noun_likelihood() -> NounLikelihood:
 
 @lru_cache(maxsize=65536)
 def likelihood_of_label(noun: str, label: str) -> float:
-    """In (0, 1): that a thing labelled ``label`` is meant by ``noun``, of any words in lower case; 1 for the same."""
+    """Likelihood that ``noun`` refers to an object labelled ``label``, both in lower case; 1 for equal words."""
     return 1.0 if noun == label else noun_likelihood()(noun, label)

@@ -17,8 +17,8 @@ from embodied_perceptron.results import VoxelSnapshot
 
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 _MAX_DENSE = 32_000_000  # cells of scratch memory, 5 bytes each
-_LONG = 1024  # cells: longer maps may have voxels that stand alone far away
-_GAP = 64  # cells: further apart nothing has to do with each other
+_LONG = 1024  # cells: longer maps may have single voxels far away
+_GAP = 64  # cells: longer gaps are shortened to this
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,10 @@ class Cells:
         voxels: (M,) int64 map voxels inside.
         normal: (M, 3) float64 unit normal of the surface through the 3x3x3 neighbourhood, sign undefined; zero where
             fewer than 3 voxels are there or the surface has no clear direction.
-        cell_of_voxel: (N,) int64 row of the cell that each voxel of the snapshot belongs to; -1 for voxels left out.
+        cell_of_voxel: (N,) int64 cell of each voxel of the snapshot; -1 for voxels left out.
         index: (X, Y, Z) int32 dense row numbers, -1 where empty, with one empty cell of border on every side.
-        dense: (M, 3) int64 subscripts of the cells in ``index``. They are as far apart as the cells, but for slabs of
-            a long map in which nothing is: of those some are left out.
+        dense: (M, 3) int64 subscripts of the cells in ``index``, with the spacing of the cells except that long gaps of
+            a long map are shortened.
     """
 
     size_m: float
@@ -54,7 +54,7 @@ class Cells:
 def build_cells(snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] | None = None) -> Cells:
     """Gather the voxels of ``snapshot`` (only those in the (N,) mask ``keep``, if given) into cells of ``size_m``.
 
-    The dense index covers the bounding box of what is kept, less long gaps: a voxel that stands alone kilometres away
+    The dense index covers the bounding box of the kept voxels without long gaps, so that a single voxel kilometres away
     costs nothing. Keep a band of heights where the map may be tall.
     """
     rows = np.arange(len(snapshot)) if keep is None else np.flatnonzero(keep)
@@ -73,8 +73,7 @@ def build_cells(snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] 
 
 
 def _without_gaps(coords: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(M, 3) grid coordinates -> (M, 3) subscripts from 1 on, with a border all around, so that neighbours need no
-    checks."""
+    """(M, 3) grid coordinates -> (M, 3) subscripts from 1, with a border, so that neighbours need no checks."""
     if len(coords) == 0:
         return coords
     dense: NDArray[np.int64] = coords - coords.min(axis=0) + 1
@@ -85,7 +84,7 @@ def _without_gaps(coords: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(K, 3) points -> (M, 3) grid coordinates of the occupied cells, sorted, and the (K,) cell of each point."""
+    """(K, 3) points -> (M, 3) sorted grid coordinates of the occupied cells, and the (K,) cell of each point."""
     if len(points_m) == 0:
         return np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
     coords = world_to_voxel(points_m, size_m)
@@ -93,7 +92,7 @@ def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[
     shape = coords.max(axis=0) - origin + 1
     coords -= origin
     flat = (coords[:, 0] * shape[1] + coords[:, 1]) * shape[2] + coords[:, 2]
-    if int(np.prod(shape)) <= _MAX_DENSE:  # a dense scan orders the cells faster than sorting
+    if int(np.prod(shape)) <= _MAX_DENSE:  # a dense scan is faster than sorting
         occupied = np.zeros(int(np.prod(shape)), dtype=bool)
         occupied[flat] = True
         distinct = np.flatnonzero(occupied)
@@ -109,7 +108,7 @@ def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[
 def _cell_moments(
     points: NDArray[np.float64], cell: NDArray[np.int64], centers_m: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """(M, 10) count, sums and sums of products of each cell's points about its centre: small numbers keep digits."""
+    """(M, 10) count, sums and sums of products of each cell's points, relative to its center for precision."""
     out = np.zeros((len(centers_m), 10))
     for row in range(len(points)):
         c = cell[row]
@@ -181,7 +180,7 @@ def connected_parts(cells: Cells, rows: NDArray[np.int64]) -> list[NDArray[np.in
     """The (K,) ascending ``rows`` of cells, split into their 26-connected components."""
     if len(rows) == 0:
         return []
-    dense = cells.dense[rows] - cells.dense[rows].min(axis=0)  # no larger than what is asked about
+    dense = cells.dense[rows] - cells.dense[rows].min(axis=0)
     volume = np.zeros(dense.max(axis=0) + 1, dtype=bool)
     volume[tuple(dense.T)] = True
     labels, count = scipy.ndimage.label(volume, structure=_EVERYWHERE)

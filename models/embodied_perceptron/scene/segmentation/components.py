@@ -1,8 +1,8 @@
-"""Class-agnostic oriented boxes from geometry: everything that stands above the floor and is no wall.
+"""Class-agnostic oriented boxes from geometry: everything above the floor except walls.
 
-Furniture touches: chairs stand under tables, tables against counters. Plain connected components would melt them into
-one. So level surfaces large enough to put things on (table tops, counters, seats of sofas) are taken out first; each
-becomes an object together with what stands mostly beneath it, and the rest falls apart into its own components.
+Furniture touches: chairs stand under tables, tables against counters, and connected components would merge them. So
+level surfaces large enough to put things on (table tops, counters, seats) are removed first; each becomes an object
+together with most of what is beneath it, and the rest splits into its own components.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
 
-_BENEATH_RATIO = 1.5  # what lies beneath a surface, over what stands out of it, before the surface owns it
+_BENEATH_RATIO = 1.5  # of a part beneath a surface to the part outside, from which the surface owns it
 _SEAT_DEPTH_M = 0.4  # of a chair that may be pushed under a table
-_RIM = 2.5  # cells around a level surface that are no longer level but belong to it: rounded edges, frames
+_RIM = 2.5  # cells around a level surface that belong to it: rounded edges, frames
 _STANDS_WITHIN_M = 0.15
-_SPLIT_FROM_M = 1.2  # smaller things stay whole, whatever their shape
+_SPLIT_FROM_M = 1.2  # smaller objects are not split
 _TALL_M, _MAX_TALL_LENGTH_M, _MAX_TALL_DEPTH_M = 1.3, 2.6, 1.0  # wardrobes, fridges, shelves
 _MAX_HIDDEN_M = 0.9  # the highest gap under an object that occlusion explains
-_SUPPORTED_SHARE = 0.3  # of its columns with something below: it stands on that
+_SUPPORTED_SHARE = 0.3  # of an object's columns above other cells, from which it stands on them
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Cells of one object, and those of them that tell its extent on the ground."""
+    """Cells of one object, and the outline cells that give its extent on the ground."""
 
     cells: NDArray[np.int64]
     outline: NDArray[np.int64]
-    top_z_m: float | None = None  # of a level surface, which stands on something and ends where things on it begin
+    top_z_m: float | None = None  # of a level surface, without the objects on it
 
 
 def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: SegmentationConfig) -> Detections:
-    """Boxes of everything that is neither floor nor structure. Deterministic; an empty map gives no boxes."""
+    """Boxes of all cells that are neither floor nor structure. Deterministic; an empty map gives no boxes."""
     cells = layers.cells
     groups = [g for g in _group(layers, config) if len(g.cells) >= config.min_cells]
     every = _voxels_of(cells, [g.cells for g in groups])
@@ -64,7 +64,7 @@ def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: SegmentationConf
 
 
 def _group(layers: Layers, config: SegmentationConfig) -> list[_Group]:
-    """The objects, as sets of cells."""
+    """Group cells into objects."""
     cells = layers.cells
     thing = layers.cell_label == THING
     if not thing.any():
@@ -87,7 +87,7 @@ def _group(layers: Layers, config: SegmentationConfig) -> list[_Group]:
     for surface, below in zip(surfaces, owned, strict=True):
         backs = [rows for rows in loose if is_back(cells, rows, surface, layers.floor_z_m)]
         loose = [rows for rows in loose if not any(rows is back for back in backs)]
-        # a chair pushed under a table must not widen it: only the top, and what rises from it, tell the extent
+        # a chair pushed under a table must not widen it: the extent is that of the top and what rises from it
         outline = np.concatenate([surface.outline, *backs])
         every = np.concatenate([surface.cells, *below, *backs])
         groups.append(_Group(every, outline, None if backs else surface.top_z_m))
@@ -97,12 +97,13 @@ def _group(layers: Layers, config: SegmentationConfig) -> list[_Group]:
 def _share_what_is_beneath(
     cells: Cells, owner: NDArray[np.int64], loose: list[NDArray[np.int64]], surfaces: int
 ) -> list[list[NDArray[np.int64]]]:
-    """What each surface owns beneath it. A chair half under a table is whole again: ``loose`` parts grow in place.
+    """Assign the parts beneath each surface to it, or to a part outside (a chair half under a table), which grows in
+    place.
 
     Args:
-        owner: (M,) surface that a cell lies beneath, or -1.
-        loose: cells of the parts that lie beneath none.
-        surfaces: how many there are.
+        owner: (M,) surface above each cell, or -1.
+        loose: cells of the parts beneath no surface.
+        surfaces: number of surfaces.
     """
     owned: list[list[NDArray[np.int64]]] = [[] for _ in range(surfaces)]
     part_at = np.full(cells.index.shape, -1, dtype=np.int32)
@@ -116,13 +117,13 @@ def _share_what_is_beneath(
             if largest >= 0 and len(rows) <= _BENEATH_RATIO * size[largest]:
                 near = _within(cells, rows, loose[largest], _SEAT_DEPTH_M)
                 loose[largest] = np.sort(np.concatenate([loose[largest], rows[near]]))
-                rows = rows[~near]  # the leg of the table that the chair touches
+                rows = rows[~near]  # the table leg that the chair touches
             owned[number].append(rows)
     return owned
 
 
 def _within(cells: Cells, rows: NDArray[np.int64], others: NDArray[np.int64], distance_m: float) -> NDArray[np.bool_]:
-    """(K,) which of ``rows`` lie within a horizontal distance of any of ``others``."""
+    """(K,) mask of the ``rows`` within a horizontal distance of any of ``others``."""
     tree = scipy.spatial.cKDTree(np.unique(cells.dense[others, :2], axis=0))
     distance, _ = tree.query(cells.dense[rows, :2])
     return np.asarray(distance * cells.size_m <= distance_m)
@@ -137,11 +138,11 @@ def _neighbours(part_at: NDArray[np.int32], dense: NDArray[np.int64]) -> NDArray
 
 
 def _split(cells: Cells, rows: NDArray[np.int64], layers: Layers, max_size_m: float) -> list[NDArray[np.int64]]:
-    """Cut a large component where its shape from above is no rectangle: counters around a corner, touching things."""
+    """Split a large component with a non-rectangular footprint: counters around a corner, touching objects."""
     dense = cells.dense[rows]
     c, s = np.cos(layers.yaw_rad), np.sin(layers.yaw_rad)
     depth, length = np.sort(np.ptp(dense[:, :2] @ np.array([[c, -s], [s, c]]), axis=0) + 1) * cells.size_m
-    # of a wardrobe often no more than front and one side are seen: an L, but nothing to cut
+    # often only the front and one side of a wardrobe are seen: an L that must not be split
     tall = cells.mean_m[rows, 2].max() - layers.floor_z_m > _TALL_M
     if length < _SPLIT_FROM_M or (tall and length < _MAX_TALL_LENGTH_M and depth < _MAX_TALL_DEPTH_M):
         return [rows]
@@ -153,8 +154,8 @@ def _split(cells: Cells, rows: NDArray[np.int64], layers: Layers, max_size_m: fl
 
 
 def _voxels_of(cells: Cells, groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Rows of the snapshot's voxels in each of some disjoint groups of cells."""
-    group_of_cell = np.full(len(cells) + 1, -1, dtype=np.int64)  # the last stands for voxels without a cell
+    """Rows of the snapshot's voxels in each of several disjoint groups of cells."""
+    group_of_cell = np.full(len(cells) + 1, -1, dtype=np.int64)  # the last entry is for voxels without a cell
     for i, rows in enumerate(groups):
         group_of_cell[rows] = i
     group = group_of_cell[cells.cell_of_voxel]
@@ -175,7 +176,7 @@ def _near_structure(layers: Layers) -> NDArray[np.bool_]:
 
 
 def _stands(layers: Layers, group: _Group, on_wall: bool) -> bool:
-    """Whether an object reaches down to the floor, even if what is below it was never seen: things do not float."""
+    """Whether an object reaches down to the floor, also where the part below it was never seen."""
     cells = layers.cells
     dense = cells.dense[group.cells]
     bottom_m = float(cells.mean_m[group.cells, 2].min()) - layers.floor_z_m
@@ -198,9 +199,9 @@ def _fit(
     stands: bool,
     top_z_m: float | None,
 ) -> NDArray[np.float64]:
-    """(9,) box of one group: its extent on the ground from ``outline``, its height from all ``voxels``.
+    """(9,) box of one group: extent on the ground from ``outline``, height from all ``voxels``.
 
-    A level surface ends at its own height (near ``top_z_m``), whatever stands on it.
+    A level surface ends at its own height (near ``top_z_m``), without the objects on it.
     """
     outer = snapshot.mean_point_m[outline].astype(np.float64)
     yaw = rectangle_direction(outer[:, :2], layers.yaw_rad)
@@ -212,7 +213,7 @@ def _fit(
         level = z[np.abs(z - top_z_m) < 0.75 * layers.cells.size_m]
         top = float(np.percentile(level, 90.0)) if len(level) else top
     box = upright_box(outer, yaw, min(bottom, top), top)
-    box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)  # one face seen straight on has no depth
+    box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)  # a single visible face has no depth
     return box
 
 
@@ -230,7 +231,7 @@ _MIN_AREA_M2 = 0.25
 _MIN_SIDE_M = 0.3
 _MAX_HEIGHT_M = 1.3
 _STEP_M = 0.045
-_MAX_SEAT_M = 0.65  # what carries people is not higher
+_MAX_SEAT_M = 0.65  # seats and beds are not higher
 _MAX_BACK_M = 1.3
 _BACK_DEPTH_M = 0.3
 _BACK_SHARE = 0.6
@@ -240,8 +241,8 @@ _BACK_SHARE = 0.6
 class Surface:
     """A level surface on the dense grid."""
 
-    cells: NDArray[np.int64]  # all of it, edges included
-    outline: NDArray[np.int64]  # those of them that tell its extent
+    cells: NDArray[np.int64]  # edges included
+    outline: NDArray[np.int64]  # cells that give its extent
     center: NDArray[np.float64]  # (2,) of the rectangle around it
     half: NDArray[np.float64]  # (2,) half of its sides
     axes: NDArray[np.float64]  # (2, 2) directions of its sides, in columns
@@ -254,7 +255,7 @@ class Surface:
         return out
 
     def covers(self, xy: NDArray[np.int64], margin: float = 1.5) -> NDArray[np.bool_]:
-        """(K,) which of (K, 2) dense positions lie within the rectangle, widened by ``margin`` cells."""
+        """(K,) mask of (K, 2) dense positions within the rectangle, widened by ``margin`` cells."""
         return np.asarray((np.abs(self.local(xy)) <= self.half + margin).all(axis=1))
 
 
@@ -279,16 +280,16 @@ def find_surfaces(cells: Cells, thing: NDArray[np.bool_], floor_z_m: float, wall
 
 
 def _level_patches(cells: Cells, level: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Connected level cells of one height: a nightstand is no part of the bed beside it, if it is a little higher.
+    """Connected level cells of one height, so that a nightstand is separate from a bed of another height.
 
-    A patch is cut at most once for every :data:`_STEP_M` of its height.
+    A patch is split at most once for every :data:`_STEP_M` of its height.
     """
     patches = []
     waiting = connected_parts(cells, np.flatnonzero(level))
     while waiting:
         patch = waiting.pop()
         height = cells.mean_m[patch, 2]
-        # the height of one of its cells: halfway between two groups there may be none, and nothing would be taken away
+        # the height of a cell: halfway between two groups there may be none, and no cell would be removed
         middle = np.percentile(height, 50, method="lower")
         same = np.abs(height - middle) < _STEP_M
         patches.append(patch[same])
@@ -301,7 +302,7 @@ def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[
     shape = cells.index.shape[:2]
     footprint = np.zeros(shape, dtype=bool)
     footprint[tuple(cells.dense[patch, :2].T)] = True
-    # things on the surface hide it: close gaps of two cells, fill holes
+    # objects on the surface hide it: close gaps of two cells, fill holes
     footprint = scipy.ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
     footprint = scipy.ndimage.binary_fill_holes(footprint)
     return rectangular_footprints(cells, footprint, yaw_rad)
@@ -310,7 +311,7 @@ def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[
 def rectangular_footprints(
     cells: Cells, footprint: NDArray[np.bool_], yaw_rad: float, max_size_m: float = float("inf")
 ) -> list[NDArray[np.bool_]]:
-    """(X, Y) masks of the parts of a footprint that rectangles along the walls fit."""
+    """(X, Y) masks of the parts of a footprint that fit rectangles along the walls."""
     at = np.argwhere(footprint)
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
     turned = at @ np.array([[c, -s], [s, c]])
@@ -330,9 +331,9 @@ def _surface(
     available: NDArray[np.bool_],
     wall_yaw_rad: float,
 ) -> Surface:
-    """The slab of a patch over a footprint: edge cells and noise one cell up and down belong to it."""
+    """The slab of a patch over a footprint, with edge cells and noise one cell up and down."""
     inside = patch[footprint[tuple(cells.dense[patch, :2].T)]]
-    # the highest level cell of each column: a board's underside may be seen too. Rows are sorted by x, y, z
+    # the highest level cell of each column, as a board's underside may be seen too; rows are sorted by x, y, z
     last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
     highest = inside[last]
     top = int(np.median(cells.dense[highest, 2]))
@@ -346,7 +347,7 @@ def _surface(
     rises = (above >= 0) & (cells.mean_m[above, 2] > top_z_m + 0.6 * cells.size_m)
     within = footprint[x, y] | ~rises
     outline = slab[within] if within.any() else slab
-    # legs stand under corners, where nothing looks level: they are sought within the whole rectangle
+    # legs stand under corners, where no cell looks level: the whole rectangle counts
     at = np.argwhere(footprint).astype(np.float64)
     yaw = rectangle_direction(at, wall_yaw_rad)
     c, s = np.cos(yaw), np.sin(yaw)
@@ -356,7 +357,7 @@ def _surface(
 
 
 def is_back(cells: Cells, rows: NDArray[np.int64], surface: Surface, floor_z_m: float) -> bool:
-    """Whether a component is the back, arm or head of a seat or bed: it rises along most of a side of it."""
+    """Whether a component is the back, arm or head of a seat or bed: it rises along most of one side."""
     if surface.top_z_m - floor_z_m > _MAX_SEAT_M:
         return False
     dense = cells.dense[rows]
@@ -376,19 +377,19 @@ def is_back(cells: Cells, rows: NDArray[np.int64], surface: Surface, floor_z_m: 
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# oriented rectangles around points of the ground plane, and the parts of shapes that no rectangle fits
+# oriented rectangles around points of the ground plane, and splitting of non-rectangular shapes
 
-_TRIM_PERCENT = 0.5  # this much of the points on either side may be noise
+_TRIM_PERCENT = 0.5  # share of noise points on either side
 _MAX_POINTS = 2_000  # enough to find a direction; extents use every point
 _SMALL_TURNS = np.radians(np.arange(-12.0, 12.1, 3.0))
-_ALIGN_GAIN = 0.12  # an own direction must beat the walls' by this much of the area
+_ALIGN_GAIN = 0.12  # least saving of area by a direction other than the walls'
 
 
 def rectangle_direction(xy_m: NDArray[np.float64], wall_yaw_rad: float) -> float:
     """Yaw in [0, pi/2) of the smallest rectangle around (K, 2) points.
 
-    The walls' direction is preferred while the rectangle along it is hardly larger: furniture follows walls, and boxes
-    that keep still keep their ids.
+    The walls' direction is preferred while its rectangle is hardly larger: furniture follows walls, and stable boxes
+    keep their ids.
     """
     if len(xy_m) < 3:
         return wall_yaw_rad % (np.pi / 2)
@@ -437,7 +438,7 @@ def _trimmed_areas(
         side = np.empty(4)
         for end in range(4):
             side[end] = ends[end, below] + share * (ends[end, above] - ends[end, below])
-        # a thin side would make any angle along the points perfect: noise has some width
+        # noise has some width; without it, a thin side would make any angle along the points perfect
         out[a] = (-side[1] - side[0] + 0.02) * (-side[3] - side[2] + 0.02)
     return out
 

@@ -1,4 +1,4 @@
-"""Which way is up, and where the floor is: from transforms where they are trusted, otherwise from geometry."""
+"""Height of the floor, and the up direction, from the geometry of a map."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from embodied_perceptron.geometry.transforms import FloatArray, distinct_keys
 from embodied_perceptron.mapping.block_copies import blocks_of
 from embodied_perceptron.results import VoxelSnapshot
 
-_UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
 _SAME_M = 0.01  # half a layer
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_MAX_TABLE = 1 << 24  # cells of all layers that are marked in a table; more are sorted
-_AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
+_MAX_TABLE = 1 << 24  # cells of all layers in a table; more are sorted
+_AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of a floor
 
 
 def _check_points(points_m: FloatArray) -> NDArray[np.float64]:
@@ -39,19 +38,18 @@ def estimate_floor_z(
     """Height of the floor: the lowest strong horizontal layer of points.
 
     A layer's strength is the ground area that it covers, not its number of points: a wall has many points but covers
-    little ground at any one height, a floor seen from far away has few but covers much. Reflections below the floor and
-    noise cover little. A table or counter can be stronger than what is seen of the floor, hence the *lowest* layer that
-    is strong, not the strongest.
+    little ground at one height, a distant floor has few but covers much. Reflections below the floor and noise cover
+    little. A table can be stronger than the visible floor, hence the *lowest* strong layer, not the strongest.
 
     Args:
         points_m: (N, 3) points of the map, z up.
         bin_m: height of a layer; about the noise of the points.
-        cell_m: ground is counted in cells of this size.
-        min_area_m2: what covers less is no floor.
-        min_share: of the area of the strongest layer; what covers less is no floor.
+        cell_m: size of the counted cells of the ground.
+        min_area_m2: least area of a floor.
+        min_share: least area of a floor as a share of the strongest layer.
 
     Returns:
-        Its z in metres, or None where no layer is strong enough (nothing but walls, or too few points).
+        Its z in metres, or None where no layer is strong enough (only walls, or too few points).
 
     Raises:
         ValueError: points of another shape, or not finite.
@@ -61,7 +59,7 @@ def estimate_floor_z(
         return None
     layer, cell, layers = _layers_and_cells(points, bin_m, cell_m)
     area = _cells_per_layer(layer, cell, layers) * cell_m**2
-    # walls cover the same little ground in every layer: what counts is what stands out of the layers around
+    # walls cover the same small area in every layer: a layer must exceed those around it
     around = scipy.ndimage.median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
     # a surface between two bins, and its noise, fill neighbouring layers
     smooth = np.convolve(np.maximum(area - around, 0.0), (0.5, 1.0, 0.5), mode="same")
@@ -81,7 +79,7 @@ def estimate_floor_z(
 def _layers_and_cells(
     points: NDArray[np.float64], bin_m: float, cell_m: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """(N,) layer of each of (N, 3) points, from the lowest on, (N,) cell of the ground, numbered; how many layers."""
+    """(N,) layer of each of (N, 3) points, from the lowest; (N,) number of its ground cell; number of layers."""
     n = len(points)
     layer, cell = np.empty(n, np.int64), np.empty(n, np.int64)
     x, y = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -100,7 +98,7 @@ def _layers_and_cells(
 
 
 def _cells_per_layer(layer: NDArray[np.int64], cell: NDArray[np.int64], layers: int) -> NDArray[np.int64]:
-    """(layers,) distinct cells in each."""
+    """(layers,) number of distinct cells in each."""
     if layers * (int(cell.max()) + 1) <= _MAX_TABLE:
         marked: NDArray[np.int64] = _marked_cells(layer, cell, layers, int(cell.max()) + 1)
         return marked
@@ -117,29 +115,6 @@ def _marked_cells(layer: NDArray[np.int64], cell: NDArray[np.int64], layers: int
     return counts
 
 
-def gravity_rotation(up: FloatArray) -> NDArray[np.float64]:
-    """(3, 3) rotation by the smallest angle that maps the measured ``up`` vector to +z: ``R @ up = |up| e_z``.
-
-    Raises ``ValueError`` for a vector that is not finite or is zero.
-    """
-    v = np.asarray(up, dtype=np.float64)
-    norm = float(np.linalg.norm(v))
-    if v.shape != (3,) or not np.isfinite(norm) or norm < 1e-9:
-        raise ValueError(f"up must be a finite vector of 3 numbers that is not zero, got {np.asarray(up).tolist()}")
-    x, y, z = v / norm
-    level = x * x + y * y
-    if z < 0 and level < 1e-30:
-        return np.diag([1.0, -1.0, -1.0])  # upside down: every horizontal axis is as good, x is taken
-    k = 1.0 / (1.0 + z) if z > 0 else (1.0 - z) / level  # the same; 1 + z would cancel near -1
-    return np.array([[1 - k * x * x, -k * x * y, -x], [-k * x * y, 1 - k * y * y, -y], [x, y, z]])
-
-
-def up_from_transform(T_level_frame: FloatArray) -> NDArray[np.float64]:
-    """(3,) up vector, in ``frame``, when ``T_level_frame`` is its pose in a frame whose z axis is up (REP-103)."""
-    up: NDArray[np.float64] = np.asarray(T_level_frame, dtype=np.float64)[2, :3].copy()
-    return up
-
-
 def estimate_up(
     points_m: FloatArray,
     up_hint: FloatArray,
@@ -151,19 +126,19 @@ def estimate_up(
     max_points: int = 20_000,
     seed: int = 0,
 ) -> NDArray[np.float64] | None:
-    """Unit normal of the dominant roughly horizontal plane: gravity for a robot without an IMU.
+    """Unit normal of the dominant, roughly horizontal plane: gravity for a robot without an IMU.
 
-    Sampled planes (RANSAC) that lie within ``max_tilt_rad`` of the hint compete by how many points lie on them; the
-    winner is refitted to its points. Deterministic.
+    Of the sampled planes (RANSAC) within ``max_tilt_rad`` of the hint, the one with most points is refitted to them.
+    Deterministic.
 
     Args:
         points_m: (N, 3) points, in any frame.
         up_hint: (3,) roughly up in that frame, e.g. the camera's -y axis.
-        max_tilt_rad: how far the answer may lie from the hint.
-        tolerance_m: distance at which a point lies on a plane.
-        iterations: planes tried.
-        min_share: of all points that must lie on the plane.
-        max_points: more are thinned out evenly.
+        max_tilt_rad: largest angle between result and hint.
+        tolerance_m: largest distance of a point on a plane.
+        iterations: number of sampled planes.
+        min_share: least share of the points on the plane.
+        max_points: more points are thinned out evenly.
         seed: of the sampling.
 
     Returns:
@@ -173,7 +148,11 @@ def estimate_up(
         ValueError: points of another shape or not finite; a hint that is zero or not finite.
     """
     points = _check_points(points_m)
-    hint: NDArray[np.float64] = _UP @ gravity_rotation(up_hint)  # checks it, and gives its unit vector
+    hint = np.asarray(up_hint, dtype=np.float64)
+    norm = float(np.linalg.norm(hint))
+    if hint.shape != (3,) or not np.isfinite(norm) or norm < 1e-9:
+        raise ValueError(f"up must be a finite vector of 3 numbers that is not zero, got {hint.tolist()}")
+    hint = hint / norm
     if len(points) < 3:
         return None
     if len(points) > max_points:
@@ -192,7 +171,7 @@ def estimate_up(
     if best is None or best.sum() < max(3, min_share * len(points)):
         return None
     members = points[best]
-    for _ in range(3):  # refit, then take the members anew
+    for _ in range(3):  # refit, then select the members again
         center = members.mean(axis=0)
         _, _, vh = np.linalg.svd(members - center, full_matrices=False)
         normal = vh[2]
@@ -202,9 +181,9 @@ def estimate_up(
 
 
 def thinned_points(snapshot: VoxelSnapshot, about: int) -> NDArray[np.float64]:
-    """(M, 3) mean points of all voxels, or of about so many, which are the same ones in whatever order voxels come."""
+    """(M, 3) mean points of at most ``about`` voxels, approximately; the selection does not depend on their order."""
     blocks, step = blocks_of(snapshot), 1 + len(snapshot) // about
-    # of each block every so many voxels, from one that its place decides: next to it another block begins elsewhere
+    # every step-th voxel of each block, from a first one that depends on the block's coordinates
     first = (blocks.keys.astype(np.uint64) * _MIX >> np.uint64(32)).astype(np.int64) % step
     points: NDArray[np.float64] = _every(blocks.ranges, first, step, blocks.arena.points_m)
     return points
@@ -214,7 +193,7 @@ def thinned_points(snapshot: VoxelSnapshot, about: int) -> NDArray[np.float64]:
 def _every(
     ranges: NDArray[np.int64], first: NDArray[np.int64], step: int, points: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Every so many points of each range of rows, from its ``first`` on."""
+    """Every ``step``-th point of each range of rows, from its ``first``."""
     n = 0
     for b in range(len(ranges)):
         n += max(0, (ranges[b, 1] - ranges[b, 0] - first[b] + step - 1) // step)
@@ -229,13 +208,13 @@ def _every(
 
 
 class FloorHeight:
-    """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
+    """Height of a map's floor over time: the last known one while no floor is visible, at first just below all points.
 
-    It keeps its height as long as what is found lies within a centimetre: what depends on it (inputs of the network,
-    the grid) would otherwise change everywhere, with every frame, by less than any sensor measures.
+    The height stays while a new one differs by less than a centimetre: otherwise the input of the network and the grid
+    would change everywhere with every frame.
 
     Args:
-        clearance_m: so far below everything that nothing is taken for floor.
+        clearance_m: distance below all points, so that none of them is floor.
     """
 
     def __init__(self, clearance_m: float) -> None:
@@ -243,7 +222,7 @@ class FloorHeight:
         self._last_m: float | None = None
 
     def of(self, snapshot: VoxelSnapshot) -> float:
-        """Of the map as it is now."""
+        """Height of the floor of the present map."""
         points_m = thinned_points(snapshot, _ENOUGH_POINTS)
         found = estimate_floor_z(points_m)
         if found is not None and (self._last_m is None or abs(found - self._last_m) > _SAME_M):
@@ -253,5 +232,5 @@ class FloorHeight:
         return float(points_m[:, 2].min()) - self._clearance_m if len(points_m) else 0.0
 
     def forget(self) -> None:
-        """The map is another one, or lies elsewhere."""
+        """Forget the height: the map was replaced or moved."""
         self._last_m = None

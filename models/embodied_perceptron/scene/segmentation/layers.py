@@ -1,9 +1,8 @@
-"""Layers of a map, from geometry alone: floor, building (walls, ceiling), and the things in between.
+"""Layers of a map from geometry: floor, structure (walls, ceiling), and the objects between.
 
-Heights above the floor cut off floor and ceiling. Walls are long, tall, vertical planes, found by a Hough transform in
-which cells vote with their own normals. Only cells whose normal agrees with the plane belong to it, so a counter that
-stands against a wall keeps its top. The front of a wardrobe is a plane too; what shows that it is furniture is the wall
-that goes on close behind it.
+Heights above the floor separate floor and ceiling. Walls are long, tall, vertical planes, found by a Hough transform in
+which cells vote with their normals. Only cells whose normal agrees with the plane belong to it, so a counter at a wall
+keeps its top. The front of a wardrobe is a plane too; it is furniture where a wall continues close behind it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from embodied_perceptron.scene.segmentation.cells import Cells, build_cells
 FLOOR, STRUCTURE, THING = 1, 2, 3
 
 _MIN_LENGTH_M = 0.8
-_MIN_TOP_M = 1.25  # a wall behind a counter may be seen only above it, so its top decides, not its extent
+_MIN_TOP_M = 1.25  # of a wall, which may be visible only above a counter
 _MIN_HEIGHT_M = 0.3
 _MIN_AREA_M2 = 0.6
 _MAX_GAP_M = 0.6
 _HALF_THICKNESS_M = 0.09
 _BEHIND_M = 0.4
 _NOISE_M, _NOISY_SHARE = 0.15, 0.6
-_OUTSIDE_SHARE = 0.25  # of the cells on a wall's other side: more is another room
-_FRONT_MAX_LENGTH_M = 2.6  # longer planes are no fronts of furniture
+_OUTSIDE_SHARE = 0.25  # of the cells on the other side of a wall; more is another room
+_FRONT_MAX_LENGTH_M = 2.6  # longer planes are walls
 _FRONT_DEPTH_M = (0.22, 0.9)
 _FRONT_NEAR_M = 0.5
 _ENDS_M = 0.2
@@ -123,15 +122,15 @@ def find_walls(cells: Cells, floor_z_m: float) -> NDArray[np.bool_]:
             continue
         wall[plane.rows] = True
         along, across = plane.along(xy), plane.across(xy)
-        beside = (along >= plane.low - 2 * cells.size_m) & (along <= plane.high + 2 * cells.size_m)
-        close = beside & (np.abs(across) < _NOISE_M)
+        adjacent = (along >= plane.low - 2 * cells.size_m) & (along <= plane.high + 2 * cells.size_m)
+        close = adjacent & (np.abs(across) < _NOISE_M)
         if np.count_nonzero(close & no_normal) > _NOISY_SHARE * np.count_nonzero(close):
-            wall |= close & no_normal  # seen from afar: noise has hidden the surface, and would tie things together
+            wall |= close & no_normal  # noise of a distant wall hides its surface and would connect objects
         turned = abs(float(plane.direction @ planes[0].direction)) < _COS_CROSSING
-        near[int(turned)] |= beside & (np.abs(across) < 2.5 * cells.size_m)
+        near[int(turned)] |= adjacent & (np.abs(across) < 2.5 * cells.size_m)
         if side:
-            wall |= beside & (side * across > -cells.size_m / 2) & (side * across < _BEHIND_M)
-    wall |= no_normal & near[0] & near[1]  # where walls cross, neither's normal is seen
+            wall |= adjacent & (side * across > -cells.size_m / 2) & (side * across < _BEHIND_M)
+    wall |= no_normal & near[0] & near[1]  # cells at crossings of walls have no clear normal
     return _grow(cells, wall)
 
 
@@ -142,7 +141,7 @@ def _tall_planes(cells: Cells, floor_z_m: float) -> list[_Plane]:
         return []
     normal = cells.normal[rows, :2] / np.linalg.norm(cells.normal[rows, :2], axis=1, keepdims=True)
     position = cells.mean_m[rows, :2]
-    middle = position.mean(axis=0)  # offsets about the middle, so that a small error of angle moves them little
+    middle = position.mean(axis=0)  # offsets from the middle are less sensitive to errors of the angle
     unused = np.ones(len(rows), dtype=bool)
     min_cells = _MIN_AREA_M2 / cells.size_m**2
     planes = []
@@ -167,34 +166,34 @@ def _tall_planes(cells: Cells, floor_z_m: float) -> list[_Plane]:
 
 
 def _outward(cells: Cells, plane: _Plane) -> int:
-    """Side on which there is no room: 1 where the normal points, -1 opposite; 0 with rooms on both sides."""
+    """Outer side of a plane: 1 in the direction of its normal, -1 opposite; 0 with rooms on both sides."""
     xy = cells.mean_m[:, :2]
     along, across = plane.along(xy), plane.across(xy)
     # sides of furniture stand at the ends of its front
-    beside = (along >= plane.low + _ENDS_M) & (along <= plane.high - _ENDS_M)
-    positive = int(np.count_nonzero(beside & (across > _CLEAR_M)))
-    negative = int(np.count_nonzero(beside & (across < -_CLEAR_M)))
+    adjacent = (along >= plane.low + _ENDS_M) & (along <= plane.high - _ENDS_M)
+    positive = int(np.count_nonzero(adjacent & (across > _CLEAR_M)))
+    negative = int(np.count_nonzero(adjacent & (across < -_CLEAR_M)))
     if min(positive, negative) > _OUTSIDE_SHARE * max(positive, negative):
         return 0
     return -1 if positive > negative else 1
 
 
 def _is_front(plane: _Plane, outward: int, planes: list[_Plane]) -> bool:
-    """Whether a plane is the front of a piece of furniture: the wall goes on close behind it, beside it."""
+    """Whether a plane is the front of furniture: a wall continues next to it and close behind it."""
     if plane.length > _FRONT_MAX_LENGTH_M or outward == 0:
         return False
     for other in planes:
         parallel = float(other.direction @ plane.direction)
         if other is plane or abs(parallel) < _COS_PARALLEL:
             continue
-        # ends of the other plane, in this plane's terms
+        # ends of the other plane relative to this one
         tangent = np.array([-other.direction[1], other.direction[0]])
         ends = np.stack([other.offset * other.direction + t * tangent for t in (other.low, other.high)])
         depth = outward * plane.across(ends)
         low, high = np.sort(plane.along(ends))
-        beside = high > plane.low - _FRONT_NEAR_M and low < plane.high + _FRONT_NEAR_M
+        adjacent = high > plane.low - _FRONT_NEAR_M and low < plane.high + _FRONT_NEAR_M
         goes_on = low < plane.low - _FRONT_NEAR_M or high > plane.high + _FRONT_NEAR_M
-        if beside and goes_on and _FRONT_DEPTH_M[0] < float(depth.mean()) < _FRONT_DEPTH_M[1]:
+        if adjacent and goes_on and _FRONT_DEPTH_M[0] < float(depth.mean()) < _FRONT_DEPTH_M[1]:
             return True
     return False
 
@@ -202,14 +201,14 @@ def _is_front(plane: _Plane, outward: int, planes: list[_Plane]) -> bool:
 def _strongest_line(
     position: NDArray[np.float64], normal: NDArray[np.float64], bin_m: float
 ) -> tuple[NDArray[np.float64], float]:
-    """The vertical plane most cells agree on: (2,) unit normal and offset. Cells vote with their own normal."""
+    """The vertical plane with most votes of cells by their normals: (2,) unit normal and offset."""
     angle = np.arctan2(normal[:, 1], normal[:, 0]) % np.pi
     step = np.pi / _ANGLE_BINS
     reach = float(np.abs(position).max()) * np.sqrt(2.0) + bin_m
     offsets = int(np.ceil(2 * reach / bin_m)) + 2
     votes = np.zeros((_ANGLE_BINS, offsets))
     own = np.floor(angle / step).astype(np.int64)
-    for delta in range(-4, 5):  # normals of neighbourhoods are a few degrees off
+    for delta in range(-4, 5):  # normals have errors of a few degrees
         bins = (own + delta) % _ANGLE_BINS
         centre = (bins + 0.5) * step
         rho = position[:, 0] * np.cos(centre) + position[:, 1] * np.sin(centre)
@@ -234,21 +233,21 @@ def _fit_line(position: NDArray[np.float64], direction: NDArray[np.float64]) -> 
     mean = position.mean(axis=0)
     _, vectors = np.linalg.eigh((position - mean).T @ (position - mean))
     fitted: NDArray[np.float64] = vectors[:, 0]
-    if abs(float(fitted @ direction)) < _COS_WALL:  # a blob, not a line: the vote knows better
+    if abs(float(fitted @ direction)) < _COS_WALL:  # a blob, not a line: keep the voted direction
         fitted = direction
     fitted = fitted if fitted @ direction > 0 else -fitted
     return fitted, float(mean @ fitted)
 
 
 def _runs(along: NDArray[np.float64], rows: NDArray[np.int64], gap_m: float) -> list[NDArray[np.int64]]:
-    """Split ``rows`` into runs whose positions ``along`` a line leave no gap larger than ``gap_m``."""
+    """Split ``rows`` into runs without a gap larger than ``gap_m`` ``along`` a line."""
     order = rows[np.argsort(along[rows], kind="stable")]
     breaks = np.flatnonzero(np.diff(along[order]) > gap_m) + 1
     return np.split(order, breaks)
 
 
 def _grow(cells: Cells, wall: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Add cells without a clear normal that are wrapped in wall: noise, switches, edges and corners."""
+    """Add cells surrounded by wall: noise, switches, edges and corners."""
     if not wall.any():
         return wall
     wall_at = np.zeros(cells.index.shape, dtype=bool)

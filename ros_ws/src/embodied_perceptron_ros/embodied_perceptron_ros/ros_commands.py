@@ -1,4 +1,4 @@
-"""Sub-commands that need ROS, registered through the entry points of ``embodied_perceptron.commands``."""
+"""Sub-commands that need ROS, registered through the entry points ``embodied_perceptron.commands``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fail(message: object, code: int = 1) -> NoReturn:
 
 
 def require_ros() -> None:
-    """End with one line when ROS or the interfaces are missing."""
+    """Exit with one line if ROS or the interfaces are missing."""
     for module in ("rclpy", "tf2_msgs.msg", "vision_msgs.msg", "embodied_perceptron_msgs.msg"):
         try:
             __import__(module)
@@ -50,14 +50,14 @@ def perceive_command(
         typer.Option(
             "--camera-preset",
             "--preset",
-            help="Topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum.",
+            help="Topics of a camera driver: realsense, oak, orbbec, zed, kinect, tum.",
         ),
     ] = "",
-    color_topic: Annotated[str, typer.Option(help="Colour topic: of the one camera.")] = "",
-    depth_topic: Annotated[str, typer.Option(help="Depth topic: of the one camera; best registered to colour.")] = "",
-    camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
+    color_topic: Annotated[str, typer.Option(help="Colour topic: of a single camera.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Depth topic: of a single camera, preferably registered.")] = "",
+    camera_info_topic: Annotated[str, typer.Option(help="Calibration topic of a single camera.")] = "",
     detections_topic: Annotated[
-        str, typer.Option(help="Another program's 2-D detections; {camera} stands for each camera's name.")
+        str, typer.Option(help="Another program's 2-D detections; {camera} = each camera's name.")
     ] = "",
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
@@ -65,18 +65,18 @@ def perceive_command(
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:N, or auto = cuda where there is one.")] = "",
-    map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
+    map_file: Annotated[str, typer.Option(help="Saved map to start with.")] = "",
     classes: Annotated[
-        str, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+        str, typer.Option(help="Published names; all others are 'object': a file with one name a line, or a,b,c.")
     ] = "",
     viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
-    namespace: Annotated[str, typer.Option(help="Namespace of the node: of its topics and services too.")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the node, its topics and services.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
     remap: Annotated[list[str] | None, typer.Option("-r", "--remap", help="from:=to, repeatable.")] = None,
-    rviz: Annotated[bool, typer.Option("--rviz", help="Start RViz too, where it is installed.")] = False,
+    rviz: Annotated[bool, typer.Option("--rviz", help="Start RViz too, if it is installed.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warn, error.")] = "info",
-    list_parameters: Annotated[bool, typer.Option("--list-parameters", help="Only list them and end.")] = False,
+    list_parameters: Annotated[bool, typer.Option("--list-parameters", help="List the parameters and exit.")] = False,
 ) -> None:
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
@@ -131,7 +131,7 @@ def perceive_command(
 
 
 def _check_names(values: Mapping[str, Any]) -> None:
-    """Raise ``ParameterError`` for parameters that the node does not have: at once, not after its start."""
+    """Raise ``ParameterError`` for unknown parameters before the node starts."""
     from embodied_perceptron_ros.node.parameters import ParameterError, unknown_parameters
 
     problems = unknown_parameters(values, values.get("cameras", ["camera"]))
@@ -157,7 +157,7 @@ def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
-    """Run commands until all of ``until``, or any other, has ended, or Ctrl-C (the usual way out); one exit code."""
+    """Run commands until all of ``until`` have ended, another one has ended, or Ctrl-C; return one exit code."""
     from embodied_perceptron_ros.environment import ros_environment
     from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
@@ -189,12 +189,12 @@ def _list_parameters() -> None:
 
 
 def ask_command(
-    sentence: Annotated[str, typer.Argument(help='What is meant: "the chair by the window".')],
-    namespace: Annotated[str, typer.Option(help="Namespace of the node: as it was given to perceive.")] = "",
+    sentence: Annotated[str, typer.Argument(help='Description of an object: "the chair by the window".')],
+    namespace: Annotated[str, typer.Option(help="Namespace of the node.")] = "",
     frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
     top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait for the node: that it is there, and its answer.")
+        float, typer.Option(min=0.1, help="Seconds to wait for the node: to be found and to answer.")
     ] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the whole answer.")] = False,
 ) -> None:
@@ -216,9 +216,9 @@ def ask_command(
 def simulate_command(
     seed: Annotated[int | None, typer.Option(help="Seed: of the home and the drive.")] = None,
     recording: Annotated[
-        Path | None, typer.Option(help="Recording: where the drive is kept; default: a cache.")
+        Path | None, typer.Option(help="Recording: simulated TUM folder of the drive; default: in the user's cache.")
     ] = None,
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
@@ -258,7 +258,7 @@ def demo_command(
     ctx: typer.Context,
     source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
     out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Seconds of the recording that are played in one.")] = 1.0,
+    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
     version: Annotated[
         int,
@@ -268,7 +268,7 @@ def demo_command(
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
     ] = None,
     query: Annotated[list[str] | None, typer.Option(help="Ask this about the map at the end; repeatable.")] = None,
-    view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
+    view: Annotated[bool, typer.Option(help="Open the Rerun viewer if there is a display.")] = True,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     pose_offset: PoseOffset = None,
@@ -302,7 +302,7 @@ def demo_command(
 
 
 def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_frames: int | None, rate: float) -> int:
-    """``replay --ros``: player and node as processes of their own; the same files as a direct replay. Exit code."""
+    """``replay --ros``: run player and node, write the files of a direct replay, and return the exit code."""
     require_ros()
     from rich.console import Console
 

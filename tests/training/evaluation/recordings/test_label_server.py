@@ -165,7 +165,7 @@ def test_a_cloud_of_points_comes_back_and_damage_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"b\.ply is cut short"):
         read_ply(tmp_path / "b.ply")
     (tmp_path / "c.ply").write_bytes(b"ply\nformat ascii 1.0\nend_header\n")
-    with pytest.raises(ValueError, match="no binary PLY"):
+    with pytest.raises(ValueError, match="not a binary PLY"):
         read_ply(tmp_path / "c.ply")
 
 

@@ -18,8 +18,7 @@ from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
-from embodied_perceptron.weights.shipping import without_folders
+from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest, without_folders
 from embodied_perceptron_training.evaluation.runner.evaluate import (
     GROUPS,
     Evaluation,
@@ -206,8 +205,7 @@ def csv_text(rows: list[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# at a console: progress while it runs, a table at the end
+# -- at a console: progress while it runs, a table at the end
 
 
 def run_evaluation(

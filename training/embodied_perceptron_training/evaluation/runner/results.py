@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from embodied_perceptron.weights.shipping import without_folders
+from embodied_perceptron.weights.checkpoint import without_folders
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
 
 LAYOUT = "page.yaml"

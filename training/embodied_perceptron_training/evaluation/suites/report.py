@@ -12,7 +12,7 @@ import numpy as np
 from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, text, text_size
-from embodied_perceptron.weights.shipping import without_folders
+from embodied_perceptron.weights.checkpoint import without_folders
 
 METRICS, TABLES, PICTURE = "metrics.json", "metrics.md", "metrics.png"
 _COLORS: tuple[Color, ...] = ((96, 168, 255), (94, 210, 110), (255, 170, 60), (255, 84, 84), (190, 140, 255))

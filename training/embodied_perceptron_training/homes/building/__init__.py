@@ -1,1 +1,1 @@
-"""From a seed to a furnished home."""
+"""Generation of furnished homes from seeds."""

@@ -17,16 +17,16 @@ RoomType = Literal["living room", "bedroom", "kitchen", "bathroom", "office", "c
 Rect = tuple[float, float, float, float]
 Side = Literal["S", "N", "W", "E"]
 
-# outward side -> yaw of an object whose back touches that wall (its front, local -y, looks into the room)
+# outward side -> yaw of an object with its back to that wall (front: local -y)
 SIDE_YAW: dict[Side, float] = {"S": np.pi, "N": 0.0, "W": np.pi / 2, "E": -np.pi / 2}
 
 
 class HomeError(ValueError):
-    """A home that cannot be built as asked; the message says why."""
+    """A home that cannot be built; the message has the reason."""
 
 
 class PlanError(HomeError):
-    """One drawn plan that has no room for its doors; another draw may."""
+    """A drawn plan without room for its doors; another draw may have it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Wall:
 
     @property
     def outer(self) -> bool:
-        """One side is outside."""
+        """Whether one side is outside."""
         return self.below < 0 or self.above < 0
 
     def point(self, along_m: float, across_m: float = 0.0) -> tuple[float, float]:
@@ -109,7 +109,7 @@ class Room:
 class FloorPlan:
     """Rooms and walls, centred on the origin, floor at z = 0.
 
-    ``slopes`` holds rooms below a roof: the side where the ceiling comes down, and its height there in metres.
+    ``slopes``: rooms below a roof -> side of the low ceiling, and its height there in metres.
     """
 
     rooms: tuple[Room, ...]
@@ -119,7 +119,7 @@ class FloorPlan:
 
 
 def make_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None = None) -> FloorPlan:
-    """A plan with ``room_count`` furnished rooms; from four on a corridor joins them.
+    """A plan with ``room_count`` furnished rooms; four and more are joined by a corridor.
 
     ``kind`` fixes the type of a single room. Raises :class:`HomeError` for a count outside of 1..9.
     """
@@ -195,7 +195,7 @@ def _assign_kinds(cells: list[Rect], kind: RoomType | None) -> list[RoomType]:
 
 
 def _walls(cells: list[Rect]) -> list[Wall]:
-    """Every boundary between two cells, or a cell and the outside, once."""
+    """All boundaries between two cells, or a cell and the outside, once each."""
     walls: dict[tuple[bool, float, float, float], tuple[int, int]] = {}
     for horizontal in (True, False):
         lo, hi, near, far = (0, 2, 1, 3) if horizontal else (1, 3, 0, 2)
@@ -213,7 +213,7 @@ def _walls(cells: list[Rect]) -> list[Wall]:
 
 
 def _open(rng: np.random.Generator, walls: list[Wall], rooms: tuple[Room, ...]) -> tuple[Wall, ...]:
-    """Doors so that every room can be reached from the first, an entrance, and windows."""
+    """Add doors that connect all rooms, an entrance, and windows."""
     openings: dict[int, list[Opening]] = {i: [] for i in range(len(walls))}
     linked = {rooms[-1].index if rooms[-1].kind == "corridor" else 0}
     while len(linked) < len(rooms):

@@ -1,4 +1,4 @@
-"""Free floor for a robot in a home: a grid, its clearance in metres, and shortest safe paths on it."""
+"""Free floor for a robot in a home: a grid with clearance in metres, and shortest safe paths."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class FreeSpace:
         return np.argwhere(self.region)
 
     def path(self, start_xy: F64, goal_xy: F64) -> F64:
-        """(K, 2) way points from start to goal that keep off obstacles; straight where the line is free.
+        """(K, 2) way points from start to goal away from obstacles, on straight lines where free.
 
-        Raises :class:`HomeError` when there is no way.
+        Raises :class:`HomeError` without a path.
         """
         graph, index = self._graph()
         a, b = (index[self._nearest(p)] for p in (start_xy, goal_xy))
@@ -110,14 +110,14 @@ class FreeSpace:
 
 
 def free_space(home: Home, radius_m: float = ROBOT_RADIUS_M) -> FreeSpace:
-    """The grid of ``home`` for a round robot. Raises :class:`HomeError` when nothing is free."""
+    """Grid of ``home`` for a round robot. Raises :class:`HomeError` without free space."""
     rects = np.array([room.rect for room in home.rooms])
     origin = rects[:, :2].min(0) - 0.5
     size = np.ceil((rects[:, 2:].max(0) + 0.5 - origin) / CELL_M).astype(int)
     free = np.zeros((size[1], size[0]), bool)
 
     def fill(x0: float, y0: float, x1: float, y1: float, value: bool) -> None:
-        # a free rectangle counts cells whose centre it holds, an obstacle every cell that it touches
+        # free rectangles count cells by their centre, obstacles all cells that they touch
         inset = 0.5 if value else 0.0
         c0, r0 = (np.ceil if value else np.floor)((np.array([x0, y0]) - origin) / CELL_M - inset).astype(int)
         c1, r1 = (np.floor if value else np.ceil)((np.array([x1, y1]) - origin) / CELL_M + inset).astype(int)

@@ -1,4 +1,4 @@
-"""Furniture and small things of rooms of each kind: the co-occurrence of real homes as short programs."""
+"""Furniture and small objects of each kind of room: co-occurrence in real homes as short programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 
 Family = Callable[[np.random.Generator], ObjectModel]
 
-# -- things that belong together
+# -- groups of objects
 
 
 def chance(a: RoomArranger, p: float) -> bool:
@@ -57,7 +57,7 @@ def cushions(a: RoomArranger, seat: PlacedObject, count: int) -> None:
 
 
 def _fitting(a: RoomArranger, place: Callable[[], PlacedObject | None]) -> PlacedObject | None:
-    """What ``place`` puts somewhere; where sizes vary it may draw again when the first one fits nowhere."""
+    """Object placed by ``place``; with varying sizes it is drawn again when the first does not fit."""
     for _ in range(1 if a.catalogue is None else 5):
         placed = place()
         if placed:
@@ -92,7 +92,7 @@ def dining_group(a: RoomArranger) -> None:
 
 
 def desk_group(a: RoomArranger) -> None:
-    """A desk with a screen or a laptop, a chair before it."""
+    """A desk with a screen or a laptop, and a chair in front."""
     desk = _fitting(a, lambda: a.against_wall(a.make(furniture.desk)))
     if not desk:
         return
@@ -125,13 +125,13 @@ def opposite(a: RoomArranger, couch: PlacedObject) -> PlacedObject | None:
 
 
 def rug(a: RoomArranger, anchor: PlacedObject) -> None:
-    """A carpet before a couch or a bed."""
+    """A carpet in front of a couch or a bed."""
     low, _ = anchor.model.bounds()
     a.relative(a.make(soft.carpet), anchor, (0.0, float(low[1]) - 0.75))
 
 
 def walls(a: RoomArranger, wanted: Sequence[tuple[Family, float, float]]) -> None:
-    """Hang things on the walls: (family, probability, height of the base)."""
+    """Hang objects on the walls: (family, probability, height of the base)."""
     for family, p, z in wanted:
         if chance(a, p):
             a.on_wall(a.make(family), z + float(a.rng.uniform(-0.08, 0.08)))
@@ -157,7 +157,7 @@ def curtains(a: RoomArranger) -> None:
 
 
 def ceiling_lights(a: RoomArranger) -> None:
-    """One or two lights that the room's illumination comes from."""
+    """One or two ceiling lights that illuminate the room."""
     x0, y0, x1, y1 = a.room.rect
     cx, cy = a.room.center
     count = 2 if max(x1 - x0, y1 - y0) > 4.8 and chance(a, 0.5) else 1
@@ -178,10 +178,10 @@ def sockets(a: RoomArranger) -> None:
         a.on_wall(a.make(structure.socket), 0.3)
 
 
-# -- small things on surfaces
+# -- small objects on surfaces
 
 
-# accepts -> (expected things per square metre, upper limit, [(family, weight)])
+# accepts -> (expected objects per square metre, upper limit, [(family, weight)])
 _SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
     "books": (5.0, 3, [(small.book_row, 5), (small.book, 3), (decor.vase, 0.6), (decor.photo_frame, 0.8),
                        (small.box, 0.4), (decor.small_plant, 0.7), (small.folder, 1.0), (decor.globe, 0.2),
@@ -236,7 +236,7 @@ _TILTED = {decor.photo_frame: 0.22}
 
 
 def fill_surface(arranger: RoomArranger, anchor: PlacedObject, index: int, density: float = 1.0) -> list[PlacedObject]:
-    """Put fitting things on surface number ``index`` of ``anchor``; how many follows a Poisson law."""
+    """Put suitable objects on surface ``index`` of ``anchor``, with a Poisson distributed number."""
     surface = anchor.model.surfaces[index]
     if surface.accepts not in _SURFACE_ITEMS:
         return []
@@ -291,7 +291,7 @@ def _kitchen(a: RoomArranger, make_row: Callable[[RoomArranger], list[PlacedObje
 
 
 def _best_row(a: RoomArranger) -> list[PlacedObject]:
-    """The longest of a few tries at a row of units along one wall; the others are taken back."""
+    """Longest of a few attempts at a row of units along one wall; the others are removed."""
     rng = a.rng
     front, top = mat.wood(rng), mat.stone(rng)
     best: tuple[int, Side, int] | None = None
@@ -475,7 +475,7 @@ def _office(a: RoomArranger) -> None:
 
 
 def _corridor(a: RoomArranger) -> None:
-    """Little that stands in the way: shoes, coats, a mirror."""
+    """Shoes, coats, a mirror."""
     a.tries = 6
     stand_some(a, [(furniture.rack, 0.6), (furniture.coat_rack, 0.4), (furniture.commode, 0.35), (furniture.bench, 0.2),
                    (decor.plant, 0.3), (small.bin_, 0.15), (furniture.bicycle, 0.1)], 0.6)  # fmt: skip
@@ -497,7 +497,7 @@ _RECIPES: dict[str, Callable[[RoomArranger], None]] = {
     "corridor": _corridor,
 }
 
-# What large rooms get more of.
+# Additional objects of large rooms.
 _MORE: dict[str, list[Family]] = {
     "living room": [furniture.armchair, furniture.shelf, decor.plant, furniture.cabinet, furniture.chair, small.box],
     "bedroom": [furniture.shelf, furniture.chair, decor.plant, furniture.dresser, furniture.ottoman, small.box],
@@ -508,7 +508,7 @@ _AREA_PER_MORE_M2 = 9.0
 
 
 def furnish(a: RoomArranger, room: Room, clutter: float) -> None:
-    """Fill one room: lights, the recipe of its kind, curtains, then small things on every surface."""
+    """Fill one room: lights, the recipe of its kind, curtains, then small objects on every surface."""
     ceiling_lights(a)
     _RECIPES[room.kind](a)
     more = _MORE.get(room.kind, [])
@@ -519,6 +519,6 @@ def furnish(a: RoomArranger, room: Room, clutter: float) -> None:
     if chance(a, 0.04):
         a.against_wall(structure.column(a.rng, room.height_m - 0.002), corner=True)
     first = [o for o in a.placer.objects if o.room == room.index]
-    while first:  # things on things, until nothing new carries anything
+    while first:  # objects on objects, until no new one has surfaces
         added = [fill_surface(a, o, k, clutter) for o in first for k in range(len(o.model.surfaces))]
         first = [o for new in added for o in new if o.model.surfaces]

@@ -30,7 +30,7 @@ from embodied_perceptron_training.homes.rendering.scene import Light, RenderScen
 
 _ATTEMPTS = 20
 VERSIONS = (1, 2)  # of the generator
-REVISIONS = {1: 1, 2: 2}  # newest of each version: the same seed gives the same bytes within one
+REVISIONS = {1: 1, 2: 2}  # newest of each version; a seed gives the same bytes within a revision
 _MODEL_SHARES = {"parametric": 0.0, "mixed": 0.5, "sweethome3d": 1.0}
 
 
@@ -42,19 +42,18 @@ class HomeSpec:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
         kind: type of a single room; None = drawn from the seed.
         clutter: multiplies the number of small things.
-        assets: "parametric" families; "sweethome3d" models wherever there is one; "mixed", half of the things that
-            have models, is what version 2 does by itself. Version 2 reads the models that ship with this package
-            (:mod:`assets.sweet_home_3d`), version 1 knows no mixture and reads installed archives
-            (:mod:`assets.sweethome3d`).
-        version: of the generator; a seed gives the same home under the same version and revision.
-        unseen: draws from the families and plans that are kept for testing, too (version 2 only).
+        assets: "parametric" families; "sweethome3d" models where available; "mixed" (default of version 2): half of the
+            objects with models. Version 2 reads the models of this package (:mod:`assets.sweet_home_3d`), version 1 has
+            no mixture and reads installed archives (:mod:`assets.sweethome3d`).
+        version: of the generator; a seed gives the same home within a version and revision.
+        unseen: also draw held-out families and plans (version 2 only).
         revision: of the version; 0 = the newest. Revision 1 of version 2 had no models.
     """
 
     rooms: int = 1
     kind: RoomType | None = None
     clutter: float = 1.0
-    assets: Literal["parametric", "sweethome3d", "mixed", ""] = ""  # "" = as the version has it
+    assets: Literal["parametric", "sweethome3d", "mixed", ""] = ""  # "" = default of the version
     version: int = 1
     unseen: bool = False
     revision: int = 0
@@ -85,14 +84,14 @@ class HomeSpec:
 
     @staticmethod
     def of_record(plain: Mapping[str, Any]) -> HomeSpec:
-        """From the plain form in a record or a recording, also of one that was made before there were revisions.
+        """From the JSON form in a record or a recording, also without a revision.
 
-        Raises :class:`HomeError` for a value that is none, ``TypeError`` for a field that this version does not know.
+        Raises :class:`HomeError` for an invalid value, ``TypeError`` for an unknown field.
         """
         return HomeSpec(**{"assets": "parametric", "revision": 1, **plain})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain form for a record; that of version 1 has no more fields than it had when it was the only one."""
+        """JSON form for a record; version 1 keeps its original fields."""
         later = ("version", "unseen", "revision") if self.version == 1 else ()
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
 
@@ -102,11 +101,11 @@ class Home:
     """A furnished home.
 
     Attributes:
-        seed, spec: what it was made from.
+        seed, spec: of its generation.
         plan: rooms and walls.
-        objects: everything, ids are positions.
-        lights: what illuminates it.
-        ambient: light from everywhere, linear RGB.
+        objects: all objects; ids are positions.
+        lights: light sources.
+        ambient: ambient light, linear RGB.
     """
 
     seed: int
@@ -122,7 +121,7 @@ class Home:
         return self.plan.rooms
 
     def render_scene(self, objects: Sequence[PlacedObject] | None = None) -> RenderScene:
-        """Geometry for a renderer; ``objects`` replaces the home's own (moved joints, objects left out)."""
+        """Geometry for a renderer; ``objects`` replaces the home's own (moved joints, removed objects)."""
         parts = [(o.mesh(), o.id) for o in (self.objects if objects is None else objects)]
         return assemble_scene(parts, self.lights, self.ambient)
 
@@ -144,11 +143,10 @@ class Home:
 
 
 def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | None = None) -> Home:
-    """A home from ``seed``, the same on every machine.
+    """Generate the home of ``seed``, the same on every machine.
 
     ``library`` holds the installed models for ``assets="sweethome3d"`` of version 1; opened here when not given.
-    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` when models are asked
-    for and not there.
+    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` for missing models.
     """
     if seed < 0:
         raise HomeError(f"seed must not be negative, got {seed}")
@@ -169,7 +167,7 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
         placer = Placer(plan.rooms)
         build_shell(rng, plan, placer)
         if any(not placer.passable(room.index) for room in plan.rooms):
-            continue  # doors that block each other: draw another plan
+            continue  # doors block each other: draw another plan
         for room in plan.rooms:
             rng_room = np.random.default_rng([seed, attempt, 21, room.index])
             arranger = RoomArranger(rng_room, placer, room, library=library, catalogue=catalogue)
@@ -180,12 +178,12 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
             continue
         lights, ambient = _lights(rng, plan, placer.objects)
         if not lights:
-            continue  # no lamp found a place, and there is no window: nothing would be seen
+            continue  # neither a lamp nor a window: the home would be dark
         return Home(seed, spec, plan, tuple(placer.objects), lights, ambient)
     raise HomeError(f"no furnished home with free floor found for seed {seed} and {spec} in {_ATTEMPTS} attempts")
 
 
-_OPEN_SHARE = 0.12  # of the doors, drawers and lids stands open
+_OPEN_SHARE = 0.12  # share of open doors, drawers and lids
 
 
 def _open_some(rng: np.random.Generator, placer: Placer) -> None:

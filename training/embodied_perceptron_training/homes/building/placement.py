@@ -1,6 +1,6 @@
-"""Places for things: collisions, keep-out zones, the robot's way between the doors, and where in a room to try.
+"""Placement of objects: collisions, keep-out zones, the robot's way between doors, and candidate poses in a room.
 
-:class:`Placer` accepts or refuses a pose; :class:`RoomArranger` proposes poses against a wall, beside or on something.
+:class:`Placer` accepts or refuses a pose; :class:`RoomArranger` proposes poses against a wall, next to or on an object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room
 F64 = NDArray[np.float64]
 Check = Literal["all", "contact", "none"]
 Zone = tuple[float, float, float, float, float, float]
-CONTACT_M = 0.002  # boxes that overlap by less only touch
+CONTACT_M = 0.002  # smaller overlaps count as contact
 CELL_M = 0.05
 ROBOT_RADIUS_M = 0.24
 ROBOT_HEIGHT_M = 1.4
@@ -62,7 +62,7 @@ class Pieces:
         return reach
 
     def bounds(self) -> tuple[F64, F64]:
-        """Corners of the axis-aligned box around all of them."""
+        """Corners of the common axis-aligned box."""
         return (self.center - self.reach).min(0), (self.center + self.reach).max(0)
 
 
@@ -92,13 +92,13 @@ def pieces_collide(a: Pieces, b: Pieces, slack_m: float = CONTACT_M) -> bool:
 
 @dataclass
 class Placer:
-    """Collects the objects of one home; refuses what would collide, leave its room, or block the robot's way.
+    """Objects of one home; refuses objects that collide, leave their room or block the robot's way.
 
     Attributes:
         rooms: all rooms.
-        keep_out: per room, boxes (x0, y0, x1, y1, z0, z1) that stay free: before doors, in front of windows.
+        keep_out: per room, free boxes (x0, y0, x1, y1, z0, z1) in front of doors and windows.
         access: per room, points (x, y) that must stay connected for the robot.
-        objects: accepted so far; ids are positions in this list.
+        objects: accepted objects; ids are positions in this list.
     """
 
     rooms: tuple[Room, ...]
@@ -121,7 +121,7 @@ class Placer:
         mounted: str = "floor",
         check: Check = "all",
     ) -> PlacedObject | None:
-        """Add the object, or return None when it does not fit there.
+        """Add the object, or return None when it does not fit.
 
         ``check``: ``all``; ``contact`` ignores ``keep_out`` (curtains); ``none`` adds it in any case (the shell).
         """
@@ -141,7 +141,7 @@ class Placer:
         return placed
 
     def move_joint(self, object_id: int, part: str, state: float) -> bool:
-        """Move one joint where nothing is in its way and the robot still gets through; True if it moved."""
+        """Move one joint unless it collides or blocks the robot's way; True if it moved."""
         old, old_pieces = self.objects[object_id], self._pieces[object_id]
         new = replace(old, joint_states=MappingProxyType({**old.joint_states, part: state}))
         pieces = Pieces.of(new.model.posed_pieces(new.joint_states), new.T_world_object)
@@ -155,7 +155,7 @@ class Placer:
         return True
 
     def remove_last(self, count: int = 1) -> None:
-        """Take back the newest objects."""
+        """Remove the newest objects."""
         for _ in range(count):
             for stack in (self.objects, self._pieces, self._low, self._high):
                 stack.pop()
@@ -168,7 +168,7 @@ class Placer:
             return False
         if high[2] > self.rooms[room].height_m + CONTACT_M or low[2] < -0.01:
             return False
-        flat = mounted == "floor" and high[2] < 0.03  # carpets lie anywhere
+        flat = mounted == "floor" and high[2] < 0.03  # carpets may overlap with anything
         if mounted != "ceiling" and zones and not flat:
             for x0, y0, x1, y1, z0, z1 in self.keep_out.get(room, []):
                 if (low < (x1, y1, z1)).all() and (high > (x0, y0, z0)).all():
@@ -179,7 +179,7 @@ class Placer:
         return not any(k != own_id and pieces_collide(pieces, self._pieces[k]) for k in np.nonzero(near)[0])
 
     def free_mask(self, room: int) -> NDArray[np.bool_]:
-        """(rows along y, columns along x) cells of the room that nothing at robot height covers, not eroded."""
+        """(rows along y, columns along x) mask of cells without objects at robot height, not eroded."""
         x0, y0, x1, y1 = self.rooms[room].rect
         free = np.ones((max(1, round((y1 - y0) / CELL_M)), max(1, round((x1 - x0) / CELL_M))), bool)
         for k, placed in enumerate(self.objects):
@@ -195,12 +195,12 @@ class Placer:
         return free
 
     def drivable_mask(self, room: int) -> NDArray[np.bool_]:
-        """Cells where the robot's centre may be."""
+        """Mask of cells for the robot's centre."""
         padded = np.pad(self.free_mask(room), 1, constant_values=False)
         return np.asarray(ndimage.distance_transform_edt(padded)[1:-1, 1:-1] * CELL_M > ROBOT_RADIUS_M)
 
     def passable(self, room: int) -> bool:
-        """All access points lie in one drivable region that is at least a twelfth of the room."""
+        """Whether all access points lie in one drivable region of at least a twelfth of the room."""
         labels, count = ndimage.label(self.drivable_mask(room), np.ones((3, 3)))
         if count == 0:
             return False
@@ -223,17 +223,17 @@ class Placer:
 
 @dataclass
 class RoomArranger:
-    """Places models in one room, trying a few random places each; every method returns None when nothing fitted."""
+    """Place models in one room at random positions; methods return None when none fits."""
 
     rng: np.random.Generator
     placer: Placer
     room: Room
     tries: int = 12
-    library: AssetLibrary | None = None  # models that stand in for parametric ones
-    catalogue: Catalogue | None = None  # draws the family and size of what a recipe asks for; None = as it is
+    library: AssetLibrary | None = None  # models that replace parametric ones
+    catalogue: Catalogue | None = None  # draws family and size of requested models; None = unchanged
 
     def make(self, family: Family, rng: np.random.Generator | None = None) -> ObjectModel:
-        """What a recipe asks for: of ``family`` itself, or of one that the catalogue knows to fill its role."""
+        """Model of ``family``, or of a family with its role in the catalogue."""
         rng = self.rng if rng is None else rng
         return family(rng) if self.catalogue is None else self.catalogue.draw(family, rng)
 
@@ -241,7 +241,7 @@ class RoomArranger:
         return model if self.library is None else self.library.replace(model, self.rng)
 
     def against_wall(self, model: ObjectModel, side: Side | None = None, corner: bool = False) -> PlacedObject | None:
-        """Back to a wall, front to the room."""
+        """Place with the back to a wall."""
         model = self._own(model)
         low, high = model.bounds()
         for _ in range(self.tries):
@@ -259,7 +259,7 @@ class RoomArranger:
         return None
 
     def length(self, side: Side) -> float:
-        """Of the wall, metres."""
+        """Length of the wall, metres."""
         x0, y0, x1, y1 = self.room.rect
         return x1 - x0 if side in ("S", "N") else y1 - y0
 
@@ -273,14 +273,14 @@ class RoomArranger:
         mounted: str = "floor",
         check: Check = "all",
     ) -> PlacedObject | None:
-        """Back to the wall ``side``, centred ``along`` metres from its lower end, base at height ``z``."""
+        """Place with the back to wall ``side``, centred ``along`` metres from its lower end, base at height ``z``."""
         low, high = model.bounds()
         x, y = self._wall_place(side, along, float(high[1]) + gap, float(low[0] + high[0]) / 2)
         T = pose_at((x, y, z), SIDE_YAW[side])
         return self.placer.put(model, T, self.room.index, mounted=mounted, check=check)
 
     def _wall_place(self, side: Side, along: float, depth: float, shift: float = 0.0) -> tuple[float, float]:
-        """World (x, y) of a point ``depth`` before the wall; ``shift`` runs along the local x of what stands there."""
+        """World (x, y) of a point ``depth`` before the wall; ``shift``: along the local x of the object."""
         x0, y0, x1, y1 = self.room.rect
         return {
             "S": (x0 + along + shift, y0 + depth),
@@ -290,7 +290,7 @@ class RoomArranger:
         }[side]
 
     def on_wall(self, model: ObjectModel, z: float, above: PlacedObject | None = None) -> PlacedObject | None:
-        """Hang on a wall with its base at height ``z``; ``above`` centres it over something against that wall."""
+        """Hang on a wall with the base at height ``z``; ``above``: an object at the wall to centre it over."""
         low, high = model.bounds()
         width = float(high[0] - low[0])
         for _ in range(self.tries):
@@ -309,7 +309,7 @@ class RoomArranger:
         return None
 
     def side_of(self, placed: PlacedObject) -> Side:
-        """The wall that it turns its back to."""
+        """The wall at the back of the object."""
         front = placed.front
         return min(SIDES, key=lambda s: -float(_INWARD[s] @ front[:2]))
 
@@ -335,7 +335,7 @@ class RoomArranger:
         return None
 
     def free(self, model: ObjectModel, margin_m: float = 0.3, turn: bool = True) -> PlacedObject | None:
-        """Anywhere on the floor."""
+        """Place anywhere on the floor."""
         model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         for _ in range(self.tries):
@@ -349,7 +349,7 @@ class RoomArranger:
         return None
 
     def middle(self, model: ObjectModel, spread: float = 0.15) -> PlacedObject | None:
-        """Near the middle of the room, along its walls."""
+        """Place near the middle of the room, parallel to its walls."""
         model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         cx, cy = self.room.center
@@ -365,7 +365,7 @@ class RoomArranger:
     def relative(
         self, model: ObjectModel, anchor: PlacedObject, offset: tuple[float, float], turn_rad: float = 0.0
     ) -> PlacedObject | None:
-        """At ``offset`` (x, y) in the anchor's frame, turned by ``turn_rad`` against it, standing on the floor."""
+        """Place on the floor at ``offset`` (x, y) in the anchor's frame, turned by ``turn_rad`` relative to it."""
         model = self._own(model)
         local = pose_at((offset[0], offset[1], 0.0), turn_rad)
         T = anchor.T_world_object @ local
@@ -373,7 +373,7 @@ class RoomArranger:
         return self.placer.put(model, T, self.room.index)
 
     def beside(self, model: ObjectModel, anchor: PlacedObject, sign: int, gap_m: float = 0.06) -> PlacedObject | None:
-        """To the anchor's local +x or -x, backs aligned."""
+        """Place at the anchor's local +x or -x, backs aligned."""
         low, high = anchor.model.bounds()
         own_low, own_high = model.bounds()
         x = float(high[0] - own_low[0]) + gap_m if sign > 0 else float(low[0] - own_high[0]) - gap_m
@@ -382,7 +382,7 @@ class RoomArranger:
     def before(
         self, model: ObjectModel, anchor: PlacedObject, gap_m: float, facing: bool = True
     ) -> PlacedObject | None:
-        """In front of the anchor, looking at it (``facing``) or the way it looks."""
+        """Place in front of the anchor, facing it (``facing``) or in its direction."""
         low, _ = anchor.model.bounds()
         own_low, own_high = model.bounds()
         reach = -float(own_low[1]) if facing else float(own_high[1])
@@ -404,7 +404,7 @@ class RoomArranger:
         at: tuple[float, float] | None = None,
         joint_states: dict[str, float] | None = None,
     ) -> PlacedObject | None:
-        """Stand on a surface of ``anchor``: at random, or at the fraction ``at`` in [-1, 1] of its half sizes."""
+        """Place on a surface of ``anchor``, at random or at the fraction ``at`` in [-1, 1] of its half sizes."""
         model = self._own(model) if not joint_states else model
         R = rotation("z", yaw_rad) if tilt is None else rotation("z", yaw_rad) @ tilt
         corners = model.posed_mesh(joint_states).triangles.reshape(-1, 3) @ R.T

@@ -16,7 +16,7 @@ _SLAB_M = 0.04
 
 
 def build_shell(rng: Rng, plan: FloorPlan, placer: Placer) -> None:
-    """Put walls, floors, ceilings, doors and windows into ``placer`` and mark what must stay free for doors."""
+    """Add walls, floors, ceilings, doors and windows to ``placer``, and the keep-out zones of doors."""
     paint = {room.index: _paint(rng, room) for room in plan.rooms}
     outside = mat.Material((0.7, 0.68, 0.64), "brick", 0, 1.0)
     for room in plan.rooms:
@@ -87,8 +87,8 @@ def _plain(category: str, b: MeshBuilder) -> ObjectModel:
 
 
 def _wall_model(wall: Wall, height: float, front: mat.Material, back: mat.Material) -> ObjectModel:
-    """A wall about its middle, along local x: faces of the solid cells between the openings' edges, no inner faces."""
-    # a hair short of the crossing wall's face, so that the two never lie in one plane
+    """A wall along local x around its centre: outer faces of the solid cells between openings."""
+    # slightly short of the crossing wall, to avoid coplanar faces
     half_length = (wall.stop_m - wall.start_m) / 2 + WALL_M / 2 - 0.001
     xs = {-half_length, half_length}
     zs = {0.0, height}
@@ -141,18 +141,18 @@ def _cell(
             continue
         pick = slice(2 * k, 2 * k + 2)
         uv = mesh.uv[pick]
-        if name in ("-y", "+y"):  # one pattern over the whole wall
+        if name in ("-y", "+y"):  # continuous texture over the wall
             p = mesh.triangles[pick] + center
             uv = p[..., [0, 2]]
         b.add(mesh.triangles[pick], mesh.normals[pick], uv, back if name == "+y" else front, center, collide=False)
 
 
 def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
-    """Frame, leaf, switch beside it; the leaf's sweep and a way through stay free on both sides."""
+    """Add frame, leaf and switch; keep the leaf's sweep and the passage free on both sides."""
     x, y = wall.point(opening.center_m)
     side = 1.0 if opening.into == wall.above else -1.0  # the leaf opens towards larger or smaller coordinate
     into: Side = ("S" if side > 0 else "N") if wall.horizontal else ("W" if side > 0 else "E")
-    yaw = SIDE_YAW[into]  # the leaf's front looks into the room that it opens into
+    yaw = SIDE_YAW[into]  # the leaf's front faces the room that it opens into
     T = pose_at((x, y, 0.0), yaw)
     frame = structure.doorframe(rng, opening.width_m, opening.top_m, WALL_M)
     placer.put(frame, T, opening.into, mounted="wall", check="none")
@@ -177,7 +177,7 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
         )
         placer.keep_out.setdefault(room, []).append(zone)
         placer.access.setdefault(room, []).append(wall.point(opening.center_m, sign * (WALL_M / 2 + 0.5)))
-    # light switch beside the frame, on the side that the door opens into
+    # light switch next to the frame, on the opening side
     gap = opening.width_m / 2 + 0.12
     for along in (opening.center_m + gap, opening.center_m - gap):
         if 0.15 < along < wall.stop_m - wall.start_m - 0.15:
@@ -187,7 +187,7 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
 
 
 def _keep_passage(wall: Wall, opening: Opening, placer: Placer) -> None:
-    """The middle of a wide passage stays free on both sides; furniture may reach into the rest of it."""
+    """Keep the middle of a wide passage free on both sides; furniture may reach into the rest."""
     half = min(opening.width_m / 2, 0.6)
     for room, sign in ((wall.above, 1.0), (wall.below, -1.0)):
         a = wall.point(opening.center_m - half, 0.0)
@@ -198,7 +198,7 @@ def _keep_passage(wall: Wall, opening: Opening, placer: Placer) -> None:
 
 
 def _put_slopes(plan: FloorPlan, placer: Placer) -> None:
-    """A tilted slab in each room below a roof, a second piece of ceiling that furniture must not reach through."""
+    """Add a tilted ceiling in each room below a roof, which furniture must not intersect."""
     white = mat.Material((0.93, 0.93, 0.92), "plaster", 0, 2.0)
     for index, (side, knee) in plan.slopes.items():
         room = plan.rooms[index]
@@ -206,7 +206,7 @@ def _put_slopes(plan: FloorPlan, placer: Placer) -> None:
         rise, run = room.height_m - knee, min((y1 - y0) * 0.6, (room.height_m - knee) * 1.4)
         angle, length = float(np.arctan2(rise, run)), float(np.hypot(rise, run))
         b = MeshBuilder()
-        # along local y from the wall (y = 0, low) inwards (y = -run, high); the slab's lower face is what is seen
+        # along local y from the wall (y = 0, low) inwards (y = -run, high); the slab's lower face is visible
         R = rotation("x", -angle)
         middle = np.array([0.0, -run / 2, knee + rise / 2]) + R @ np.array([0.0, 0.0, 0.02])
         b.box((x1 - x0 - 0.004, length, 0.03), middle, white, R)

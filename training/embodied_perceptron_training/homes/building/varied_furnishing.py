@@ -1,4 +1,4 @@
-"""Furniture of version 2: runs of kitchen units, workshops, things that hang, and clutter without a name everywhere."""
+"""Furniture of version 2: runs of kitchen units, workshops, hanging objects, and unnamed clutter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from embodied_perceptron_training.homes.building.furnishing import (
 from embodied_perceptron_training.homes.building.placement import SIDES, RoomArranger
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-NAMELESS_SHARE = 0.27  # of what is put on surfaces; some finds no place, so that 30 % of the small things remain
+NAMELESS_SHARE = 0.27  # share on surfaces; after failed placements 30 % of the small objects
 _LONGEST_RUN_M = 5.0
 _AREA_PER_MORE_M2 = 5.0
 _TOOLS: list[tuple[Family, float]] = [
@@ -45,13 +45,13 @@ _TOOLS: list[tuple[Family, float]] = [
 
 
 def _units(rng: np.random.Generator, length: float) -> list[tuple[str, float]]:
-    """(kind, width) of the units of a run as long as fits into ``length`` metres, from left to right."""
+    """(kind, width) of the units of a run within ``length`` metres, from left to right."""
     wide = float(rng.uniform(0.6, 0.95))
     core = [[("sink", wide)], [("stove", 0.6)]]
     if length > 2.3 and rng.random() < 0.65:
         core[0].insert(int(rng.integers(2)), ("dishwasher", 0.6))
     used = 0.0
-    for group in core:  # not sum(): since Python 3.12 it rounds floats otherwise, and a seed must give the same home
+    for group in core:  # not sum(), which rounds floats differently since Python 3.12: a seed must give the same home
         for _, width in group:
             used += width
     groups = list(core)
@@ -63,11 +63,11 @@ def _units(rng: np.random.Generator, length: float) -> list[tuple[str, float]]:
 
 
 def _run(a: RoomArranger, side: Side, start: float, length: float, rng: np.random.Generator) -> list[PlacedObject]:
-    """One run of units along ``side`` from ``start`` metres on, all of it or nothing; the work tops come first."""
+    """Place a run of units along ``side`` from ``start`` metres on, completely or not at all; work tops first."""
     front, top, handle = mat.wood(rng), mat.stone(rng) if rng.random() < 0.7 else mat.wood(rng), mat.metal(rng)
     splash = bool(rng.random() < 0.5)
     units = _units(rng, length)
-    flipped = side in ("N", "E")  # the local x of what stands there runs against the wall's metres
+    flipped = side in ("N", "E")  # the local x of objects is opposite to the wall's direction
     placed: list[PlacedObject] = []
 
     def put(model: ObjectModel, family: str, along: float, z: float) -> bool:
@@ -134,7 +134,7 @@ def _hang_basin(
 
 
 def best_run(a: RoomArranger) -> list[PlacedObject]:
-    """The longest of a few tries at a run of units; else a row as in version 1. Work tops, stove, sink are returned."""
+    """Longest of a few attempts at a run of units, else a row as in version 1; returns work tops, stove, sink."""
     rng = a.rng
     longest: tuple[float, Side, float, int] | None = None
     for side in rng.permutation(np.array(SIDES)):
@@ -170,7 +170,7 @@ def _modern_kitchen(a: RoomArranger) -> None:
 
 
 def _workshop(a: RoomArranger) -> None:
-    """Benches, metal shelves, crates, machines without a name, tools everywhere."""
+    """Benches, metal shelves, crates, unnamed machines, tools."""
     for _ in range(int(a.rng.integers(1, 4))):
         a.against_wall(a.make(tables.work_bench))
     stand_some(a, [(storage.metal_shelf, 0.9), (storage.metal_shelf, 0.6), (furniture.shelf, 0.4),
@@ -194,7 +194,7 @@ _VARIED: dict[str, Callable[[RoomArranger], None]] = {**_RECIPES, "kitchen": _mo
 
 
 def _extras(a: RoomArranger) -> None:
-    """What version 1 has not: hanging plants, displays, crates; things without a name on the floor and on walls."""
+    """Objects new in version 2: hanging plants, displays, crates; unnamed objects on the floor and on walls."""
     if a.room.kind not in ("bathroom", "corridor") and chance(a, 0.2):
         plant = a.make(greenery.hanging_plant)
         x0, y0, x1, y1 = a.room.rect
@@ -215,7 +215,7 @@ def _nameless(a: RoomArranger, size_m: float) -> ObjectModel:
 
 
 def fill_varied(a: RoomArranger, anchor: PlacedObject, index: int, density: float) -> list[PlacedObject]:
-    """Things for surface ``index`` of ``anchor``: fitting ones as in version 1, and among them some without a name."""
+    """Put objects on surface ``index`` of ``anchor``: suitable ones as in version 1, and some unnamed ones."""
     surface = anchor.model.surfaces[index]
     rate, limit, families = (5.0, 5, _TOOLS) if surface.accepts == "tools" else _SURFACE_ITEMS.get(
         surface.accepts, (1.0, 1, _TOOLS)
@@ -260,7 +260,7 @@ def furnish_varied(a: RoomArranger, room: Room, clutter: float) -> None:
     drop_some(a, [(soft.bag, 0.1), (soft.shoe, 0.12)])
     if chance(a, 0.04):
         a.against_wall(with_family(structure.column(a.rng, room.height_m - 0.002), "shell"), corner=True)
-    level = clutter * float(np.exp(a.rng.normal(0.1, 0.5)))  # tidy people and others
+    level = clutter * float(np.exp(a.rng.normal(0.1, 0.5)))  # tidiness varies
     first = [o for o in a.placer.objects if o.room == room.index]
     while first:
         added = [fill_varied(a, o, k, level) for o in first for k in range(len(o.model.surfaces))]

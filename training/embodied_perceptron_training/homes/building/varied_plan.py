@@ -32,12 +32,12 @@ _SIZES: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "office": ((3.0, 9.0), (3.0, 6.5)), "workshop": ((3.4, 7.5), (3.2, 5.5)), "bathroom": ((2.1, 3.6), (1.9, 3.0)),
     "corridor": ((4.5, 9.0), (1.6, 2.4)),
 }  # fmt: skip
-_PASSAGE_SHARE = 0.45  # of the inner doors of a row of rooms
+_PASSAGE_SHARE = 0.45  # share of the inner doors of a row of rooms
 _SLOPE_SHARE = 0.15
 
 
 def make_varied_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None = None) -> FloorPlan:
-    """A plan with ``room_count`` furnished rooms; from four on a corridor may join them.
+    """A plan with ``room_count`` furnished rooms; four and more may be joined by a corridor.
 
     ``kind`` fixes the type of a single room. Raises :class:`HomeError` for a count outside of 1..9,
     :class:`floorplan.PlanError` when a drawn plan has no room for its doors.
@@ -68,7 +68,7 @@ def make_varied_plan(rng: np.random.Generator, room_count: int, kind: RoomType |
 
 
 def _uneven_row(rng: np.random.Generator, count: int) -> list[Rect]:
-    """Rooms side by side with one wall in line and depths of their own: neighbours that are joined make an L."""
+    """Rooms side by side with one common wall line and different depths; joined neighbours form an L."""
     edges = np.concatenate([[0.0], np.cumsum(rng.uniform(2.8, 5.2, count))])
     edges -= edges[-1] / 2
     depths = rng.uniform(2.8, 5.2, count)
@@ -82,7 +82,7 @@ def _some_kinds(rng: np.random.Generator, cells: list[Rect]) -> list[RoomType]:
 
 
 def _opened_wide(rng: np.random.Generator, wall: Wall, rooms: tuple[Room, ...], height: float) -> Wall:
-    """The wall with its door made a passage, up to its whole length, where neither room wants to be closed."""
+    """The wall with its door widened to a passage, up to its whole length, between rooms that may be open."""
     closed = {"bathroom", "bedroom"}
     if wall.outer or not wall.openings or closed & {rooms[wall.below].kind, rooms[wall.above].kind}:
         return wall
@@ -98,7 +98,7 @@ def _opened_wide(rng: np.random.Generator, wall: Wall, rooms: tuple[Room, ...], 
 def _slopes(
     rng: np.random.Generator, rooms: tuple[Room, ...], walls: tuple[Wall, ...], height: float
 ) -> dict[int, tuple[Side, float]]:
-    """Rooms below a roof: the side where the ceiling comes down, an outer wall without openings, and how low."""
+    """Rooms below a roof -> side of the low ceiling (an outer wall without openings) and its height."""
     slopes: dict[int, tuple[Side, float]] = {}
     for room in rooms:
         if rng.random() > _SLOPE_SHARE or room.kind == "corridor":

@@ -1,1 +1,1 @@
-"""Images of homes: materials, light, two renderers."""
+"""Rendering of homes: materials, light, two renderers."""

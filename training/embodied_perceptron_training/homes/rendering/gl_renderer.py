@@ -1,6 +1,6 @@
-"""Closest hits by OpenGL without a display (EGL): quick on a GPU, possible on a CPU. No cast shadows.
+"""Closest hits by OpenGL without a display (EGL): fast on a GPU, possible on a CPU.
 
-Depth, ids and light are those of the ray caster; only shadows are missing. Needs the package ``moderngl`` and a driver
+Depth, ids and light equal those of the ray caster, without cast shadows. Needs the package ``moderngl`` and a driver
 with EGL.
 """
 
@@ -38,13 +38,13 @@ void main() { hit = vec4(depth_uv, gl_PrimitiveID + 1); }  // 0 = nothing; exact
 
 
 class GlUnavailableError(RuntimeError):
-    """No moderngl, or no driver that can render without a display."""
+    """moderngl or a driver with EGL is missing."""
 
 
 class GlRenderer(SceneRenderer):
-    """Rasterisation with the ray caster's light but for shadows.
+    """Rasterisation with the ray caster's light, without shadows.
 
-    Raises :class:`GlUnavailableError` where OpenGL cannot be had.
+    Raises :class:`GlUnavailableError` without OpenGL.
     """
 
     def __init__(self, scene: RenderScene) -> None:
@@ -90,12 +90,12 @@ class GlRenderer(SceneRenderer):
         return self._targets[(width, height)]
 
     def close(self) -> None:
-        """Give the graphics memory back."""
+        """Release the graphics memory."""
         self._context.release()
 
 
 def _projection(k: Intrinsics) -> NDArray[np.float64]:
-    """(4, 4) clip transform: rows of the picture run downwards like those of the camera, integer pixels are centres."""
+    """(4, 4) clip transform: image rows run downwards, integer pixels are centres."""
     a, b = (_FAR_M + _NEAR_M) / (_FAR_M - _NEAR_M), -2 * _FAR_M * _NEAR_M / (_FAR_M - _NEAR_M)
     return np.array(
         [

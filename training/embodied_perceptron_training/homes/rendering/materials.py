@@ -1,6 +1,6 @@
-"""Materials: colour, procedural texture, gloss, and the words that a sentence may use for them.
+"""Materials: colour, procedural texture, gloss, and their words in sentences.
 
-Textures are tiles that repeat without a seam, or small pictures with a motif that has a name.
+Textures are seamless tiles, or small pictures with a named motif.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rgb = tuple[float, float, float]
 # Motifs of pictures, posters and cushions; the data set's "depictions".
 MOTIFS = ("mountain", "flower", "sun", "boat", "house", "tree", "cat", "fish", "heart", "abstract pattern")
 
-# Names that a person would use, as sRGB. The language of the data set draws its colour words from here.
+# Common colour names as sRGB; the data set's texts use them.
 COLORS: dict[str, Rgb] = {
     "white": (0.93, 0.92, 0.90),
     "gray": (0.55, 0.55, 0.56),
@@ -54,10 +54,10 @@ class Material:
         color: sRGB multiplier of the texture, each in [0, 1].
         texture: name of a tile (:func:`tile`; "plain" = none), or ``image:<kind>`` for one picture.
         seed: variant of the texture.
-        scale_m: metres that one repeat of the tile covers.
+        scale_m: size of one repeat of the tile, metres.
         gloss: strength of the highlight, 0 .. 1.
-        emission: light that the surface gives by itself (lamps, screens, windows).
-        color_name, substance: words for it; empty where a word would mislead.
+        emission: emitted light (lamps, screens, windows).
+        color_name, substance: words; empty where a word would mislead.
     """
 
     color: Rgb = (0.8, 0.8, 0.8)
@@ -71,7 +71,7 @@ class Material:
 
     @property
     def is_image(self) -> bool:
-        """Texture coordinates run over one picture rather than over metres."""
+        """Whether texture coordinates span one picture instead of metres."""
         return self.texture.startswith("image:")
 
 
@@ -155,7 +155,7 @@ def picture(kind: str, seed: int, emission: float = 0.0, gloss: float = 0.0) -> 
 
 
 def glow(color: Rgb = (1.0, 0.95, 0.85), emission: float = 1.0) -> Material:
-    """A surface that gives light."""
+    """A light-emitting surface."""
     return Material(color, emission=emission)
 
 
@@ -174,7 +174,7 @@ def _noise(rng: np.random.Generator, cells: tuple[int, int], octaves: int = 4) -
 
 
 def _gray(value: NDArray[np.float64]) -> Texture:
-    """Brightness around 1 -> texture; 200 stands for 1, so that tiles can brighten too."""
+    """Brightness around 1 -> texture; 200 means 1, so that tiles can also brighten."""
     return np.repeat(np.clip(value * 200, 0, 255).astype(np.uint8)[..., None], 3, 2)
 
 
@@ -398,5 +398,5 @@ _IMAGES = {
 
 
 def texture(name: str, seed: int) -> Texture:
-    """Tile or picture by the name that a :class:`Material` carries."""
+    """Tile or picture by the texture name of a :class:`Material`."""
     return image(name.removeprefix("image:"), seed) if name.startswith("image:") else tile(name, seed)

@@ -12,7 +12,7 @@ from embodied_perceptron_training.homes.rendering import shading
 from embodied_perceptron_training.homes.rendering.renderer import F32, Hits, SceneRenderer
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
 
-_CONTACT_REACH_M = 0.7  # how far a contact shadow looks
+_CONTACT_REACH_M = 0.7  # reach of contact shadows
 
 
 class RayCaster:
@@ -30,7 +30,7 @@ class RayCaster:
         return Hits(out["primID"], out["tfar"], out["u"], out["v"])
 
     def occluded(self, origins: F32, directions: F32, reach: F32) -> NDArray[np.bool_]:
-        """(N,) whether anything stands between the origin and ``origin + reach * direction``."""
+        """(N,) whether the segment from the origin to ``origin + reach * direction`` is blocked."""
         hit = self._scene.run(
             np.ascontiguousarray(origins),
             np.ascontiguousarray(directions),
@@ -52,7 +52,7 @@ class RayCastRenderer(SceneRenderer):
 
     def _visibility(self, start: F32, to_light: F32, contact: F32, normal: F32) -> F32:
         count = len(start)
-        nearly = np.full(count, 0.98, np.float32)  # a lamp's own shade must not block its light
+        nearly = np.full(count, 0.98, np.float32)  # a lampshade must not block the light of its lamp
         length = np.linalg.norm(contact, axis=1)
         reach = (_CONTACT_REACH_M / np.maximum(length, 1e-6)).astype(np.float32)
         blocked = [

@@ -1,4 +1,4 @@
-"""Views of one static scene. Renderers differ in how they find the visible surfaces; all light comes from here."""
+"""Views of one static scene. Renderers differ in finding visible surfaces; this module computes all light."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from embodied_perceptron_training.homes.rendering.scene import RenderScene, mate
 
 F32 = NDArray[np.float32]
 
-_TARGET_LUMA = 0.20  # linear; where automatic exposure pulls towards
+_TARGET_LUMA = 0.20  # linear target of automatic exposure
 _EXPOSURE_PULL = 0.7
-_SKY = np.array([0.7, 0.8, 1.0], np.float32)  # linear RGB where nothing is hit
+_SKY = np.array([0.7, 0.8, 1.0], np.float32)  # linear RGB without a hit
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class RenderedView:
         instance: (H, W) int32 object id + 1; 0 = none.
         incidence: (H, W) float32 |cosine| between the view ray and the surface.
         intrinsics, T_world_camera: the camera.
-        face: (H, W) int32 index of the scene's face, -1 = none; None where the maker did not say.
+        face: (H, W) int32 index of the scene's face, -1 = none; None = not recorded.
     """
 
     color: NDArray[np.uint8]
@@ -73,12 +73,12 @@ def pixel_rays(intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> 
 
 
 def auto_gain(linear: F32) -> float:
-    """Automatic exposure: pulls the mean of linear light (any shape) most of the way to a fixed brightness."""
+    """Gain of automatic exposure, which moves the mean linear light (any shape) towards a fixed brightness."""
     return float((_TARGET_LUMA / max(float(linear.mean()), 1e-4)) ** _EXPOSURE_PULL)
 
 
 class SceneRenderer(ABC):
-    """Renders one static scene; built anew (some milliseconds) when the scene changes."""
+    """Renderer of one static scene; create a new one (some milliseconds) for a changed scene."""
 
     def __init__(self, scene: RenderScene) -> None:
         self.scene = scene
@@ -95,18 +95,18 @@ class SceneRenderer(ABC):
 
     @abstractmethod
     def _closest(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating], rays: tuple[F32, F32]) -> Hits:
-        """Closest hit of every pixel, row by row; ``rays`` are those of :func:`pixel_rays`."""
+        """Closest hit of every pixel, row by row; ``rays``: of :func:`pixel_rays`."""
 
     @abstractmethod
     def _visibility(self, start: F32, to_light: F32, contact: F32, normal: F32) -> F32:
-        """(3, H, W) shares: the light of the two strongest lamps that arrives, and openness to the surroundings.
+        """(3, H, W) shares: visibility of the two strongest lights, and openness to the surroundings.
 
         ``start`` (N, 3), ``to_light`` (2, N, 3) and ``contact`` (N, 3) are those of
         :func:`shading.surface_kernel`, ``normal`` is (H, W, 3).
         """
 
     def ids(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> tuple[F32, NDArray[np.int32]]:
-        """Depth (H, W) and instance image (H, W) only: some three times cheaper than :meth:`render`."""
+        """Depth (H, W) and instance image (H, W) only, about three times cheaper than :meth:`render`."""
         hits = self._closest(intrinsics, T_world_camera, pixel_rays(intrinsics, T_world_camera))
         return self._depth_and_ids(hits, intrinsics)
 
@@ -118,10 +118,10 @@ class SceneRenderer(ABC):
         seed: int = 0,
         gain: float | None = None,
     ) -> RenderedView:
-        """One view.
+        """Render one view.
 
-        ``exposure`` multiplies the automatic exposure, which a fixed ``gain`` replaces; ``seed`` drives the grain of
-        soft shadows and highlights.
+        ``exposure`` multiplies the automatic exposure, a fixed ``gain`` replaces it; ``seed``: of the noise of soft
+        shadows and highlights.
         """
         T = check_transform(np.asarray(T_world_camera), "T_world_camera")
         hits, linear, incidence = self._shade(intrinsics, T, seed)

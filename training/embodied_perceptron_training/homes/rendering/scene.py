@@ -13,13 +13,13 @@ from embodied_perceptron_training.homes.rendering.materials import SIZE, Materia
 
 @dataclass(frozen=True)
 class Light:
-    """A small sphere that gives light, or, with a ``direction``, a window that gives it to one side.
+    """A spherical light, or, with a ``direction``, a window that emits to one side.
 
     Attributes:
         position_m: centre.
         color: linear RGB intensity at 1 m.
-        radius_m: size, which makes shadows soft.
-        direction: (x, y, z) that a window shines along, or zeros for all around.
+        radius_m: size, for soft shadows.
+        direction: (x, y, z) of a window's light, or zeros for all directions.
         region: (x0, y0, x1, y1) floor rectangle of its room.
     """
 
@@ -36,9 +36,9 @@ class RenderScene:
 
     Attributes:
         mesh: all faces, world frame.
-        instance: (F,) int32, object id + 1; 0 = belongs to no object.
+        instance: (F,) int32, object id + 1; 0 = no object.
         lights: at least one.
-        ambient: linear RGB that reaches every surface.
+        ambient: linear RGB of ambient light.
     """
 
     mesh: Mesh
@@ -55,7 +55,7 @@ class RenderScene:
             raise ValueError("a scene needs at least one light")
 
     def with_light_level(self, level: float) -> RenderScene:
-        """The same scene with all lights at ``level`` (0 = dark but for a rest of ambient light, 1 = as built)."""
+        """The scene with all lights at ``level`` (0 = little ambient light only, 1 = unchanged)."""
         if not level >= 0.0:
             raise ValueError(f"light level must not be negative, got {level}")
 
@@ -71,7 +71,7 @@ def assemble_scene(
     lights: tuple[Light, ...],
     ambient: tuple[float, float, float] = (0.30, 0.30, 0.31),
 ) -> RenderScene:
-    """One scene from (world mesh, object id or -1) pairs."""
+    """Build a scene from (world mesh, object id or -1) pairs."""
     counts = [len(mesh) for mesh, _ in parts]
     instance = np.repeat([object_id + 1 for _, object_id in parts], counts).astype(np.int32)
     return RenderScene(merge_meshes([mesh for mesh, _ in parts]), instance, lights, ambient)
@@ -101,7 +101,7 @@ class MaterialTable:
 
 
 def material_table(materials: tuple[Material, ...]) -> MaterialTable:
-    """Pack ``materials`` and the textures that they use."""
+    """Pack ``materials`` and their textures."""
     slots: dict[tuple[str, int], int] = {}
     look = np.zeros((len(materials), 4), np.float32)
     for i, m in enumerate(materials):

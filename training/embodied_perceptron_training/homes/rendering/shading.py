@@ -1,6 +1,6 @@
-"""Per-pixel shading kernels: textures, lights, soft shadows, contact shadows. Geometry comes as hits of rays.
+"""Per-pixel shading kernels for ray hits: textures, lights, soft shadows, contact shadows.
 
-The two strongest lights of a pixel shine on it and cast shadows.
+The two strongest lights of each pixel illuminate it and cast shadows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from embodied_perceptron.geometry.kernels import njit
 
 @njit(cache=True, inline="always")
 def _hash01(a: int, b: int) -> float:
-    """A number in [0, 1) from two integers, the same everywhere."""
+    """Hash of two integers in [0, 1), the same on every machine."""
     x = np.uint32(a * 747796405 + b * 2891336453 + 277803737)
     x = np.uint32(((x >> np.uint32(16)) ^ x) * np.uint32(0x45D9F3B))
     x = np.uint32(((x >> np.uint32(16)) ^ x) * np.uint32(0x45D9F3B))
@@ -46,10 +46,10 @@ def surface_kernel(
     NDArray[np.float32],
     NDArray[np.float32],
 ]:
-    """Positions, normals and the rays to ask about.
+    """Positions, normals and shadow rays of surfaces.
 
     Returns (N, 3) ray origins just off the surface, (N, 3) shading normals, (2, N, 3) vectors to jittered points on
-    the two strongest lights, (2, N, 3) the light they bring when unblocked, (N, 3) contact-shadow directions,
+    the two strongest lights, (2, N, 3) their unblocked light, (N, 3) contact-shadow directions,
     (2, N) highlights' cosine to the mirror direction, (N,) incidence cosine of the view ray.
     """
     n = triangle.shape[0]
@@ -90,7 +90,7 @@ def surface_kernel(
         off = 1e-3 + 2e-4 * t
         ox, oy, oz = px + gx * off, py + gy * off, pz + gz * off
         origin[i, 0], origin[i, 1], origin[i, 2] = ox, oy, oz
-        # 4 x 4 neighbours take one of 16 strata each, so that averaging over them leaves little noise
+        # 4 x 4 neighbours use different strata, so that their average has little noise
         sx4, sy4 = (i % width) % 4, (i // width) % 4
         # a cosine-distributed direction for the contact shadow: normal + point on the unit sphere
         a = (sx4 + _hash01(i, seed)) * (np.pi / 2)
@@ -150,10 +150,10 @@ def surface_kernel(
 def smooth_kernel(
     values: NDArray[np.float32], position: NDArray[np.float32], normal: NDArray[np.float32], radius: int
 ) -> NDArray[np.float32]:
-    """(C, H, W) noisy visibilities -> the same averaged over neighbours on the same surface.
+    """(C, H, W) noisy visibilities -> averages over neighbours on the same surface.
 
     ``position`` and ``normal`` are (H, W, 3); a neighbour counts when it lies in the pixel's tangent plane. ``radius``
-    is a multiple of 2. Separable passes: cheap, and edges stay where geometry breaks.
+    is a multiple of 2. Separable passes are cheap and keep geometric edges.
     """
     channels, height, width = values.shape
     current = values.copy()
@@ -242,7 +242,7 @@ def color_kernel(
         tv = (w * uv[f, 0, 1] + u[i] * uv[f, 1, 1] + v[i] * uv[f, 2, 1]) * repeats
         base, side, x0, y0, fx, fy = 0, size, 0, 0, 0.0, 0.0
         if slot >= 0:
-            # texels that one pixel covers; images are about 0.4 m wide, which is near enough for a mip level
+            # texels per pixel; assumes image textures of 0.4 m, which is enough for a mip level
             per_metre = 2.5 if is_image[m] else repeats
             footprint = distance[i] * pixel_angle * per_metre * size / max(0.3, incidence[i])
             level = 0
@@ -271,7 +271,7 @@ def color_kernel(
                 b = _texel(texels, base, side, x0, y0 + 1, clamp, c) * (1 - fx)
                 b += _texel(texels, base, side, x0 + 1, y0 + 1, clamp, c) * fx
                 albedo *= (a * (1 - fy) + b * fy) / (255.0 if clamp else 200.0)
-            albedo = min(1.0, albedo * albedo)  # sRGB to linear, near enough
+            albedo = min(1.0, albedo * albedo)  # approximate sRGB to linear
             light = ambient[c] * up * visibility[2, i]
             light += irradiance[0, i, c] * visibility[0, i] + irradiance[1, i, c] * visibility[1, i]
             out[i, c] = albedo * (light + look[m, 2]) + look[m, 1] * 0.35 * spec

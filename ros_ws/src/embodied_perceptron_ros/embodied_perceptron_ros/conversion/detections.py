@@ -13,12 +13,12 @@ from vision_msgs.msg import Detection2D, Detection2DArray
 
 @dataclass(frozen=True, eq=False)
 class RawDetections2d:
-    """What a message says, unchecked.
+    """Unchecked content of a message.
 
     Attributes:
         boxes_px: (N, 4) left, top, right, bottom; integer coordinates are pixel centres.
         scores: (N,) of the best hypothesis.
-        labels: its name; "" where there is none.
+        labels: its name, or "".
     """
 
     boxes_px: NDArray[np.float64]
@@ -27,25 +27,19 @@ class RawDetections2d:
 
 
 def detections_from_message(message: Detection2DArray, class_names: Sequence[str] = ()) -> RawDetections2d:
-    """Boxes of a message. A turned box becomes the upright one around it.
+    """Boxes of a message. A rotated box becomes its upright bounding box.
 
     Args:
-        message: its boxes count from the picture's corner, as detectors do: a picture of width W covers [0, W).
-        class_names: ``class_id`` may be a number of this list instead of a name; numbers beyond it have no name.
+        message: box coordinates start at the image's corner, as detectors have them: width W covers [0, W).
+        class_names: names of numeric ``class_id``; larger numbers have no name.
     """
     best = [max(d.results, key=_score, default=None) for d in message.detections]
     labels = tuple("" if r is None else _name(r.hypothesis.class_id, class_names) for r in best)
     scores = np.array([0.0 if r is None else r.hypothesis.score for r in best], dtype=np.float64)
     sides = [_sides(d) for d in message.detections]
-    center, half, theta = (
-        (np.array(column, dtype=np.float64) for column in zip(*sides, strict=True))
-        if sides
-        else (
-            np.zeros((0, 2)),
-            np.zeros((0, 2)),
-            np.zeros(0),
-        )
-    )
+    center = np.array([center for center, _, _ in sides], np.float64).reshape(-1, 2)
+    half = np.array([half for _, half, _ in sides], np.float64).reshape(-1, 2)
+    theta = np.array([theta for _, _, theta in sides], np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         c, s = np.abs(np.cos(theta))[:, None], np.abs(np.sin(theta))[:, None]
         half = np.where(theta[:, None] == 0, half, c * half + s * half[:, ::-1])
@@ -55,7 +49,7 @@ def detections_from_message(message: Detection2DArray, class_names: Sequence[str
 
 def _score(result: object) -> float:
     score = float(result.hypothesis.score)  # type: ignore[attr-defined]
-    return score if score == score else float("inf")  # what is no number shall be seen, and counted
+    return score if score == score else float("inf")  # select NaN, so that it is refused and counted
 
 
 def _sides(detection: Detection2D) -> tuple[tuple[float, float], tuple[float, float], float]:
@@ -73,14 +67,14 @@ def _name(class_id: str, class_names: Sequence[str]) -> str:
 
 
 def count_serialized(data: bytes) -> int:
-    """How many detections a serialized Detection2DArray has, without reading them.
+    """Number of detections in a serialized Detection2DArray. Deserializing 10,000 would take a second.
 
-    Raises ``ValueError`` for bytes that are too short. Making Python objects of 10,000 takes a second.
+    Raises ``ValueError`` for too few bytes.
     """
     if len(data) < 16:
         raise ValueError(f"a Detection2DArray has more than {len(data)} bytes")
     order = "<" if data[1] & 1 else ">"
-    (length,) = struct.unpack_from(order + "I", data, 12)  # of header.frame_id, behind encapsulation and stamp
+    (length,) = struct.unpack_from(order + "I", data, 12)  # of header.frame_id, after encapsulation and stamp
     at = 16 + (length + 3) // 4 * 4
     if at + 4 > len(data):
         raise ValueError(f"header.frame_id of a Detection2DArray has {length} of {len(data)} bytes")

@@ -34,7 +34,7 @@ _POINT_TYPES = {
     PointField.FLOAT32: "f4",
     PointField.FLOAT64: "f8",
 }
-_FAR_M = 8192.0  # from here on float32 is coarser than 0.5 mm: x, y and z are float64 then
+_FAR_M = 8192.0  # beyond it float32 is coarser than 0.5 mm, and x, y and z become float64
 VOXEL_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4"), ("hits", "<u4")])
 SEMANTIC_DTYPE = np.dtype(
     [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4"), ("label", "<u4"), ("confidence", "<f4")]
@@ -51,7 +51,7 @@ def voxels_to_cloud(
 ) -> PointCloud2:
     """Occupied voxels -> cloud of their mean points (x y z rgb hits), moved into ``frame_id`` by ``T_out_world``.
 
-    ``max_points``: more voxels than that become as few times coarser ones as are needed; None = each voxel is a point.
+    ``max_points``: merge voxels into the smallest larger cells that give at most so many points; None = no limit.
     """
     points, colors, hits = voxels.mean_point_m, voxels.mean_color, voxels.hits
     if max_points is not None and len(voxels) > max_points:
@@ -65,11 +65,11 @@ def voxels_to_cloud(
 def _coarser(
     voxels: VoxelSnapshot, max_points: int
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint32]]:
-    """(M, 3) mean points, (M, 3) mean colours and (M,) hits of the least cells of n x n x n voxels with M at most
-    ``max_points``."""
+    """(M, 3) mean points, (M, 3) mean colours and (M,) hits of cells of n x n x n voxels, for the smallest n with
+    M <= ``max_points``."""
     origin = voxels.coords.min(axis=0).astype(np.int64)
     coords = voxels.coords - origin
-    n = max(2, int(np.sqrt(len(voxels) / max_points)))  # most are surfaces
+    n = max(2, int(np.sqrt(len(voxels) / max_points)))  # most voxels lie on surfaces
     while True:
         cells = coords // n
         sides = cells.max(axis=0) + 1
@@ -87,10 +87,9 @@ def _coarser(
 def semantic_to_cloud(
     semantic: SemanticVoxels, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> PointCloud2:
-    """Labelled cells -> cloud of their centres (x y z rgb label confidence).
+    """Labelled voxels -> cloud of their centres (x y z rgb label confidence).
 
-    ``label`` counts into ``~/label_info``; ``rgb`` is the colour of the class, that of its boxes too: viewers cannot
-    look names up, and how things look is in ``~/voxels``.
+    ``label`` is an index into ``~/label_info``; ``rgb`` is the colour of the class and of its boxes.
     """
     rows = _rows_at(semantic.centers_m, SEMANTIC_DTYPE, T_out_world)
     palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
@@ -101,9 +100,9 @@ def semantic_to_cloud(
 
 
 def cloud_to_rows(cloud: PointCloud2) -> NDArray[Any]:
-    """PointCloud2 -> (N,) structured array with the cloud's field names; ``rgb`` comes as uint32.
+    """PointCloud2 -> (N,) structured array with the cloud's field names; ``rgb`` is uint32.
 
-    Raises ``ValueError`` when the data is shorter than the size that the cloud declares.
+    Raises ``ValueError`` if the data is shorter than the declared size.
     """
     order = ">" if cloud.is_bigendian else "<"
     formats = ["u4" if f.name in ("rgb", "rgba") else _POINT_TYPES[f.datatype] for f in cloud.fields]
@@ -122,9 +121,9 @@ def cloud_to_rows(cloud: PointCloud2) -> NDArray[Any]:
 
 
 def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo) -> SemanticVoxels:
-    """The cloud of :func:`semantic_to_cloud` and its ``~/label_info`` -> labelled cells in the cloud's frame.
+    """The cloud of :func:`semantic_to_cloud` and its ``~/label_info`` -> labelled voxels in the cloud's frame.
 
-    The size of the cells is the smallest step between their centres. Raises ``ValueError`` for a label without a name.
+    The voxel size is the smallest distance of their centres. Raises ``ValueError`` for a label without a name.
     """
     rows = cloud_to_rows(cloud)
     names = {c.class_id: c.class_name for c in info.class_map}
@@ -139,11 +138,10 @@ def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo) -> SemanticVoxels:
 
 
 def _lattice_step(centers_m: NDArray[np.float32]) -> float:
-    """Smallest distance along an axis between (N, 3) centres of cells; 1 where there are not two."""
-    steps = [np.diff(np.unique(centers_m[:, axis])) for axis in range(3)]
-    clear = np.concatenate(steps)
-    clear = clear[clear > 1e-3]  # the same plane, rounded differently
-    return float(clear.min()) if len(clear) else 1.0
+    """Smallest distance along an axis between (N, 3) centres; 1 for fewer than two."""
+    steps = np.concatenate([np.diff(np.unique(centers_m[:, axis])) for axis in range(3)])
+    steps = steps[steps > 1e-3]  # smaller ones are rounding
+    return float(steps.min()) if len(steps) else 1.0
 
 
 def grid_to_message(
@@ -153,10 +151,10 @@ def grid_to_message(
     T_out_world: NDArray[np.float64] | None = None,
     padded: bool = False,
 ) -> OccupancyGrid:
-    """Navigation grid -> nav_msgs/OccupancyGrid in ``frame_id``, its cells along the axes of that frame.
+    """Navigation grid -> nav_msgs/OccupancyGrid with cells along the axes of ``frame_id``.
 
-    Nav2's static layer ignores the orientation of a grid's origin, so a turned frame gets the cells of
-    :func:`align_grid`. ``padded``: to whole tiles, see :func:`pad_grid`.
+    Nav2's static layer ignores the orientation of a grid's origin, so the cells of a rotated frame come from
+    :func:`align_grid`. ``padded``: see :func:`pad_grid`.
     """
     if T_out_world is not None:
         grid = align_grid(grid, T_out_world)
@@ -178,12 +176,12 @@ def grid_to_message(
     return message
 
 
-UPDATE_TILE = 64  # cells; a grid that is sent in parts grows by so many
+UPDATE_TILE = 64  # cells; step in size of a grid with updates
 
 
 def pad_grid(grid: OccupancyGrid2d, tile: int = UPDATE_TILE) -> OccupancyGrid2d:
-    """The grid with unknown cells around it, so that it begins and ends at whole tiles of ``tile`` cells: a map that
-    grows keeps its place and size most of the time."""
+    """Add unknown cells around the grid up to multiples of ``tile`` cells, so that a growing map rarely changes
+    position and size."""
     rows, columns = grid.cells.shape
     if grid.cells.size == 0:
         return grid
@@ -195,9 +193,9 @@ def pad_grid(grid: OccupancyGrid2d, tile: int = UPDATE_TILE) -> OccupancyGrid2d:
 
 
 def grid_update(before: OccupancyGrid, now: OccupancyGrid) -> OccupancyGridUpdate | None:
-    """The rectangle of cells in which two messages differ, 0 x 0 where nothing does.
+    """The rectangle of cells in which two messages differ, 0 x 0 if they are equal.
 
-    None where only the whole grid will do: another place, size or frame. The height of the floor does not count.
+    None if position, size or frame differ, so that the whole grid must be sent. The floor's height is ignored.
     """
     a, b = before.info, now.info
     same = before.header.frame_id == now.header.frame_id and (a.width, a.height) == (b.width, b.height)
@@ -215,26 +213,25 @@ def grid_update(before: OccupancyGrid, now: OccupancyGrid) -> OccupancyGridUpdat
     return update
 
 
-_SUBSAMPLES = 3  # per side of a cell; less than a cell apart, so that no cell of the source falls between them
+_SUBSAMPLES = 3  # per side of a cell; closer than a cell, so that no cell of the source is missed
 
 
 def align_grid(grid: OccupancyGrid2d, T_out_world: NDArray[np.float64]) -> OccupancyGrid2d:
-    """The grid in another frame, with cells along that frame's axes.
+    """Resample the grid in another frame, with cells along that frame's axes through its origin.
 
-    Of a frame that tilts, heading and height count: the ground is taken as level. A frame that is not turned keeps the
-    cells as they are; for others they are sampled anew on a lattice through the frame's origin. What blocks never
-    shrinks: a cell is occupied where any part of it was; otherwise its middle decides between free and unknown.
+    Without rotation the cells stay unchanged. Of a tilted frame only heading and height are used. Obstacles never
+    shrink: a cell is occupied if any part of it was; otherwise its centre decides between free and unknown.
 
     Args:
         grid: in the world frame.
-        T_out_world: (4, 4) world frame in the other frame.
+        T_out_world: (4, 4) pose of the world frame in the other frame.
     """
     yaw = float(np.arctan2(T_out_world[1, 0], T_out_world[0, 0]))
     c, s = np.cos(yaw), np.sin(yaw)
     R_out_world = np.array([[c, -s], [s, c]])
     middle = grid.origin_m + 0.5 * grid.resolution_m * np.array(grid.cells.shape[::-1])
     moved = T_out_world @ np.array([*middle, grid.floor_z_m, 1.0])
-    shift = moved[:2] - R_out_world @ middle  # a tilt is taken at the middle of the grid
+    shift = moved[:2] - R_out_world @ middle  # a tilt is evaluated at the middle of the grid
     rows, columns = grid.cells.shape
     size = grid.resolution_m
     floor_z_m = float(moved[2])
@@ -262,31 +259,31 @@ def align_grid(grid: OccupancyGrid2d, T_out_world: NDArray[np.float64]) -> Occup
 def obstacles_to_cloud(
     obstacles: Obstacles, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64]
 ) -> PointCloud2:
-    """Points that block, then those that clear -> cloud (x y z) in ``frame_id``, for a costmap's obstacle layer."""
+    """Obstacle points, then clearing points -> cloud (x y z) in ``frame_id``, for a costmap's obstacle layer."""
     points = np.concatenate([obstacles.points_m, obstacles.clearing_m])
     return _cloud(_rows_at(points, _POINT_DTYPE, T_out_world), stamp_ns, frame_id)
 
 
 def message_to_grid(message: OccupancyGrid) -> OccupancyGrid2d:
-    """nav_msgs/OccupancyGrid -> grid in the message's frame. Raises ``ValueError`` when its origin is turned."""
+    """nav_msgs/OccupancyGrid -> grid in the message's frame. Raises ``ValueError`` for a rotated origin."""
     T = pose_to_matrix(message.info.origin)
     if not np.allclose(T[:3, :3], np.eye(3), atol=1e-6):
-        raise ValueError("the grid's origin is turned against its frame")
+        raise ValueError("the grid's origin is rotated")
     cells = np.frombuffer(message.data, np.int8).reshape(message.info.height, message.info.width)
     return OccupancyGrid2d(float(message.info.resolution), T[:2, 3], cells, float(T[2, 3]))
 
 
 def make_label_info(classes: tuple[str, ...], stamp_ns: int, frame_id: str) -> LabelInfo:
-    """Class names -> vision_msgs/LabelInfo: number in ``~/semantic_voxels`` to name in ``~/boxes``."""
+    """Class names -> vision_msgs/LabelInfo: from numbers of ``~/semantic_voxels`` to names of ``~/boxes``."""
     class_map = [VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)]
     return LabelInfo(header=make_header(stamp_ns, frame_id), class_map=class_map, threshold=0.0)
 
 
 def _rows_at(points: NDArray[np.float32], dtype: np.dtype[Any], T: NDArray[np.float64] | None) -> NDArray[Any]:
-    """Rows of ``dtype`` with x, y and z of (N, 3) points moved by ``T``, as float64 where they are far away."""
+    """Rows of ``dtype`` with x, y and z of (N, 3) points moved by ``T``; far coordinates are float64."""
     moved: NDArray[Any] = points
     if T is not None:
-        # float64 per axis: at 1 km from the origin float32 arithmetic would lose 0.1 mm per product
+        # float64: 1 km from the origin float32 would lose 0.1 mm per product
         moved = points @ T[:3, :3].T + T[:3, 3]
         if len(moved) and np.abs(moved).max() >= _FAR_M:
             assert dtype.fields is not None
@@ -329,7 +326,7 @@ def _cloud(rows: NDArray[Any], stamp_ns: int, frame_id: str) -> PointCloud2:
 
 
 def _datatype(name: str, kind: np.dtype[Any]) -> int:
-    """What a field of a cloud says it is; ``rgb`` says float32 (see above)."""
+    """Declared type of a cloud's field; ``rgb`` is declared as float32 (see above)."""
     if name == "rgb":
         return int(PointField.FLOAT32)
     return next(int(number) for number, code in _POINT_TYPES.items() if np.dtype(code) == kind)

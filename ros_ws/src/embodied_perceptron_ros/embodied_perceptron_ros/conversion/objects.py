@@ -38,13 +38,13 @@ MarkerKey = tuple[str, int]  # namespace, id
 
 
 def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """(9,) box -> (4, 4) pose of its centre, in the world frame or moved by ``T_out_world``."""
+    """(9,) box -> (4, 4) pose of its centre, moved by ``T_out_world``."""
     T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
     return T if T_out_world is None else T_out_world @ T
 
 
 def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:
-    """(9,) box -> vision_msgs/BoundingBox3D; the tilt is in the orientation of its centre."""
+    """(9,) box -> vision_msgs/BoundingBox3D."""
     dx, dy, dz = (float(v) for v in box[3:6])
     return BoundingBox3D(center=matrix_to_pose(box_pose(box, T_out_world)), size=Vector3(x=dx, y=dy, z=dz))
 
@@ -67,8 +67,8 @@ def message_to_box(message: BoundingBox3D, T_world_in: NDArray[np.float64] | Non
 def object_to_detection(
     item: SceneObject, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> Detection3D:
-    """Object -> vision_msgs/Detection3D: ``id`` is the persistent id; of ``results`` the first is label and score under
-    which it is published, the others are its further names (:attr:`.SceneObject.names`), best first."""
+    """Object -> vision_msgs/Detection3D: ``id`` is the persistent id; ``results`` are the published label and score,
+    then other names (:attr:`.SceneObject.names`), best first."""
     box = box_to_message(item.box, T_out_world)
     others = [(name, p) for name, p in item.names if name != item.label]
     results = []
@@ -83,9 +83,9 @@ def detection_to_object(detection: Detection3D) -> SceneObject:
     """vision_msgs/Detection3D -> object in the detection's frame. Raises ``ValueError`` without a hypothesis."""
     if not detection.results:
         raise ValueError(f"detection {detection.id!r} has no hypothesis")
-    said = [(result.hypothesis.class_id, float(result.hypothesis.score)) for result in detection.results]
-    label, score = said[0]
-    names = tuple(pair for pair in said if pair[0] != UNNAMED)
+    hypotheses = [(result.hypothesis.class_id, float(result.hypothesis.score)) for result in detection.results]
+    label, score = hypotheses[0]
+    names = tuple(pair for pair in hypotheses if pair[0] != UNNAMED)
     return SceneObject(int(detection.id), label, score, message_to_box(detection.bbox), names=names)
 
 
@@ -100,14 +100,13 @@ def objects_to_detections(
 def conditions_to_detections(
     objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> Detection3DArray:
-    """Objects whose condition is known -> vision_msgs/Detection3DArray: ids and boxes as in
-    :func:`objects_to_detections`, the condition ("open") in place of the class."""
+    """Objects with a known condition -> vision_msgs/Detection3DArray, with the condition ("open") as class."""
     known = [replace(o, label=o.condition, names=()) for o in objects if o.condition]
     return objects_to_detections(known, stamp_ns, frame_id, T_out_world)
 
 
 def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
-    """vision_msgs/Detection3DArray -> objects in its frame, their stamps that of the message."""
+    """vision_msgs/Detection3DArray -> objects in its frame, last seen at its stamp."""
     stamp_ns = stamp_to_ns(message.header.stamp)
     return tuple(replace(detection_to_object(d), last_seen_ns=stamp_ns) for d in message.detections)
 
@@ -124,12 +123,9 @@ def object_markers(
     T_out_world: NDArray[np.float64] | None = None,
     namespace: str = "objects",
 ) -> tuple[MarkerArray, set[MarkerKey]]:
-    """Markers of objects: a translucent box, its edges and a text each; those that vanished are deleted by name.
+    """Markers of objects: a translucent box, its edges and a text each; DELETE for vanished objects.
 
-    Args:
-        shown: what the last call returned; keys in it that no object claims any more become DELETE.
-
-    Returns the message, and the keys that are shown after it.
+    ``shown``: the keys that the last call returned. Returns the message and the keys that are shown after it.
     """
     markers = []
     for item in objects:
@@ -148,11 +144,11 @@ def grounding_markers(
     T_out_world: NDArray[np.float64] | None = None,
     namespace: str = "answer",
 ) -> tuple[MarkerArray, set[MarkerKey]]:
-    """Markers of an answer: the object meant in green, ambiguous candidates in orange; like :func:`object_markers`."""
-    rgb = (0.1, 0.9, 0.2) if grounding.status == GroundingStatus.FOUND else (1.0, 0.6, 0.0)
-    meant = grounding.candidates[:1] if grounding.status == GroundingStatus.FOUND else grounding.candidates
+    """Markers of an answer: the found object in green, ambiguous candidates in orange; see :func:`object_markers`."""
+    found = grounding.status == GroundingStatus.FOUND
+    rgb = (0.1, 0.9, 0.2) if found else (1.0, 0.6, 0.0)
     markers = []
-    for rank, item in enumerate(meant):
+    for rank, item in enumerate(grounding.candidates[:1] if found else grounding.candidates):
         text = f"{shortened(grounding.text, 60)} -> {label_of(item)}"
         markers += _box_marker_triple(item.box, rgb, text, namespace, rank, stamp_ns, frame_id, T_out_world)
     return _with_deletions(markers, shown, stamp_ns, frame_id)
@@ -212,7 +208,7 @@ def grounding_to_message(
 ) -> GroundingResult:
     """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first.
 
-    ``approach``: (4, 4) pose to go to, in the world like the candidates; None = there is none.
+    ``approach``: (4, 4) pose to go to, in the world frame like the candidates; None = there is none.
     """
     header = make_header(stamp_ns, frame_id)
     pose = PoseStamped(header=header)
@@ -239,7 +235,7 @@ def grounding_to_message(
 
 
 def message_to_grounding(message: GroundingResult) -> Grounding:
-    """embodied_perceptron_msgs/GroundingResult -> answer, its candidates in the message's frame."""
+    """embodied_perceptron_msgs/GroundingResult -> answer in the message's frame."""
     candidates = tuple(detection_to_object(d) for d in message.candidates)
     if candidates and message.user_name:
         candidates = (replace(candidates[0], user_name=message.user_name), *candidates[1:])

@@ -1,6 +1,6 @@
-"""ROS message <-> value: stamps, transforms, byte arrays, camera models. Pure functions, no node.
+"""ROS messages <-> values: stamps, transforms, byte arrays, camera models. Pure functions, no node.
 
-Messages of the map stand in ``maps.py``, those of objects and answers in ``objects.py``.
+``maps.py`` has messages of the map, ``objects.py`` those of objects and answers.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from embodied_perceptron.sensors.poses import NS_PER_S
 
 
 def message_array(values: NDArray[Any], typecode: str = "B") -> array.array[Any]:
-    """The bytes of ``values`` as ``array.array(typecode)``, the only type that message fields take as it is.
+    """The bytes of ``values`` as ``array.array(typecode)``, the only type that message fields accept unchecked.
 
-    Assigning bytes, lists or numpy arrays to ``uint8[]`` fields makes rclpy check each element in Python: up to 200 ms
-    for one image instead of 0.1 ms.
+    For bytes, lists or numpy arrays rclpy checks each element in Python: up to 200 ms for one image instead of 0.1 ms.
     """
     result: array.array[Any] = array.array(typecode)
     result.frombytes(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
@@ -141,7 +140,7 @@ def color_from_message(message: Image | CompressedImage) -> NDArray[np.uint8]:
 
 
 def depth_from_message(message: Image | CompressedImage) -> NDArray[np.float32]:
-    """Image or CompressedImage -> (H, W) float32 canonical depth in metres; the encoding decides about the unit.
+    """Image or CompressedImage -> (H, W) float32 canonical depth in metres; the encoding defines the unit.
 
     Raises ``ValueError`` naming the encoding, size or defect.
     """
@@ -163,10 +162,10 @@ def _raw_image(message: Image) -> NDArray[Any]:
 
 
 def camera_model(info: CameraInfo, rectified: bool = False) -> CameraModel:
-    """sensor_msgs/CameraInfo -> model of the camera whose images it accompanies.
+    """sensor_msgs/CameraInfo -> model of the camera.
 
-    ``rectified``: the images are rectified already (an ``image_rect`` topic): P holds, not K and D.
-    Raises ``ValueError`` naming the value: unusable intrinsics, unknown distortion model, wrong number of coefficients.
+    ``rectified``: the images are rectified (an ``image_rect`` topic), so P is used, not K and D. Raises ``ValueError``
+    for unusable intrinsics, an unknown distortion model or a wrong number of coefficients.
     """
     roi = info.roi
     fields = CameraInfoFields(
@@ -183,7 +182,7 @@ def camera_model(info: CameraInfo, rectified: bool = False) -> CameraModel:
 
 
 def camera_info_key(info: CameraInfo) -> tuple[Any, ...]:
-    """Everything in ``info`` that :func:`camera_model` depends on, hashable."""
+    """Hashable key of all values that :func:`camera_model` uses."""
     roi = info.roi
     return (
         info.width,

@@ -1,4 +1,4 @@
-"""The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards."""
+"""The demonstration: a mission through the node over real topics, then pictures and figures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,14 +21,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.recordings.artifacts import write_json, write_png
-from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import write_rrd
 from embodied_perceptron.weights import available
-from embodied_perceptron_ros.demo.mission import verdict
 from embodied_perceptron_ros.demo.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -38,7 +39,7 @@ from embodied_perceptron_ros.demo.simulated import (
     render,
     simulated_recording,
 )
-from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus
+from embodied_perceptron_ros.node.monitor import MissionQuestion, NodeStatus, TimedAnswer
 from embodied_perceptron_ros.players.replaying import (
     ReplayOutcome,
     ReplayPlan,
@@ -51,9 +52,40 @@ from embodied_perceptron_ros.players.replaying import (
 
 MAX_MAP_ERROR_M = 0.02
 _SHOWN_IMAGES = 60  # camera images in the Rerun recording
-_VIEW_WIDTH = 960  # of the camera image with named boxes, about
-_WEIGHTS = "tiny"  # where they are shipped
+_VIEW_WIDTH = 960  # approximate width of the camera image with boxes
+_WEIGHTS = "tiny"  # default, if shipped
+RIGHT_IOU = 0.25  # least overlap of an answer with the true box, as in the benchmark
 _SCORES = ("AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
+
+
+def is_right(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> bool | None:
+    """Whether the last answer is right; None if the truth is unknown."""
+    if not question.expected:
+        return None
+    if not answers or answers[-1].grounding.status.name != question.expected:
+        return False
+    if question.expected != GroundingStatus.FOUND.name:
+        return True
+    meant = torch.from_numpy(np.stack([answers[-1].grounding.candidates[0].box, np.array(question.box)]))
+    return bool(box_iou(meant[:1], meant[1:])[0, 0] > RIGHT_IOU)
+
+
+def verdict(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> dict[str, Any]:
+    """One row of ``queries`` in ``results.json``."""
+    last = answers[-1].grounding if answers else None
+    found = last is not None and bool(last.candidates) and last.status == GroundingStatus.FOUND
+    return {
+        "kind": question.kind,
+        "text": question.text,
+        "expected": question.expected or None,
+        "status": None if last is None else last.status.name,
+        "object_id": last.candidates[0].id if last is not None and found else None,
+        "label": last.candidates[0].label if last is not None and found else None,
+        "reason": "" if last is None else last.reason,
+        "correct": is_right(question, answers),
+        "answers": len(answers),
+        "ms": round(answers[0].ms, 2) if answers else None,
+    }
 
 
 def summarise(
@@ -65,7 +97,7 @@ def summarise(
     scores: Mapping[str, float] | None = None,
     weights: str = "",
 ) -> dict[str, Any]:
-    """Contents of ``results.json``; figures in percent, None where there is no truth."""
+    """Contents of ``results.json``; scores in percent, None without ground truth."""
     played_s = float(outcome.report.get("wall_s", 0.0))
     return {
         "source": str(source),
@@ -88,14 +120,14 @@ def summarise(
 
 
 def find_problems(results: Mapping[str, Any]) -> tuple[str, ...]:
-    """What keeps the demonstration from having succeeded. A wrong answer does not: it is told as what it is."""
+    """Reasons why the demonstration failed. A wrong answer is reported, but is no reason."""
     problems = []
     if results["frames_sent"] == 0:
         problems.append("no frame was sent")
     if results["frames_unexplained"]:
         problems.append(f"{results['frames_unexplained']} frames were lost without a reason")
     if results["frames_fused"] > results["frames_sent"]:
-        problems.append("more frames were fused than sent: the counting is wrong")
+        problems.append("more frames were fused than sent: the counts are wrong")
     if results["frames_fused"] == 0:
         problems.append("no frame was fused")
     silent = [topic for topic, count in results["messages"].items() if count == 0]
@@ -111,7 +143,7 @@ def find_problems(results: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def summary_table(results: Mapping[str, Any], out: Path) -> Table:
-    """For the terminal."""
+    """The results for the terminal."""
     table = Table(title="Live perception over ROS 2 topics", show_header=False, title_justify="left")
     dropped = results["frames_dropped"]
     error_m = results["map_error_m"]
@@ -152,7 +184,7 @@ def summary_table(results: Mapping[str, Any], out: Path) -> Table:
 
 
 def queries_table(queries: Sequence[Mapping[str, Any]]) -> Table:
-    """Answers against the truth."""
+    """Answers and their expected status."""
     known = [query["correct"] for query in queries if query["correct"] is not None]
     title = "Questions over /grounding_query" + (f": {sum(known)} of {len(known)} right" if known else "")
     table = Table("question", "kind", "expected", "answer", "right", "ms", title=title, title_justify="left")
@@ -170,7 +202,7 @@ def queries_table(queries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def status_table(status: NodeStatus) -> Table:
-    """The node while it runs."""
+    """Status of the running node."""
     table = Table("node", "fused", "dropped", "waiting", "image in -> fused", "voxels")
     fused_ms = status.latency_ms.get("fused", {}).get("p50")
     table.add_row(
@@ -186,11 +218,11 @@ def status_table(status: NodeStatus) -> Table:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration gave.
+    """Result of the demonstration.
 
     Attributes:
         results: contents of ``results.json``.
-        problems: why the exit code is not 0; empty when all is well.
+        problems: from :func:`find_problems`.
     """
 
     results: dict[str, Any]
@@ -211,16 +243,16 @@ def run_demo(
     """Play ``source`` (default: a simulated drive, rendered first), ask, and write pictures and figures into ``out``.
 
     Args:
-        out: folder for everything that is written.
+        out: output folder.
         source: recording; a simulated one has its own questions and is scored.
         rate: recorded seconds per second.
         seed: of the simulated drive.
+        console: for the tables.
         version: of the generator of homes; the shipped weights were trained for 1.
-        console: where tables go.
-        weights: of the network: a shipped name, a file, "" = none; None = the shipped ones where there are any.
-        sentences: to ask at the end, beside the recording's own questions.
+        weights: a shipped name, a file, "" = no network; None = the shipped weights if there are any.
+        sentences: additional questions at the end.
 
-    Raises ``RecordingError``, ``OSError``, ``SimulationError`` or ``ReplayFailedError`` when it cannot be done.
+    Raises ``RecordingError``, ``OSError``, ``SimulationError`` or ``ReplayFailedError``.
     """
     console = console or Console()
     if source is None:
@@ -234,7 +266,7 @@ def run_demo(
         weights = _WEIGHTS if _WEIGHTS in available() else ""
     weights = "" if weights.lower() == "none" else weights
     if not weights:
-        console.print("no trained weights: boxes have no class, and sentences cannot be understood")
+        console.print("no trained weights: boxes have no class, and sentences are not understood")
     questions = _questions(source, sentences, console)
     plan = ReplayPlan(source, out, rate, parameters={"weights": weights}, questions=questions)
     display = ProgressDisplay(console)
@@ -260,13 +292,13 @@ def _questions(source: Path, sentences: Sequence[str], console: Console) -> tupl
         return asked
     try:
         return (*mission_questions(source), *asked)
-    except SimulationError as error:  # another seed's home may have nothing to ask for
+    except SimulationError as error:  # the home of another seed may not fit the questions
         console.print(f"no questions: {escape(str(error))}")
         return asked
 
 
 def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
-    """Everything but the figures; returns the map with the objects that were published last."""
+    """Write pictures and recordings; return the map with the last published objects."""
     positions, shown = walk(source, _SHOWN_IMAGES)
     perception = final_perception(outcome)
     objects = perception.objects
@@ -286,14 +318,14 @@ def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
 
 
 def _timed_answers(outcome: ReplayOutcome) -> list[tuple[int, Any]]:
-    """Stamp of the map that was asked, and the answer; oldest first."""
+    """(stamp of the map, answer), oldest first."""
     stamped = [(answer.stamp_ns, answer.grounding) for answers in outcome.answers.values() for answer in answers]
     return sorted(stamped, key=lambda pair: pair[0])
 
 
 def richest_view(frames: Sequence[PosedFrame], objects: Sequence[SceneObject]) -> PosedFrame | None:
-    """The frame that has the centres of most objects in view; None without frames."""
-    centers = np.array([thing.box[:3] for thing in objects]).reshape(-1, 3)
+    """The frame that shows the centres of most objects; None without frames."""
+    centers = np.array([item.box[:3] for item in objects]).reshape(-1, 3)
 
     def in_view(posed: PosedFrame) -> int:
         camera = transform_points(invert_transform(posed.T_world_camera), centers)
@@ -303,7 +335,7 @@ def richest_view(frames: Sequence[PosedFrame], objects: Sequence[SceneObject]) -
 
 
 def camera_view(posed: PosedFrame, objects: Sequence[SceneObject]) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 RGB: a frame with the boxes that are in view, large enough for their names."""
+    """(H, W, 3) uint8 RGB: a frame with its boxes, scaled so that their names are legible."""
     intrinsics = posed.frame.intrinsics
     scale = max(1, round(_VIEW_WIDTH / intrinsics.width))
     large = intrinsics.resized(intrinsics.width * scale, intrinsics.height * scale)
@@ -312,7 +344,7 @@ def camera_view(posed: PosedFrame, objects: Sequence[SceneObject]) -> NDArray[np
 
 
 class ProgressDisplay:
-    """Live table: stage, frames, drops, latency."""
+    """Live table of stage, frames, drops and latency."""
 
     def __init__(self, console: Console) -> None:
         self._bar = Progress(
@@ -327,13 +359,13 @@ class ProgressDisplay:
         self.live = Live(Group(self._bar, status_table(NodeStatus())), console=console, refresh_per_second=5)
 
     def update(self, stage: str, status: NodeStatus, total: int) -> None:
-        """Show what :func:`replay_over_ros` reports."""
+        """Progress callback of :func:`replay_over_ros`."""
         self._bar.update(self._task, description=stage, completed=status.settled, total=total)
         self.live.update(Group(self._bar, status_table(status)))
 
 
 def open_viewer(out: Path) -> bool:
-    """Open the Rerun recording where there is a display; returns whether it was."""
+    """Open the Rerun recording if there is a display; return whether it was opened."""
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return False
     command = [sys.executable, "-m", "rerun", str(out / "demo.rrd")]

@@ -1,7 +1,7 @@
-"""The simulated drive that demo and launch files use: where it is kept, and the commands that make and judge it.
+"""The simulated drive of demo and launch files: its cache, and the commands that render and score it.
 
-Rendering belongs to the training package, which the node does not import: it runs as a process of its own. Neither
-numpy nor torch is imported at the head: launch files run in the system's Python.
+Rendering is part of the training package, which the node does not import, so it runs in its own process. Imports
+neither numpy nor torch at the top: launch files run in the system's Python.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from embodied_perceptron_ros.node.monitor import MissionQuestion
 
 RENDERER = "embodied_perceptron_training"
-# Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
+# Not among the seeds of training and testing; two rooms, so that there is something to find
 DEFAULT_SEED = 700_036
 ROOMS, FRAMES = 2, 450
 
 
 class SimulationError(RuntimeError):
-    """The simulated drive cannot be made or judged; the message says why."""
+    """The simulated drive cannot be rendered or scored; the message says why."""
 
 
 def renderer_digest() -> str:
-    """Eight hex digits over the renderer's sources: another renderer makes another home of the same seed.
+    """Eight hex digits over the renderer's sources: another renderer makes another home from the same seed.
 
-    Raises :class:`SimulationError` when the renderer is not installed.
+    Raises :class:`SimulationError` if the renderer is not installed.
     """
     spec = importlib.util.find_spec(RENDERER)
     if spec is None or not spec.submodule_search_locations:
@@ -49,16 +49,16 @@ def renderer_digest() -> str:
 
 
 def simulated_recording(seed: int, version: int = 1) -> Path:
-    """Where the simulated drive of ``seed``, a home of that generator version, is kept between runs (XDG cache)."""
+    """Folder in the XDG cache for the drive of ``seed`` and of this version of the home generator."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kind = "" if version == 1 else f"_v{version}"
     return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}{kind}_{renderer_digest()}"
 
 
 def ask_for_recording(seed: int, python: str = "python3") -> Path:
-    """:func:`simulated_recording` as another Python knows it: that of the active environment, which has the renderer.
+    """Run :func:`simulated_recording` in ``python``, that of the active environment, which has the renderer.
 
-    Launch files run in the system's, which may not. Raises :class:`SimulationError` with what it said.
+    Launch files run in the system's Python, which may not have it. Raises :class:`SimulationError` with its message.
     """
     command = [python, "-m", "embodied_perceptron_ros.demo.simulated", "--where", "--seed", str(seed)]
     try:
@@ -72,29 +72,28 @@ def ask_for_recording(seed: int, python: str = "python3") -> Path:
 
 
 def is_complete(recording: Path) -> bool:
-    """Whether a recording lies there whole: its list of images is written last."""
+    """Whether the recording is complete: its list of images is written last."""
     return (recording / "rgb.txt").is_file()
 
 
 def render_command(recording: Path, seed: int) -> list[str]:
-    """Arguments for a Python that renders the drive of ``seed`` into ``recording`` unless it is there."""
+    """Arguments for a Python that renders the drive of ``seed`` into ``recording`` unless it exists."""
     return ["-m", "embodied_perceptron_ros.demo.simulated", str(recording), "--seed", str(seed)]
 
 
 def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
-    """Render the drive unless it is there; returns whether anything had to be done.
+    """Render the drive unless it exists; return whether it was rendered.
 
-    Any number of processes may ask for one drive at once: one renders, the others wait for it. The frames go into a
-    folder beside it that takes the name when it is whole, so that an interrupted run leaves nothing that looks like a
-    recording, and whoever reads one that is complete is never disturbed. Raises :class:`SimulationError` when rendering
-    fails, or the folder cannot be written.
+    If several processes ask for one drive, one renders and the others wait. Frames are written to a temporary folder
+    that is renamed at the end, so that an interrupted run leaves no incomplete recording. Raises
+    :class:`SimulationError` if rendering fails or the folder cannot be written.
     """
     if is_complete(recording):
         return False
     try:
         recording.parent.mkdir(parents=True, exist_ok=True)
         with _alone(recording):
-            if is_complete(recording):  # another process was faster
+            if is_complete(recording):  # rendered by another process
                 return False
             _render(recording, seed, options)
     except OSError as error:
@@ -103,7 +102,7 @@ def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
 
 
 def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
-    """Of the process that is alone with the recording."""
+    """Render; the caller holds the lock."""
     partial = recording.with_name(f"{recording.name}.part")
     command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "generate", "--drive", "--out"]
     command += [str(partial), "--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
@@ -112,7 +111,7 @@ def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
         code = subprocess.run([*command, *options], check=False).returncode
         if code:
             raise SimulationError(f"rendering the simulated drive failed with exit code {code}")
-        if recording.exists():  # not whole
+        if recording.exists():  # incomplete
             shutil.rmtree(recording)
         partial.rename(recording)
     finally:
@@ -120,9 +119,9 @@ def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
 
 
 def converted(source: Path, out: Path, options: Mapping[str, Any]) -> Path:
-    """A recording written anew as a bag in ``out``, as options of ``export-bag`` say it is to be read.
+    """Convert a recording to a bag in ``out`` with options of ``export-bag``.
 
-    Raises :class:`SimulationError` in the words of that command.
+    Raises :class:`SimulationError` with that command's message.
     """
     bag = out / "converted"
     shutil.rmtree(bag, ignore_errors=True)
@@ -137,55 +136,57 @@ def converted(source: Path, out: Path, options: Mapping[str, Any]) -> Path:
 
 @contextmanager
 def _alone(recording: Path) -> Iterator[None]:
-    """Wait until no other process renders this recording. A process that dies waits for nobody and blocks nobody.
+    """Context manager: hold the lock of this recording, which the kernel releases when the process dies.
 
-    The lock is a file beside it that stays: were it removed, one process could hold the old file and another a new one.
+    The lock's file is never removed: otherwise two processes could hold locks on an old and a new file.
     """
     with recording.with_name(f".{recording.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"another process renders {recording}; waiting for it", file=sys.stderr, flush=True)
+            print(f"another process is rendering {recording}; waiting for it", file=sys.stderr, flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
-    """Mean distance in metres of the map's points to the true surfaces; None for a recording without that truth.
+    """Mean distance in metres from the map's points to the true surfaces; None without ground truth.
 
-    Raises :class:`SimulationError` when the truth is there but measuring fails.
+    Raises :class:`SimulationError` if measuring fails.
     """
     if not has_truth(recording):
         return None
-    return float(_told("measuring the map", "dev map-error", str(recording), str(map_file))["mean_m"])
+    return float(_run_json("measuring the map", "dev map-error", str(recording), str(map_file))["mean_m"])
 
 
 def has_truth(recording: Path) -> bool:
-    """Whether a recording tells what it shows."""
+    """Whether a recording has ground truth."""
     return (recording / "scene.json").is_file()
 
 
 def mission_questions(recording: Path) -> tuple[MissionQuestion, ...]:
-    """Five questions about the home that a simulated recording shows, with their right answers.
+    """Five questions about the home of a simulated recording, with their right answers.
 
-    Raises :class:`SimulationError` when the home has none of some kind.
+    Raises :class:`SimulationError` if the home does not fit some kind of question.
     """
-    from embodied_perceptron_ros.demo.mission import read_questions
+    from embodied_perceptron_ros.node.monitor import read_questions
 
-    return read_questions(_told("asking about the home", "dev mission-questions", str(recording)))
+    return read_questions(_run_json("asking about the home", "dev mission-questions", str(recording)))
 
 
 def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, float]:
-    """``AP25``, ``mIoU`` and others, in percent, of a map's objects.json and occupancy.npz against what was shown.
+    """``AP25``, ``mIoU`` and others, in percent, of objects.json and occupancy.npz against the ground truth.
 
-    Raises :class:`SimulationError` when they cannot be compared.
+    Raises :class:`SimulationError` if scoring fails.
     """
     arguments = ("--objects", str(objects), "--occupancy", str(occupancy))
-    return {k: float(v) for k, v in _told("scoring the map", "dev mission-score", str(recording), *arguments).items()}
+    return {
+        k: float(v) for k, v in _run_json("scoring the map", "dev mission-score", str(recording), *arguments).items()
+    }
 
 
-def _told(what: str, command: str, *arguments: str) -> Any:
-    """The JSON in the last line that a command of the library's program prints."""
+def _run_json(what: str, command: str, *arguments: str) -> Any:
+    """Run a command of the library's program; return the JSON in its last line of output."""
     line = [sys.executable, "-m", "embodied_perceptron.apps.cli", *command.split(), *arguments]
     finished = subprocess.run(line, check=False, capture_output=True, text=True)
     if finished.returncode:
@@ -194,11 +195,11 @@ def _told(what: str, command: str, *arguments: str) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m embodied_perceptron_ros.demo.simulated FOLDER --seed N``: render unless it is there."""
+    """``python -m embodied_perceptron_ros.demo.simulated FOLDER --seed N``: render unless the recording exists."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("recording", type=Path, nargs="?", help="default: as --where tells")
+    parser.add_argument("recording", type=Path, nargs="?", help="default: the folder that --where prints")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
-    parser.add_argument("--where", action="store_true", help="only tell where the drive is kept")
+    parser.add_argument("--where", action="store_true", help="only print the drive's folder")
     options = parser.parse_args(arguments)
     try:
         options.recording = options.recording or simulated_recording(options.seed)

@@ -1,8 +1,7 @@
-"""``doctor --live``: why the map of a running ROS graph is wrong or missing.
+"""``doctor --live``: find out why the map of a running system is wrong or missing.
 
-In this order: does anybody publish what the node listens to, does the QoS of every publisher and subscriber fit, does
-data arrive, is depth in the right unit and registered, do stamps, clocks and transforms agree
-(:func:`~embodied_perceptron.apps.checks.check_camera`), and what does the node report about itself.
+Checks publishers, QoS, arrival of data, unit and registration of depth, stamps, clocks and transforms
+(:func:`~embodied_perceptron.apps.checks.check_camera`), and the node's diagnostics.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
+from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.apps.checks import (
@@ -54,14 +53,15 @@ from embodied_perceptron_ros.node.parameters import (
     Kind,
     default_topics,
 )
+from embodied_perceptron_ros.node.qos import best_effort_qos
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
-# discovery ends when nothing new was found for a while; the node is waited for longer than others
+# discovery ends without news for a while; it waits longer for the node
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
-_POSE_STEP_S = 0.02  # how exactly it is told when a pose came
-_LOOKED_AT = 16  # depth images of each camera, spread over the time of listening
+_POSE_STEP_S = 0.02  # precision of a pose's arrival time
+_KEPT_IMAGES = 16  # depth images of each camera, spread over the time of listening
 _SAME_MOMENT_NS = 50_000_000
 
 
@@ -75,12 +75,10 @@ class Endpoint:
 
 
 def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], similar: Sequence[str]) -> list[Finding]:
-    """Does anybody publish ``topic`` with type ``expected``? ``similar``: other topics of that type."""
-    fitting = [e for e in there if e.type == expected]
-    if fitting:
-        return [
-            Finding("topics", Severity.OK, f"{topic} is published by {', '.join(sorted({e.node for e in fitting}))}")
-        ]
+    """Check that ``topic`` is published with type ``expected``; ``similar``: other topics of that type."""
+    nodes = sorted({e.node for e in there if e.type == expected})
+    if nodes:
+        return [Finding("topics", Severity.OK, f"{topic} is published by {', '.join(nodes)}")]
     if there:
         message = f"{topic} is published as {there[0].type}, not as {expected}"
         return [Finding("topics", Severity.ERROR, message, "set color_transport or depth_transport of the camera")]
@@ -91,7 +89,8 @@ def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], simil
 
 
 def check_qos(topic: str, publishers: Sequence[Endpoint], subscribers: Sequence[Endpoint]) -> list[Finding]:
-    """Can every subscriber of ``topic`` hear every publisher of it? One that subscribes in several ways: by any."""
+    """Check that the QoS of every publisher and subscriber of ``topic`` match; of several subscriptions of a node one
+    is enough."""
     findings = []
     for publisher in publishers:
         for node in sorted({subscriber.node for subscriber in subscribers}):
@@ -99,25 +98,23 @@ def check_qos(topic: str, publishers: Sequence[Endpoint], subscribers: Sequence[
             if any(compatibility != QoSCompatibility.ERROR for compatibility, _ in answers):
                 continue
             reason = answers[0][1].strip().rstrip(";")
-            message = f"{topic}: {node} cannot hear {publisher.node}: {reason}"
+            message = f"{topic}: {node} cannot receive from {publisher.node}: {reason}"
             findings.append(Finding("QoS", Severity.ERROR, message, _qos_remedy(topic, node, reason)))
     if publishers and subscribers and not findings:
-        findings.append(Finding("QoS", Severity.OK, f"{topic}: {len(subscribers)} subscriber(s) fit"))
+        findings.append(Finding("QoS", Severity.OK, f"{topic}: {len(subscribers)} subscriber(s) match"))
     return findings
 
 
 def _qos_remedy(topic: str, node: str, reason: str) -> str:
-    """What makes a subscriber hear a publisher; for the node itself the parameter that does so."""
+    """How to make the QoS match; for the perception node its parameter."""
     if node == NODE_NAME and "reliab" in reason.lower():
         own = f"-p qos_overrides.{topic}.subscription.reliability:=best_effort"
-        return f"start {NODE_NAME} with {own}, or let the publisher be reliable"
-    return (
-        f"make {node} ask for less (best effort, volatile), or let the publisher offer more (reliable, transient local)"
-    )
+        return f"start {NODE_NAME} with {own}, or make the publisher reliable"
+    return f"make {node} request less (best effort, volatile), or the publisher offer more (reliable, transient local)"
 
 
 def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) -> list[Finding]:
-    """Do /clock and use_sim_time belong together? ``None``: no node to ask."""
+    """Check that use_sim_time fits /clock; None = there is no node to ask."""
     if node_uses_sim_time and not clock_publishers:
         remedy = "start the simulator or player (--clock), or set use_sim_time to false"
         return [Finding("clock", Severity.ERROR, "the node waits for /clock, which nobody publishes", remedy)]
@@ -128,25 +125,25 @@ def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) ->
 
 
 def check_arrival(topic: str, publishers: int, received: int, seconds: float) -> list[Finding]:
-    """Does data come where somebody publishes?"""
+    """Check that messages arrive if there are publishers."""
     if not publishers:
         return []
     if received:
         return [Finding("data", Severity.OK, f"{topic}: {received / seconds:.1f} Hz")]
     remedy = (
-        "is the driver paused? large images get lost on the way: set FASTDDS_DEFAULT_PROFILES_FILE "
-        "(a 32 MB shared-memory segment; the launch files do) for publisher and subscriber"
+        "is the driver paused? large images get lost in transport: set FASTDDS_DEFAULT_PROFILES_FILE "
+        "(a 32 MB shared-memory segment; the launch files set it) for publisher and subscriber"
     )
     return [Finding("data", Severity.ERROR, f"{topic}: nothing arrived in {seconds:.0f} s", remedy)]
 
 
 def check_node(status: NodeStatus, path: str = f"/{NODE_NAME}") -> list[Finding]:
-    """Drops and problems that the node ``path`` reports in its diagnostics."""
+    """Drops and problems in the diagnostics of the node ``path``."""
     if status.state != "active":
         remedy = {
             "unconfigured": f"ros2 lifecycle set {path} configure, then activate (or parameter autostart: true)",
             "inactive": f"ros2 lifecycle set {path} activate",
-            "configuring": "wait: it compiles and reads its network, which the log tells",
+            "configuring": "wait: it compiles and loads its network; see its log",
             "absent": "it publishes no /diagnostics: is it stuck, or in another ROS_DOMAIN_ID? see its log",
         }.get(status.state, "start it again")
         return [Finding("node", Severity.ERROR, f"the node is {status.state}", remedy)]
@@ -170,7 +167,7 @@ def check_node(status: NodeStatus, path: str = f"/{NODE_NAME}") -> list[Finding]
 
 
 class _Listener:
-    """A node that listens to what ``/perception`` listens to."""
+    """A node with the subscriptions of ``/perception``."""
 
     def __init__(self, context: Any) -> None:
         self.node: Node = rclpy.create_node("doctor", context=context, start_parameter_services=False)
@@ -185,11 +182,11 @@ class _Listener:
         self._last_color: dict[str, Any] = {}  # messages
         self._last_info: dict[tuple[str, Kind], Any] = {}  # stamp and content
         self._depth_models: dict[str, CameraModel] = {}
-        self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp, when they came: later they are forgotten
+        self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp; the transform buffer forgets them
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
-        self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival until its pose is known, by camera
+        self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival to its pose, by camera
         self._without_pose: list[tuple[str, int, float]] = []  # camera, stamp, seconds of arrival
-        self.faults: dict[str, Counter[str]] = {}  # messages that cannot be used, by camera
+        self.faults: dict[str, Counter[str]] = {}  # unusable messages, by camera
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
     def spin(self, seconds: float) -> None:
@@ -198,7 +195,7 @@ class _Listener:
             self._executor.spin_once(timeout_sec=left)
 
     def collect(self, seconds: float, fusion_frame: str) -> None:
-        """Listen, and see when the pose of each colour image comes."""
+        """Listen, and measure when the pose of each colour image comes."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             self.spin(min(left_s, _POSE_STEP_S))
@@ -221,20 +218,13 @@ class _Listener:
         if areas:
             self.status = status_from_areas(areas)
 
-    def namespaces(self) -> list[str]:
-        """Namespaces of all nodes of this name."""
-        return sorted(set(self._all_namespaces()))
-
-    def namesakes(self, namespace: str) -> int:
-        """How many nodes of this name are in one namespace."""
-        return self._all_namespaces().count(namespace)
-
-    def _all_namespaces(self) -> list[str]:
-        there = self.node.get_node_names_and_namespaces()
-        return [str(namespace) for name, namespace in there if name == NODE_NAME]
+    def namespaces(self) -> Counter[str]:
+        """Namespaces with a perception node, and the number of such nodes in each."""
+        nodes = self.node.get_node_names_and_namespaces()
+        return Counter(str(namespace) for name, namespace in nodes if name == NODE_NAME)
 
     def discover(self, wanted: str | None) -> None:
-        """Wait until the graph is known: a fixed time would be too short on a busy machine, too long elsewhere."""
+        """Wait until the graph does not change: a fixed time would be too short on a busy machine, else too long."""
         begun_s = changed_s = time.monotonic()
         known: object = None
         while (now_s := time.monotonic()) - begun_s < _DISCOVERY_S:
@@ -251,7 +241,7 @@ class _Listener:
                 return
 
     def ask(self, namespace: str, names: Sequence[str]) -> list[Any]:
-        """Values of the node's parameters; ``None`` for each that is not set or when it does not answer."""
+        """Values of the node's parameters; None if not set, or if the node does not answer."""
         client = self.node.create_client(GetParameters, f"{namespace.rstrip('/')}/{NODE_NAME}/get_parameters")
         try:
             if not client.wait_for_service(timeout_sec=_ANSWER_S):
@@ -261,7 +251,7 @@ class _Listener:
             while not future.done() and time.monotonic() < deadline:
                 self._executor.spin_once(timeout_sec=0.1)
             values = [_value(v) for v in future.result().values] if future.done() else []
-            # none at all where one is not declared yet: those of the cameras are when the node is configured
+            # the answer is empty if one is not declared: those of the cameras are declared when the node is configured
             return values if len(values) == len(names) else [None] * len(names)
         finally:
             self.node.destroy_client(client)
@@ -275,31 +265,30 @@ class _Listener:
         return publishers, subscribers
 
     def similar(self, topic: str, kind: str) -> list[str]:
-        """Other topics of that type that somebody else than a perception node publishes."""
+        """Other topics of type ``kind`` with a publisher that is not a perception node."""
         names = (n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)
         return sorted(n for n in names if any(e.node != NODE_NAME for e in self.endpoints(n)[0]))[:8]
 
     def listen_to(self, camera: CameraParameters, topics: Mapping[Kind, tuple[type, str]]) -> None:
-        """Subscribe as modestly as possible: whatever is published is heard."""
+        """Subscribe with the least demanding QoS, which matches every publisher."""
         self.evidence[camera.name] = CameraEvidence()
-        self._depths[camera.name], self._pairs[camera.name] = SpreadSamples(_LOOKED_AT), SpreadSamples(_LOOKED_AT)
+        self._depths[camera.name], self._pairs[camera.name] = SpreadSamples(_KEPT_IMAGES), SpreadSamples(_KEPT_IMAGES)
         self.poses[camera.name] = {}
         self.faults[camera.name] = Counter()
-        qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
         for kind, (message_type, topic) in topics.items():
             receive = partial(self._receive, camera, kind, topic)
-            self.node.create_subscription(message_type, topic, receive, qos)
-            if kind in CALIBRATIONS:  # sent once, perhaps, before anybody listened
+            self.node.create_subscription(message_type, topic, receive, best_effort_qos())
+            if kind in CALIBRATIONS:  # perhaps sent once, before this node started
                 create_latched_subscription(self.node, message_type, topic, receive)
 
     def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
         if kind in CALIBRATIONS:
-            told = stamp_ns, camera_info_key(message)
-            if self._last_info.get((camera.name, kind)) == told:
-                return  # heard by both subscriptions
-            self._last_info[camera.name, kind] = told
+            info = stamp_ns, camera_info_key(message)
+            if self._last_info.get((camera.name, kind)) == info:
+                return  # both subscriptions received it
+            self._last_info[camera.name, kind] = info
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:
@@ -326,7 +315,7 @@ class _Listener:
             self.faults[camera.name][f"{topic}: {error}"] += 1
 
     def _at_color(self, camera: str, message: Any, depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Depth as the node registers it, where it does."""
+        """Register depth if the node would."""
         evidence, own = self.evidence[camera], self._depth_models.get(camera)
         color, depth = evidence.frames.get("color", ""), message.header.frame_id
         if own is None or not color or color == depth or not evidence.calibrations:
@@ -338,7 +327,7 @@ class _Listener:
         return UnregisteredDepth(depth_m, own, mount.T).registered(evidence.calibrations[-1].intrinsics)
 
     def _pair(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32]) -> None:
-        """Depth with the colour image of its moment, if that came already."""
+        """Keep depth with the colour image of the same time, if it has come."""
         message = self._last_color.get(camera)
         if message is None or abs(stamp_to_ns(message.header.stamp) - stamp_ns) > _SAME_MOMENT_NS:
             return
@@ -359,7 +348,7 @@ def _value(value: Any) -> Any:
 
 
 def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameters]:
-    """As the node has them, or its defaults."""
+    """The node's cameras, or its defaults."""
     names = listener.ask(namespace, ["cameras"])[0] if namespace is not None else None
     names = list(names or ["camera"])
     cameras = []
@@ -374,9 +363,9 @@ def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameter
 
 
 def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> list[Finding]:
-    """Findings about the running system after listening for ``duration_s``. Uses the environment's ROS domain.
+    """Listen for ``duration_s`` in the environment's ROS domain and return findings.
 
-    ``namespace``: of the node; None = that of the only one there is.
+    ``namespace``: of the node; None = that of the only node.
     """
     wanted = None if namespace is None else f"/{namespace.strip('/')}"
     context = rclpy.Context()
@@ -384,10 +373,10 @@ def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> l
     listener = _Listener(context)
     try:
         listener.discover(wanted)
-        there = listener.namespaces()
+        there = sorted(listener.namespaces())
         if wanted is None and len(there) > 1:
             message = f"there are {len(there)} nodes {NODE_NAME!r}, in {', '.join(there)}"
-            return [Finding("node", Severity.ERROR, message, "name one: --namespace NAMESPACE")]
+            return [Finding("node", Severity.ERROR, message, "choose one: --namespace NAMESPACE")]
         return _examine(listener, duration_s, wanted, (there[0] if wanted is None else wanted) if there else None)
     finally:
         listener.close()
@@ -399,7 +388,7 @@ def _absolute(topic: str, root: str) -> str:
 
 
 def _examine(listener: _Listener, duration_s: float, wanted: str | None, running: str | None) -> list[Finding]:
-    """``wanted``: where the node should be, None = anywhere; ``running``: where it is, None = nowhere."""
+    """``wanted``: namespace asked for, None = any; ``running``: namespace of the node, None = there is none."""
     namespace = running if running in listener.namespaces() else None
     path = f"{(wanted or namespace or '').rstrip('/')}/{NODE_NAME}"
     listener.watched = path.lstrip("/")
@@ -409,7 +398,7 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
         remedy = "start it: embodied-perceptron perceive, or ros2 launch embodied_perceptron perceive.launch.py"
         findings.append(Finding("node", Severity.WARNING, f"{path} is not running; its defaults are assumed", remedy))
     else:
-        if (count := listener.namesakes(namespace)) > 1:
+        if (count := listener.namespaces()[namespace]) > 1:
             message = f"there are {count} nodes {path}: services and parameters reach any of them"
             findings.append(Finding("node", Severity.ERROR, message, "end all but one, or give each its namespace"))
         frame, sim_time = listener.ask(namespace, ["fusion_frame", "use_sim_time"])
@@ -467,9 +456,9 @@ def _examine_transforms(listener: _Listener) -> list[Finding]:
             remedy = "start odometry or localisation; for a fixed camera, a static transform from the fusion frame"
             findings.append(Finding("transforms", Severity.ERROR, "nobody publishes /tf", remedy))
         findings += check_qos(topic, publishers, subscribers)
-    for words in listener.transforms.conflicts.values():
-        remedy = "remap /tf of each robot to its namespace, or let one of the publishers stop"
-        findings.append(Finding("transforms", Severity.ERROR, words, remedy))
+    for message in listener.transforms.conflicts.values():
+        remedy = "remap /tf of each robot to its namespace, or stop one of the publishers"
+        findings.append(Finding("transforms", Severity.ERROR, message, remedy))
     for reason, count in listener.transforms.refused.items():
         findings.append(Finding("transforms", Severity.ERROR, f"refused {count} times: {reason}", "fix its publisher"))
     return findings

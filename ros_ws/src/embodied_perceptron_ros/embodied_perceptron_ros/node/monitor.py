@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,12 @@ class MissionQuestion:
         if self.stamp_ns:
             fields["stamp"] = self.stamp_ns * 1e-9
         return json.dumps(fields)
+
+
+def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[MissionQuestion, ...]:
+    """Questions from the simulation's JSON."""
+    names = ("id", "text", "kind", "standing", "stamp_ns", "expected")
+    return tuple(MissionQuestion(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)

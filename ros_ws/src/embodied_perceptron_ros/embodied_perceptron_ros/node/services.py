@@ -21,7 +21,7 @@ from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameO
 from rclpy.callback_groups import ReentrantCallbackGroup
 from std_srvs.srv import Trigger
 
-from embodied_perceptron.apps.view_command import open_map
+from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus

@@ -1,4 +1,4 @@
-"""One question to a running node, through its service ``~/ask``: what ``embodied-perceptron ask`` does."""
+"""Ask a running node through its service ``~/ask``, as ``embodied-perceptron ask`` does."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EXIT_CODES = {status: int(status != GroundingResult.FOUND) for status in STATUS_
 
 
 class NoAnswerError(RuntimeError):
-    """No node is there, or it does not answer in time."""
+    """There is no node, or it does not answer in time."""
 
 
 def service_name(namespace: str) -> str:
-    """The service of a node in ``namespace``, which may have slashes or not."""
+    """Absolute name of the service in ``namespace``."""
     inner = namespace.strip("/")
     return f"/{inner}/{SERVICE}" if inner else f"/{SERVICE}"
 
@@ -50,7 +50,7 @@ def ask_node(
             client = node.create_client(Ask, name)
             if not client.wait_for_service(timeout_sec=timeout_s):
                 named = (n for n, _ in node.get_service_names_and_types() if n.endswith(f"/{SERVICE}"))
-                there = sorted(n for n in named if n != name)  # this one is there by our asking
+                there = sorted(n for n in named if n != name)  # our own client adds this name
                 others = f": there is {', '.join(there)}" if there else ": is the node running, in this ROS_DOMAIN_ID?"
                 raise NoAnswerError(f"nobody offers {name}{others}")
             future = client.call_async(Ask.Request(text=sentence, top_k=top_k, frame_id=frame_id))
@@ -67,20 +67,21 @@ def ask_node(
 
 
 def answer_lines(answer: GroundingResult) -> list[str]:
-    """The answer for a terminal: status and reason, then the candidates or what comes nearest, then where to go."""
+    """Lines for a terminal: status and reason, candidates or nearest objects, then where to go."""
     lines = [f"{STATUS_NAMES[answer.status]}: {_plain(answer.reason)}".rstrip(": ")]
     for rank, candidate in enumerate(answer.candidates):
         name = f" {_plain(answer.user_name)!r}" if rank == 0 and answer.user_name else ""
         lines.append("  " + _candidate_line(candidate, name))
-    lines += [f"  nearest to it: {_candidate_line(thing, '')}" for thing in answer.nearest]
+    lines += [f"  nearest to it: {_candidate_line(item, '')}" for item in answer.nearest]
     if answer.candidates and math.isfinite(answer.distance):
         lines.append(f"  {answer.distance:.2f} m away")
     if answer.reachable:
-        at, yaw = answer.approach.pose.position, _yaw(answer.approach.pose.orientation)
+        at, q = answer.approach.pose.position, answer.approach.pose.orientation
+        yaw = math.atan2(2.0 * (q.w * q.z + q.x * q.y), 1.0 - 2.0 * (q.y * q.y + q.z * q.z))
         frame = answer.approach.header.frame_id
         lines.append(f"  go to x {at.x:.2f} y {at.y:.2f} yaw {math.degrees(yaw):.0f} deg in {frame}")
     elif answer.status == GroundingResult.FOUND:
-        lines.append("  no free floor in front of it is known to go to")
+        lines.append("  no free floor in front of it is known")
     return lines
 
 
@@ -94,16 +95,12 @@ def _candidate_line(candidate: Detection3D, name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without anything that a terminal would obey."""
+    """Replace control characters, which a terminal would execute, by spaces."""
     return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
 
 
-def _yaw(q: Any) -> float:
-    return math.atan2(2.0 * (q.w * q.z + q.x * q.y), 1.0 - 2.0 * (q.y * q.y + q.z * q.z))
-
-
 def answer_as_dict(answer: GroundingResult) -> dict[str, Any]:
-    """The answer as JSON values; what is unknown is null."""
+    """The answer as JSON values; unknown values are null."""
     approach = None
     if answer.reachable:
         pose = answer.approach.pose
@@ -124,14 +121,14 @@ def answer_as_dict(answer: GroundingResult) -> dict[str, Any]:
     }
 
 
-def _as_dict(thing: Detection3D) -> dict[str, Any]:
+def _as_dict(item: Detection3D) -> dict[str, Any]:
     return {
-        "id": thing.id,
-        "label": thing.results[0].hypothesis.class_id,
-        "score": thing.results[0].hypothesis.score,
-        "position": _vector(thing.bbox.center.position),
-        "orientation": _quaternion(thing.bbox.center.orientation),
-        "size": _vector(thing.bbox.size),
+        "id": item.id,
+        "label": item.results[0].hypothesis.class_id,
+        "score": item.results[0].hypothesis.score,
+        "position": _vector(item.bbox.center.position),
+        "orientation": _quaternion(item.bbox.center.orientation),
+        "size": _vector(item.bbox.size),
     }
 
 

@@ -1,19 +1,19 @@
-"""Play a folder (TUM RGB-D layout) on real topics: images, camera_info, TF and, if wanted, /clock.
+"""Play a folder (TUM RGB-D layout) on real topics: images, camera_info, transforms and, if wanted, /clock.
 
     python -m embodied_perceptron_ros.players.folder_player FOLDER [--rate 1] [--clock] [--report FILE]
 
 One camera publishes ``color/image_raw``, ``depth/image_raw`` and ``color/camera_info``, several ``<camera>/color/...``:
-the node's defaults. The first frame waits until the images and /tf have subscribers, so that nothing is lost unheard.
+the node's defaults. Playing starts when the images and /tf have subscribers.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,24 +38,16 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.node.qos import latched_qos, reliable_qos
-from embodied_perceptron_ros.players.playback import (
-    Pacer,
-    PlaybackReport,
-    flush,
-    player_parser,
-    read_ahead,
-    run_player,
-    wait_for_node,
-)
+from embodied_perceptron_ros.players.playback import Player, player_parser, read_ahead, run_player
 
 DEPTH_ENCODINGS = ("32FC1", "16UC1")
 _AHEAD = 24  # messages made ahead: about six frames
 
 
 def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
-    """(H, W) canonical metres (0 unknown, +Inf free) -> pixels of ``encoding`` as REP-117/118 say.
+    """(H, W) canonical metres (0 unknown, +Inf free) -> pixels of ``encoding`` after REP-117/118.
 
-    32FC1: NaN for unknown, +Inf kept. 16UC1: millimetres, 0 for everything without a number.
+    32FC1: NaN for unknown, +Inf kept. 16UC1: millimetres, 0 for unknown and free.
     """
     if encoding == "32FC1":
         return np.where(depth_m > 0, depth_m, np.float32(np.nan)).astype(np.float32)
@@ -75,7 +67,7 @@ def start_stamp_ns(recording: Recording) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Ready:
-    """A message that only waits for its time; ``message`` is None for an image that could not be decoded."""
+    """A message ready to be sent; ``message`` is None for an image that could not be decoded."""
 
     stamp_ns: int
     publisher: Any
@@ -85,17 +77,15 @@ class _Ready:
     fault: str = ""
 
 
-class RecordingPlayer:
-    """Publishes one recording through one node."""
+class RecordingPlayer(Player):
+    """Plays a recording."""
 
     def __init__(self, node: Node, recording: Recording, rate: float, clock: bool, depth_encoding: str) -> None:
         if depth_encoding not in DEPTH_ENCODINGS:
             raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {depth_encoding!r}")
-        self._node = node
+        super().__init__(node, str(recording.source), start_stamp_ns(recording), rate, clock)
         self._recording = recording
         self._depth_encoding = depth_encoding
-        self.report = PlaybackReport(source=str(recording.source))
-        self._pacer = Pacer(node if clock else None, start_stamp_ns(recording), rate)
         self._tf = node.create_publisher(TFMessage, "/tf", reliable_qos(100))
         self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
         self._publishers: dict[tuple[str, type], Any] = {}
@@ -106,28 +96,16 @@ class RecordingPlayer:
                 self._publishers[camera, sample] = node.create_publisher(kind, topic, reliable_qos(30))
 
     def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
-        """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
-        if wait:
-            awaited = {publisher.topic_name: publisher for publisher in self._publishers.values()}
-            if not wait_for_node(self._node, {**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
-                return
-        started_s = time.monotonic()
-        self._pacer.start()
-        # Decoded ahead: colour and depth of one frame leave together, as from a driver, not a PNG apart.
+        """Play the recording; see :meth:`.Player._play`."""
+        awaited = {**{p.topic_name: p for p in self._publishers.values()}, "/tf": self._tf}
+        publishers = (*self._publishers.values(), self._tf)
+        self._play(self._messages(), awaited if wait else None, publishers, timeout_s, max_frames)
+
+    def _messages(self) -> Iterator[tuple[int | None, Callable[[], None]]]:
+        # Decoded ahead, so that colour and depth of one frame leave together, as from a driver
         for ready in read_ahead(map(self._prepare, self._recording), _AHEAD, lambda: not rclpy.ok()):
-            # transforms come ahead of their images, and a robot's odometry is there before its images too
-            if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):
-                break
-            self._send(ready)
-            if self.report.frames_sent == max_frames > 0:
-                self.report.complete = True
-                break
-        else:
-            self.report.complete = True
-        self.report.wall_s = time.monotonic() - started_s
-        if rclpy.ok():
-            self.report.acknowledged = flush((*self._publishers.values(), self._tf))
-        self.report.max_late_ms = self._pacer.max_late_ms
+            # transforms are sent ahead of their images, as a robot's odometry is
+            yield ready.stamp_ns if ready.is_image else None, partial(self._send, ready)
 
     def _prepare(self, sample: Sample) -> _Ready:
         if isinstance(sample, TransformSample):
@@ -139,10 +117,16 @@ class RecordingPlayer:
         if isinstance(sample, CalibrationSample):
             message = make_camera_info(sample.calibration, sample.stamp_ns, frame_id)
             return _Ready(sample.stamp_ns, publisher, message)
-        pixels, encoding = self._pixels(sample)
+        pixels: NDArray[Any] | BadImage
+        if isinstance(sample, ColorSample):
+            pixels, encoding = sample.image, "rgb8"
+        else:
+            pixels, encoding = sample.depth_m, self._depth_encoding
         if isinstance(pixels, BadImage):
             return _Ready(sample.stamp_ns, publisher, None, fault=pixels.reason)
-        # serialised here, in the thread that is ahead: publishing is then one copy
+        if isinstance(sample, DepthSample):
+            pixels = encode_depth(pixels, encoding)
+        # serialised here, ahead of time: publishing is then one copy
         message = serialize_message(make_image(pixels, encoding, sample.stamp_ns, frame_id))
         return _Ready(sample.stamp_ns, publisher, message, is_frame=isinstance(sample, DepthSample))
 
@@ -154,13 +138,6 @@ class RecordingPlayer:
         ready.publisher.publish(ready.message)
         self.report.messages[topic] += 1
         self.report.frames_sent += ready.is_frame
-
-    def _pixels(self, sample: ColorSample | DepthSample) -> tuple[NDArray[Any] | BadImage, str]:
-        if isinstance(sample, ColorSample):
-            return sample.image, "rgb8"
-        if isinstance(sample.depth_m, BadImage):
-            return sample.depth_m, ""
-        return encode_depth(sample.depth_m, self._depth_encoding), self._depth_encoding
 
 
 @contextmanager
@@ -176,7 +153,7 @@ def _play(player: RecordingPlayer, options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code of :func:`run_player`."""
     parser = player_parser("folder_player", __doc__ or "", "FOLDER")
-    parser.add_argument("--no-wait", action="store_true", help="start without subscribers")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for subscribers")
     parser.add_argument("--depth-encoding", default=DEPTH_ENCODINGS[0], choices=DEPTH_ENCODINGS)
     return run_player(parser, _opened, _play, arguments)
 

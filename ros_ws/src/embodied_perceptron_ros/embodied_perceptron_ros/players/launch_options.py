@@ -1,7 +1,6 @@
-"""What the launch files and ``embodied-perceptron perceive`` have in common: options -> node parameters.
+"""Options of the launch files and of ``embodied-perceptron perceive`` -> node parameters.
 
-Values in, values out, so that both ways of starting the node behave alike. Neither ROS nor numpy nor torch is imported:
-launch files run in the system's Python.
+Imports neither ROS nor numpy nor torch: launch files run in the system's Python.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import yaml
 
 DEFAULT_CONFIG = Path(__file__).resolve().parents[1] / "config" / "perception.yaml"
 NODE_NAME = "perception"
-# Topics of rviz/perception.rviz that move with a namespace (transforms stay global).
+# Topics of rviz/perception.rviz that depend on the namespace (transforms are global).
 RVIZ_TOPICS = (
     "/color/image_raw",
     *(
@@ -33,7 +32,7 @@ RVIZ_TOPICS = (
 
 
 def parse_flag(text: str, name: str) -> bool:
-    """``true``/``false`` in any case (also 1/0, yes/no, on/off) -> bool; ``ValueError`` naming the option else."""
+    """``true``/``false`` in any case (also 1/0, yes/no, on/off) -> bool. Raises ``ValueError`` naming the option."""
     lowered = text.strip().lower()
     if lowered in ("true", "1", "yes", "on"):
         return True
@@ -46,7 +45,7 @@ LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
 def parse_choice(text: str, name: str, choices: Sequence[str]) -> str:
-    """``text`` in lower case, one of ``choices``; ``ValueError`` naming the option and them else."""
+    """Return ``text`` in lower case. Raises ``ValueError`` if it is none of ``choices``."""
     lowered = text.strip().lower()
     if lowered not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {text!r}")
@@ -54,7 +53,7 @@ def parse_choice(text: str, name: str, choices: Sequence[str]) -> str:
 
 
 def without_none(values: Mapping[str, str], keep: Collection[str] = ("weights",)) -> dict[str, str]:
-    """Options as they were given, ``none`` being the same as empty; ``keep``: where it has a meaning of its own."""
+    """Replace ``none`` by empty, except in the options ``keep``, where it has a meaning of its own."""
     return {n: "" if v.strip().lower() == "none" and n not in keep else v for n, v in values.items()}
 
 
@@ -71,16 +70,22 @@ LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
 
 
 def is_launched(program: Sequence[str] | None = None) -> bool:
-    """Whether one of the launch files was started itself: where another one includes it, ``program`` (the command line;
-    None = of this process) does not name it."""
-    return any(Path(word).name in LAUNCH_FILES for word in (sys.argv if program is None else program))
+    """Whether ``program`` (a command line; None = this process's) starts one of the launch files directly, so that no
+    other launch file includes it. Another package may have files of the same names."""
+    words = list(sys.argv if program is None else program)
+    for before, word in zip(["", *words], words, strict=False):
+        folder = Path(word).resolve().parent
+        is_path = all((folder / name).is_file() for name in LAUNCH_FILES)
+        if Path(word).name in LAUNCH_FILES and (before == "embodied_perceptron" or is_path):
+            return True
+    return False
 
 
 def check_typed(typed: Sequence[str], program: Sequence[str] | None = None) -> None:
     """Raise ``ValueError`` for a launch argument (``name:=value``) that none of the launch files has.
 
-    Launch itself takes any name, and says nothing of those that nobody reads. Arguments of a launch file that includes
-    one of these are its own. ``program``: see :func:`is_launched`.
+    Launch itself accepts any name silently. A launch file that includes one of these may have other arguments.
+    ``program``: see :func:`is_launched`.
     """
     if not is_launched(program):
         return
@@ -98,9 +103,9 @@ def parse_names(text: str) -> list[str]:
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
-    """``name: value, other: value`` (YAML flow, braces optional) -> flat parameters; nested names are joined by dots.
+    """``name: value, other: value`` (YAML flow, braces optional) -> flat parameters; dots join nested names.
 
-    Raises ``ValueError`` for text that is no mapping.
+    Raises ``ValueError`` for text that is not a mapping.
     """
     stripped = text.strip()
     if not stripped:
@@ -126,8 +131,7 @@ def _flatten(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-# Where the drivers of common cameras publish colour, depth registered to it, and its calibration; with their defaults,
-# but for what stands behind. "rectified": the images are undistorted already.
+# Default topics of common camera drivers; comments name settings that differ from the default.
 CAMERA_PRESETS: dict[str, dict[str, Any]] = {
     "realsense": {  # realsense2_camera 4, align_depth.enable:=true
         "color_topic": "/camera/camera/color/image_raw",
@@ -166,9 +170,9 @@ CAMERA_PRESETS: dict[str, dict[str, Any]] = {
 def camera_topics(
     cameras: Sequence[str], preset: str = "", color_topic: str = "", depth_topic: str = "", info_topic: str = ""
 ) -> dict[str, Any]:
-    """Parameters of the one camera: a preset's, over which single topics stand.
+    """Parameters of a single camera: the preset's; single topics override them.
 
-    Raises ``ValueError`` for an unknown preset, and for topics when there are several cameras.
+    Raises ``ValueError`` for an unknown preset, and for topics with several cameras.
     """
     if preset and preset not in CAMERA_PRESETS:
         raise ValueError(f"camera must be one of {', '.join(CAMERA_PRESETS)}, got {preset!r}")
@@ -183,10 +187,10 @@ def camera_topics(
 
 
 def detection_topics(cameras: Sequence[str], topic: str) -> dict[str, Any]:
-    """Parameters of the cameras: where another program's detections come from; none for an empty ``topic``.
+    """Parameters for another program's detections; none for an empty ``topic``.
 
-    ``{camera}`` in it stands for each camera's name; without, all cameras share it, told apart by ``frame_id``.
-    Raises ``ValueError`` for other names in braces.
+    ``{camera}`` in it is replaced by each camera's name; without it all cameras share the topic, and ``frame_id``
+    distinguishes them. Raises ``ValueError`` for other names in braces.
     """
     if not topic:
         return {}
@@ -241,10 +245,7 @@ def ros_arguments(
     namespace: str = "",
     log_level: str = "",
 ) -> list[str]:
-    """The same as command-line arguments: ``--ros-args ...``.
-
-    Raises as :func:`check_config`.
-    """
+    """Parameters as command-line arguments ``--ros-args ...``. Raises as :func:`check_config`."""
     check_config(config, namespace)
     arguments = ["--ros-args", "-r", f"__node:={NODE_NAME}", "--params-file", str(config)]
     if namespace:
@@ -259,12 +260,12 @@ def ros_arguments(
 
 
 def check_config(config: Path, namespace: str | None = None) -> dict[str, Any]:
-    """What a parameter file says for the node, flat: ``{"camera.color_topic": "/rgb", ...}``.
+    """The node's parameters in a parameter file, flat: ``{"camera.color_topic": "/rgb", ...}``.
 
-    ``namespace``: of the node; None = whichever the file is for.
+    ``namespace``: of the node; None = any.
 
-    Raises ``FileNotFoundError`` for a missing file; ``ValueError`` naming it where it is no YAML, or has nothing for
-    a node of this name and namespace (rcl would start the node with defaults).
+    Raises ``FileNotFoundError`` for a missing file; ``ValueError`` for a file that is not YAML or has no parameters
+    for a node of this name and namespace (rcl would start the node with defaults).
     """
     if not config.is_file():
         raise FileNotFoundError(f"no parameter file at {config}")
@@ -285,7 +286,7 @@ def check_config(config: Path, namespace: str | None = None) -> dict[str, Any]:
             names = ", ".join(name for name in sections if name.rpartition("/")[2] in (NODE_NAME, "*", "**"))
             raise ValueError(
                 f"{config} is for {names}, but the node is {path} (namespace {namespace!r}): "
-                f"write /**/{NODE_NAME} in the file, or give the namespace that it is for"
+                f"write /**/{NODE_NAME} in the file, or give the file's namespace"
             )
         mine = fitting
     for section in mine:
@@ -294,7 +295,7 @@ def check_config(config: Path, namespace: str | None = None) -> dict[str, Any]:
 
 
 def _fits(pattern: Sequence[str], path: str) -> bool:
-    """Whether a section's name is a node's as rcl matches them: ``*`` is one part of it, ``**`` any number."""
+    """Match a section's name with a node's as rcl does: ``*`` is one part of it, ``**`` any number."""
     expression = ""
     for part in pattern:
         expression += {"**": "(/[^/]+)*", "*": "/[^/]+"}.get(part, "/" + re.escape(part))
@@ -302,7 +303,7 @@ def _fits(pattern: Sequence[str], path: str) -> bool:
 
 
 def _sections(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Mapping[Any, Any]]:
-    """Parameters by the node's name, whose namespace may be nested or written in front."""
+    """Parameters by node name; its namespace may be nested or a prefix."""
     sections: dict[str, Mapping[Any, Any]] = {}
     for key, value in data.items():
         if key == "ros__parameters":
@@ -313,14 +314,14 @@ def _sections(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Mapping[An
 
 
 def parameter_text(value: Any) -> str:
-    """A value as rcl reads it on the command line: YAML flow style in one line, strings always quoted."""
+    """A value for rcl's command line: YAML flow style in one line, strings always quoted."""
     if isinstance(value, str):
         return yaml.safe_dump(value, default_style='"', width=2**20).strip()
     return str(yaml.safe_dump(value, default_flow_style=True, width=2**20)).replace("\n...", "").strip()
 
 
 def rviz_remappings(namespace: str, color_topic: str = "color/image_raw") -> list[tuple[str, str]]:
-    """(from, to) of the layout's topics moved into ``namespace``, its image that of ``color_topic``; none as it is."""
+    """(from, to) pairs that move the layout's topics into ``namespace``, and its image to ``color_topic``."""
     prefix = f"/{namespace.strip('/')}".rstrip("/")
     moved = {topic: f"{prefix}{topic}" for topic in RVIZ_TOPICS}
     moved[RVIZ_TOPICS[0]] = color_topic if color_topic.startswith("/") else f"{prefix}/{color_topic}"
@@ -328,9 +329,9 @@ def rviz_remappings(namespace: str, color_topic: str = "color/image_raw") -> lis
 
 
 def rviz_arguments(layout: Path, values: Mapping[str, Any]) -> list[str]:
-    """Arguments of rviz2: the layout, and the frame that everything is published in as the fixed one.
+    """Arguments of rviz2: the layout, and the output frame as fixed frame.
 
-    ``values`` are the node's parameters. Raises ``FileNotFoundError`` for a layout that is not there.
+    ``values`` are the node's parameters. Raises ``FileNotFoundError`` for a missing layout.
     """
     if not layout.is_file():
         raise FileNotFoundError(f"no RViz layout at {layout}")
@@ -338,14 +339,14 @@ def rviz_arguments(layout: Path, values: Mapping[str, Any]) -> list[str]:
 
 
 def first_color_topic(values: Mapping[str, Any]) -> str:
-    """Colour topic of the first camera, as the node finds it; ``values`` are the node's parameters."""
+    """Colour topic of the first camera; ``values`` are the node's parameters."""
     cameras = list(values.get("cameras") or ["camera"])
     given = values.get(f"{cameras[0]}.color_topic")
     return str(given or ("color/image_raw" if len(cameras) == 1 else f"{cameras[0]}/color/image_raw"))
 
 
 def foxglove_layout(layout: str, namespace: str, fixed_frame: str) -> str:
-    """A layout of Foxglove (JSON) whose topics are those of a node in ``namespace``, seen from ``fixed_frame``."""
+    """Adapt a Foxglove layout (JSON) to a node in ``namespace`` and to ``fixed_frame``."""
     prefix = namespace.strip("/")
     data = json.loads(layout)
     scene = data["configById"]["3D!perception"]
@@ -357,7 +358,7 @@ def foxglove_layout(layout: str, namespace: str, fixed_frame: str) -> str:
 
 
 def own_foxglove_layout(shipped: Path, namespace: str, values: Mapping[str, Any]) -> Path:
-    """The shipped layout; or, where it does not fit (namespace, frame), a copy that does, in the user's cache."""
+    """The shipped layout, or a copy in the user's cache adapted to another namespace or frame."""
     frame = values.get("output_frame") or values.get("fusion_frame") or "odom"
     if not namespace.strip("/") and frame == "odom":
         return shipped
@@ -374,25 +375,23 @@ EXTRAS = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
 
 
 class ProcessFailedError(RuntimeError):
-    """A process of a launch file ended by a fault of its own."""
+    """A process of a launch file failed."""
 
 
 def check_exit_code(name: str, event: Any, context: Any) -> None:
-    """What a launch file does when a process has ended (``OnProcessExit``).
+    """Handle the end of a process (``OnProcessExit``).
 
-    Raises :class:`ProcessFailedError` where its exit code is not 0 and nobody told it to end: launch, whose exit code
-    is 0 whatever its processes did, then ends the others and itself with 1. Not where another launch file includes
-    this one: the rest of a robot goes on without perception.
+    Raises :class:`ProcessFailedError` if it failed by itself: launch then ends the other processes and exits with 1,
+    otherwise always with 0. Not if another launch file includes this one: the rest of the robot continues.
     """
     if event.returncode and not context.is_shutdown and is_launched():
-        raise ProcessFailedError(f"{name} ended with exit code {event.returncode}: the reason is in its lines above")
+        raise ProcessFailedError(f"{name} ended with exit code {event.returncode}: see its output above")
 
 
 def check_extras(arguments: Mapping[str, str], find: Callable[[str], Any]) -> None:
-    """Before anything starts: are the packages there that ``rviz:=true`` and the like ask for?
+    """Raise ``RuntimeError`` if the package for ``rviz:=true`` or ``foxglove:=true`` is not installed.
 
-    ``find`` raises ``LookupError`` for a package that is not installed (``ament_index_python.get_package_prefix``).
-    Raises ``RuntimeError`` naming argument and package.
+    ``find`` raises ``LookupError`` for a missing package (``ament_index_python.get_package_prefix``).
     """
     for argument, package in EXTRAS.items():
         if parse_flag(arguments.get(argument, "false"), argument):
@@ -404,7 +403,7 @@ def check_extras(arguments: Mapping[str, str], find: Callable[[str], Any]) -> No
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:
-    """``a:=b`` -> (a, b); ``ValueError`` naming ``what`` else."""
+    """``a:=b`` -> (a, b). Raises ``ValueError`` naming ``what``."""
     left, separator, right = text.partition(":=")
     if not separator or not left or not right:
         raise ValueError(f"{what} must look like name:=value, got {text!r}")
@@ -412,9 +411,9 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
 
 
 def player_for(source: Path) -> str:
-    """Which player plays ``source``: ``folder_player`` (TUM RGB-D layout) or ``bag_player``.
+    """The player for ``source``: ``folder_player`` (TUM RGB-D layout) or ``bag_player``.
 
-    Raises ``FileNotFoundError`` when there is nothing, ``ValueError`` when it is neither.
+    Raises ``FileNotFoundError`` for a missing source, ``ValueError`` for another format.
     """
     if not source.exists():
         raise FileNotFoundError(f"no recording at {source}")
@@ -426,7 +425,7 @@ def player_for(source: Path) -> str:
 
 
 def player_command(source: Path, rate: float = 1.0, clock: bool = True) -> tuple[str, list[str]]:
-    """Executable and arguments that play ``source``; raises like :func:`player_for`, ``ValueError`` for a bad rate."""
+    """Player and its arguments for ``source``. Raises as :func:`player_for`, and ``ValueError`` for a bad rate."""
     if not rate > 0:
         raise ValueError(f"rate must be positive, got {rate}")
     return player_for(source), [str(source), "--rate", str(rate), *(["--clock"] if clock else [])]

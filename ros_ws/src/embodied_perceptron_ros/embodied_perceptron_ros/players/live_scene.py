@@ -1,4 +1,4 @@
-"""The scene of a running node, from its topics and its service ``~/ask``: what an agent's tools ask about."""
+"""The scene of a running node, from its topics and its service ``~/ask``, for the tools of an agent."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NOWHERE = OccupancyGrid2d(0.05, np.zeros(2), np.full((0, 0), -1, np.int8), 0.0)
 
 
 class NodeSource:
-    """See the module docstring; a :class:`.SceneSource`.
+    """A :class:`.SceneSource` of a running node.
 
     Args:
-        node: to listen with; somebody spins it.
-        namespace: of the node that perceives.
-        timeout_s: how long a tool waits for it.
+        node: subscribes; the caller spins it.
+        namespace: of the perception node.
+        timeout_s: how long to wait for it.
     """
 
     def __init__(self, node: Node, namespace: str, timeout_s: float) -> None:
@@ -84,7 +84,7 @@ class NodeSource:
             return self._last["boxes"]
 
     def perception(self) -> Perception:
-        """What the node published last; maps that it has not published yet are empty."""
+        """The last published scene; parts that have not been published are empty."""
         boxes = self._boxes()
         with self._news:
             last = {topic: self._last.get(topic) for topic in ("voxels", "occupancy_grid")}
@@ -106,9 +106,9 @@ class NodeSource:
         return scene
 
     def ground(self, sentence: str, viewpoint: NDArray[np.float64] | None) -> Grounding:
-        """The node's own answer, from where the robot is."""
+        """The node's answer; its viewpoint is the robot's."""
         if viewpoint is not None:
-            raise ValueError("a running node answers from where the robot is: leave standing_at away")
+            raise ValueError("a running node answers from the robot's viewpoint: omit standing_at")
         end_s = time.monotonic() + self._timeout_s
         if not self._client.wait_for_service(timeout_sec=self._timeout_s):
             raise SceneUnavailableError(f"nobody offers {self._root}/ask: is the node running, in this ROS_DOMAIN_ID?")
@@ -124,7 +124,7 @@ class NodeSource:
 def cloud_to_voxels(cloud: PointCloud2) -> VoxelSnapshot:
     """The cloud of :func:`.voxels_to_cloud` -> voxels in its frame.
 
-    Their size is not in the message: it is taken from how far neighbours are apart.
+    The message has no voxel size: it is estimated from the distance of neighbours.
     """
     if not cloud.width * cloud.height:
         none = np.zeros((0, 3))
@@ -136,15 +136,13 @@ def cloud_to_voxels(cloud: PointCloud2) -> VoxelSnapshot:
     size_m = _spacing(points)
     coords = np.floor(points / size_m).astype(np.int32)
     order = np.lexsort(coords.T[::-1])
-    evidence, seen_ns = (
-        np.ones(len(points), np.float32),
-        np.full(len(points), stamp_to_ns(cloud.header.stamp), np.int64),
-    )
+    evidence = np.ones(len(points), np.float32)
+    seen_ns = np.full(len(points), stamp_to_ns(cloud.header.stamp), np.int64)
     return VoxelSnapshot(size_m, coords[order], points[order], color[order], hits[order], evidence, seen_ns)
 
 
 def _spacing(points: NDArray[np.float32]) -> float:
-    """The middle distance from a point to its nearest neighbour."""
+    """Median distance from a point to its nearest neighbour."""
     if len(points) < 2:
         return _LEAST_VOXEL_M
     some = points[:: max(1, len(points) // _SAMPLE)]
@@ -152,16 +150,14 @@ def _spacing(points: NDArray[np.float32]) -> float:
 
 
 def _no_cells() -> SemanticVoxels:
-    none = np.zeros((0, 3))
-    numbers = np.zeros(0)
-    return SemanticVoxels(
-        0.1, none.astype(np.float32), none.astype(np.uint8), numbers.astype(np.int32), numbers.astype(np.float32), ()
-    )
+    rows = np.zeros((0, 3))
+    labels, confidence = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    return SemanticVoxels(0.1, rows.astype(np.float32), rows.astype(np.uint8), labels, confidence, ())
 
 
 @contextmanager
 def live_scene(*, namespace: str, timeout_s: float) -> Iterator[NodeSource]:
-    """The scene of the node in ``namespace``, listened to until the context ends."""
+    """Context manager: the scene of the node in ``namespace``."""
     context = Context()
     rclpy.init(context=context)
     node = Node("agent", context=context, enable_rosout=False, start_parameter_services=False)

@@ -1,4 +1,4 @@
-"""What the players share: the command line, pacing, /clock, waiting for subscribers, the report of what was sent."""
+"""Code shared by the players: command line, pacing, /clock, waiting for subscribers, the report of sent messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -35,27 +35,23 @@ EXIT_NO_SUBSCRIBER = 3
 EXIT_BAD_SOURCE = 4
 EXIT_INTERRUPTED = 130
 
-_SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
-_STATE_HOLDS_S = 5.0  # so long what the node told of itself counts
+_SLICE_S = 0.01  # longest sleep between two checks of the clock and of Ctrl-C
+_STATE_HOLDS_S = 5.0  # how long the node's last diagnostics count
 _END_S = 2.0
-_SETTLE_S = 0.3  # a match is seen on the publisher's side first
+_SETTLE_S = 0.3  # the publisher's side sees a match first
 
 
 class NoSubscriberError(RuntimeError):
-    """Nobody listens; the message names the topics."""
+    """Nobody subscribes; the message names the topics."""
 
 
 class PerceptionState:
-    """What the node ``perception`` of a namespace is at, by its diagnostics.
-
-    Args:
-        node: of the player; it is spun here, a little at a time.
-    """
+    """State of the node ``perception`` in the namespace of ``node``, from its diagnostics; spins ``node``."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._watched = f"{node.get_namespace().strip('/')}/{NODE_NAME}".lstrip("/")
-        self._told, self._told_s = "", float("-inf")
+        self._state, self._received_s = "", float("-inf")
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(node)
         self._subscription = node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
@@ -63,15 +59,15 @@ class PerceptionState:
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         node = read_diagnostics(message, self._watched).get("node")
         if node is not None:
-            self._told, self._told_s = node.get("state", ""), time.monotonic()
+            self._state, self._received_s = node.get("state", ""), time.monotonic()
 
-    def look(self) -> str:
-        """Its state: ``configuring``, ``active``, ...; empty where nothing was heard for a while."""
+    def get(self) -> str:
+        """``configuring``, ``active``, ...; empty without recent diagnostics."""
         self._executor.spin_once(timeout_sec=0.0)
-        return self._told if time.monotonic() - self._told_s < _STATE_HOLDS_S else ""
+        return self._state if time.monotonic() - self._received_s < _STATE_HOLDS_S else ""
 
     def close(self) -> None:
-        """Stop listening."""
+        """Destroy the subscription."""
         self._executor.shutdown()
         self._node.destroy_subscription(self._subscription)
 
@@ -82,11 +78,10 @@ def wait_for_subscribers(
     on_wait: Callable[[], None],
     state: Callable[[], str] = lambda: "",
 ) -> bool:
-    """Wait until every publisher has a subscription; ``on_wait`` is called in between.
+    """Wait until every publisher has a subscription; call ``on_wait`` meanwhile.
 
-    ``timeout_s`` counts while nobody works towards it: not while ``state()``, of the node, is ``configuring``.
-
-    Returns False when ROS was shut down meanwhile. Raises :class:`NoSubscriberError` after ``timeout_s``.
+    The timeout does not run while ``state()`` of the node is ``configuring``. Returns False when ROS was shut down.
+    Raises :class:`NoSubscriberError` after ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while rclpy.ok():
@@ -97,33 +92,24 @@ def wait_for_subscribers(
                 on_wait()
                 time.sleep(_SLICE_S)
             return bool(rclpy.ok())
-        told = state()
-        if told == "configuring":
+        now = state()
+        if now == "configuring":
             deadline = time.monotonic() + timeout_s
         if time.monotonic() > deadline:
-            hint = f"the node is {told}" if told and told != "active" else "is the node running"
+            hint = f"the node is {now}" if now and now != "active" else "is the node running"
             raise NoSubscriberError(
                 f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint}, in the same "
-                "ROS_DOMAIN_ID, with matching topic names and QoS? (embodied-perceptron doctor looks)"
+                "ROS_DOMAIN_ID, with matching topic names and QoS? (check with embodied-perceptron doctor)"
             )
         on_wait()
         time.sleep(_SLICE_S)
     return False
 
 
-def wait_for_node(node: Node, publishers: Mapping[str, Any], timeout_s: float, on_wait: Callable[[], None]) -> bool:
-    """:func:`wait_for_subscribers`, for as long as the perception node of ``node``'s namespace configures."""
-    state = PerceptionState(node)
-    try:
-        return wait_for_subscribers(publishers, timeout_s, on_wait, state.look)
-    finally:
-        state.close()
-
-
 def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
-    """Wait until reliable subscribers have everything: what is unsent when a process ends is lost.
+    """Wait until reliable subscribers have received everything; otherwise it is lost when the process ends.
 
-    Best-effort subscribers acknowledge nothing; they get a moment. Returns whether all acknowledged in time.
+    Best-effort subscribers do not acknowledge; they get a moment. Returns whether all acknowledged in time.
     """
     deadline = time.monotonic() + timeout_s
     complete = True
@@ -135,10 +121,9 @@ def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
 
 
 def read_ahead(items: Iterable[T], count: int, stopped: Callable[[], bool] = lambda: False) -> Iterator[T]:
-    """The same items, made in a thread that is up to ``count`` of them ahead; its exception is raised here in turn.
+    """Yield the items, which a thread makes up to ``count`` ahead; raise its exception in order.
 
-    While none is ready it ends when ``stopped`` says so. The thread ends with the iteration, also when that is given up
-    early.
+    Ends when ``stopped()`` is true while no item is ready. The thread ends with the iteration, also with an early one.
     """
     waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=count)
     given_up = threading.Event()
@@ -178,17 +163,17 @@ def read_ahead(items: Iterable[T], count: int, stopped: Callable[[], bool] = lam
             yield value
     finally:
         given_up.set()
-        thread.join(_END_S)  # what is being read is finished, unless that takes long
+        thread.join(_END_S)
 
 
 class Pacer:
-    """Recorded time against wall time, and /clock.
+    """Maps recorded time to wall time, and publishes /clock.
 
     Args:
-        node: publishes /clock; ``None`` without.
-        start_ns: recorded stamp at which playing starts.
+        node: publishes /clock; None = no clock.
+        start_ns: recorded stamp of the start.
         rate: recorded seconds per wall second.
-        clock_hz: how often /clock is published at least (wall time).
+        clock_hz: lowest rate of /clock (wall time).
     """
 
     def __init__(self, node: Node | None, start_ns: int, rate: float, clock_hz: float = 100.0) -> None:
@@ -203,15 +188,15 @@ class Pacer:
         self.max_late_ms = 0.0
 
     def hold(self) -> None:
-        """Before the start: keep /clock at the start."""
+        """Publish the start time on /clock."""
         self._publish_clock(self._start_ns)
 
     def start(self) -> None:
-        """From now on time runs."""
+        """Start the time."""
         self._wall_start_s = time.monotonic()
 
     def wait_until(self, stamp_ns: int) -> bool:
-        """Sleep until ``stamp_ns`` is due; False when ROS was shut down meanwhile. Starts the time if need be."""
+        """Sleep until ``stamp_ns`` is due; return False when ROS was shut down. Starts the time if necessary."""
         if self._wall_start_s is None:
             self.start()
         assert self._wall_start_s is not None
@@ -237,7 +222,7 @@ class Pacer:
 
 @dataclass
 class PlaybackReport:
-    """What was sent; written as JSON for whoever started the player."""
+    """What was sent; written as JSON for the process that started the player."""
 
     source: str
     frames_sent: int = 0
@@ -249,18 +234,14 @@ class PlaybackReport:
     acknowledged: bool = True
 
     def write(self, path: Path | None) -> None:
-        """Write to ``path`` at once (a reader never sees half a file); nothing for ``None``."""
+        """Replace the file ``path`` in one step; nothing for None."""
         if path is None:
             return
         data = {
-            "source": self.source,
-            "frames_sent": self.frames_sent,
+            **vars(self),
             "messages": dict(sorted(self.messages.items())),
-            "skipped": self.skipped,
             "wall_s": round(self.wall_s, 3),
             "max_late_ms": round(self.max_late_ms, 3),
-            "complete": self.complete,
-            "acknowledged": self.acknowledged,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".part")
@@ -268,41 +249,81 @@ class PlaybackReport:
         partial.replace(path)
 
 
+class Player:
+    """Plays one source through one node.
+
+    Args:
+        node: publishes.
+        source: name of the recording in the report.
+        start_ns: recorded stamp of the start.
+        rate: recorded seconds per wall second.
+        clock: whether to publish /clock.
+    """
+
+    def __init__(self, node: Node, source: str, start_ns: int, rate: float, clock: bool) -> None:
+        self._node = node
+        self.report = PlaybackReport(source=source)
+        self._pacer = Pacer(node if clock else None, start_ns, rate)
+
+    def _play(
+        self,
+        messages: Iterable[tuple[int | None, Callable[[], None]]],
+        awaited: Mapping[str, Any] | None,
+        publishers: Iterable[Any],
+        timeout_s: float,
+        max_frames: int,
+    ) -> None:
+        """Wait for subscribers of ``awaited`` (None = do not wait), then play to the end, to ``max_frames`` (0 = all),
+        or until ROS is shut down. Each message is a stamp (None = at once) and a function that sends it."""
+        if awaited is not None:
+            state = PerceptionState(self._node)
+            try:
+                if not wait_for_subscribers(awaited, timeout_s, self._pacer.hold, state.get):
+                    return
+            finally:
+                state.close()
+        started_s = time.monotonic()
+        self._pacer.start()
+        for stamp_ns, send in messages:
+            if stamp_ns is not None and not self._pacer.wait_until(stamp_ns):
+                break
+            send()
+            if self.report.frames_sent == max_frames > 0:
+                self.report.complete = True
+                break
+        else:
+            self.report.complete = True
+        self.report.wall_s = time.monotonic() - started_s
+        if rclpy.ok():
+            self.report.acknowledged = flush(publishers)
+        self.report.max_late_ms = self._pacer.max_late_ms
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # command line
-
-
-class Player(Protocol):
-    """Something that plays one source through one node."""
-
-    report: PlaybackReport
 
 
 PlayerT = TypeVar("PlayerT", bound=Player)
 
 
 def player_parser(prog: str, description: str, source: str) -> argparse.ArgumentParser:
-    """The options that every player has; ``source`` is what the usage line calls the recording."""
+    """Parser with the options of every player; ``source`` names the recording in the usage line."""
     parser = argparse.ArgumentParser(prog=prog, description=description.partition("\n")[0])
     parser.add_argument("source", type=Path, metavar=source)
     parser.add_argument("--rate", type=float, default=1.0, help="recorded seconds per second")
     parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
-    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
+    parser.add_argument("--max-frames", type=int, default=0, help="number of frames to play; 0 = all")
     parser.add_argument(
-        "--timeout",
-        type=float,
-        default=30.0,
-        help="seconds without subscribers, or a node that configures",
+        "--timeout", type=float, default=30.0, help="seconds to wait for subscribers while no node is configuring"
     )
-    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
+    parser.add_argument("--report", type=Path, help="JSON file for the report")
     return parser
 
 
-def shut_down_on_signals() -> None:
-    """Ctrl-C, once or several times (a terminal and ``ros2 launch`` both send it), ends ROS, and with that the player:
-    no exception at whatever line is at work."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: rclpy.try_shutdown())
+def _shut_down_after(signals: list[int]) -> None:
+    while not signals:
+        time.sleep(_SLICE_S)
+    rclpy.try_shutdown()
 
 
 def run_player(
@@ -312,20 +333,25 @@ def run_player(
     arguments: Sequence[str] | None = None,
     bad_source: tuple[type[Exception], ...] = (ValueError, OSError),
 ) -> int:
-    """A player's ``main``: a node for as long as it plays, the report whatever happens.
+    """A player's ``main``: run a node while it plays, and always write the report.
 
     Args:
-        parser: of :func:`player_parser`, with the player's own options added.
+        parser: from :func:`player_parser`, with the player's own options.
         opened: opens the source and yields the player.
         play: plays it.
         arguments: without the program's name; None = of this process.
-        bad_source: what ``opened`` and ``play`` raise for a source that cannot be played.
+        bad_source: exceptions of ``opened`` and ``play`` for a source that cannot be played.
 
     Returns the exit code: 0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted.
     """
     arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
     options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    shut_down_on_signals()
+    # Ctrl-C, also repeated (a terminal and ros2 launch both send it), ends ROS, and with it the player. The handler
+    # only sets a flag: it may interrupt itself, and a shutdown would then wait for its own lock.
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
+    threading.Thread(target=_shut_down_after, args=(signals,), name="signals", daemon=True).start()
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node(parser.prog, start_parameter_services=False)
     complete = False
@@ -343,7 +369,7 @@ def run_player(
         node.get_logger().error(f"{options.source}: {error}")
         return EXIT_BAD_SOURCE
     except (RuntimeError, ExternalShutdownException):  # rclpy's errors are RuntimeErrors
-        # Ctrl-C shuts ROS down at any moment: what is published between that and the next look at it fails
+        # Ctrl-C may shut ROS down just before a message is published
         if rclpy.ok():
             raise
     finally:

@@ -1,8 +1,7 @@
-"""Start, watch and stop child processes where ``launch_ros`` is absent.
+"""Start, watch and stop child processes without ``launch_ros``.
 
-What a user expects of ``ros2 launch`` and what is easy to get wrong by hand: Ctrl-C reaches every child exactly once,
-a child that does not stop is killed after a grace period together with its own children, nobody survives this process
-(not even when it is killed), and the exit code tells what happened.
+As with ``ros2 launch``, Ctrl-C reaches every child exactly once, a child that does not stop is killed with its own
+children after a grace period, and no child survives this process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -23,24 +22,21 @@ _POLL_S = 0.05
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Command line of ``embodied_perceptron_ros.<module>``, run by this Python."""
+    """Command line that runs ``embodied_perceptron_ros.<module>`` with this Python."""
     return [sys.executable, "-m", f"embodied_perceptron_ros.{module}", *arguments]
 
 
-def _load_prctl() -> Any:
-    return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
-
-
-_PRCTL = _load_prctl()  # resolved before any fork: the child must not take locks
+# resolved before any fork: the child must not take locks
+_PRCTL: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
 class Supervisor:
-    """A group of child processes with one life: leaving the ``with`` block stops all of them.
+    """A group of child processes; leaving the ``with`` block stops all of them.
 
-    ``start`` has to be called from the main thread (the kernel ties "die with your parent" to the starting thread).
+    Call ``start`` from the main thread: the kernel kills the children when the starting thread ends.
 
     Args:
-        grace_s: how long a child may take to stop after SIGINT, and again after SIGTERM, before SIGKILL.
+        grace_s: time for a child to stop after SIGINT, and again after SIGTERM, before SIGKILL.
     """
 
     def __init__(self, grace_s: float = 10.0) -> None:
@@ -80,8 +76,8 @@ class Supervisor:
     ) -> int:
         """Start ``command`` under ``name`` and return its process id.
 
-        Output goes to ``log`` or, without one, where this process's output goes. Raises ``ValueError`` for a name in
-        use and ``OSError`` when the program cannot be started.
+        Output goes to ``log``, or to this process's output. Raises ``ValueError`` for a name in use and ``OSError``
+        if the program cannot be started.
         """
         if name in self._children:
             raise ValueError(f"a process named {name!r} was started already")
@@ -95,10 +91,10 @@ class Supervisor:
         def die_with_parent() -> None:
             if _PRCTL is not None:
                 _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-                if os.getppid() != parent:  # it died before the line above
+                if os.getppid() != parent:  # the parent died before the line above
                     os._exit(1)
 
-        # A session of its own: the terminal's Ctrl-C reaches only this process, which passes it on once.
+        # in a new session, so that the terminal's Ctrl-C reaches only this process, which passes it on once
         child = subprocess.Popen(
             list(command),
             env=None if environment is None else dict(environment),
@@ -112,14 +108,14 @@ class Supervisor:
         return child.pid
 
     def exit_codes(self) -> dict[str, int | None]:
-        """Exit code of every child; ``None`` while it runs, negative = ended by that signal."""
+        """Exit code of every child; None while it runs, negative = ended by that signal."""
         return {name: child.poll() for name, child in self._children.items()}
 
     def wait(self, until: Collection[str] = (), timeout_s: float | None = None) -> dict[str, int | None]:
-        """Wait until a reason to stop arises and return :meth:`exit_codes`; does not stop anything itself.
+        """Wait for a reason to stop and return :meth:`exit_codes`; stops nothing itself.
 
-        Reasons: a signal (``interrupted`` is set then), every name of ``until`` has ended, a process that is not in
-        ``until`` has ended (it should not), a process of ``until`` failed, or ``timeout_s`` has passed.
+        Reasons: a signal (sets ``interrupted``), all of ``until`` have ended, another process has ended, a process of
+        ``until`` has failed, or ``timeout_s`` has passed.
         """
         unknown = set(until) - set(self._children)
         if unknown:
@@ -137,9 +133,9 @@ class Supervisor:
         return self.exit_codes()
 
     def stop(self, names: Collection[str] | None = None) -> dict[str, int]:
-        """Stop children (default: all), newest first in time but all within one grace period; return exit codes.
+        """Stop children (default: all), newest first; return exit codes.
 
-        SIGINT, after ``grace_s`` SIGTERM, after another ``grace_s`` SIGKILL, each to the child's whole process group.
+        Sends SIGINT, after ``grace_s`` SIGTERM, after another ``grace_s`` SIGKILL, to each child's process group.
         """
         chosen = [n for n in reversed(self._children) if names is None or n in names]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -164,9 +160,9 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def combined_exit_code(codes: Mapping[str, int | None], interrupted: bool = False) -> int:
-    """One exit code for a group: 130 after Ctrl-C, else the first failure (128 + n for signal n), else 0.
+    """Exit code of a group: 130 after Ctrl-C, else the first failure (128 + n for signal n), else 0.
 
-    Children that were stopped with SIGINT or SIGTERM after the others had finished count as well-ended.
+    Children ended by SIGINT or SIGTERM count as successful.
     """
     if interrupted:
         return 130

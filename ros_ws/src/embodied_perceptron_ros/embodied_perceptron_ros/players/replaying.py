@@ -1,5 +1,5 @@
-"""``replay --ros``: a recording through the real node over real topics, player and node as processes of their own; and
-its files, of the same names and contents as those of a direct replay."""
+"""``replay --ros``: play a recording through the node over real topics, player and node in their own processes; write
+the same files as a direct replay."""
 
 from __future__ import annotations
 
@@ -31,32 +31,31 @@ from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, playe
 from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command
 
 _PERIOD_S = 0.2
-_START_TIMEOUT_S = 60.0  # without a sign of configuring: the first start may compile for minutes
+_START_TIMEOUT_S = 60.0  # while the node does not configure; the first start may compile for minutes
 _SETTLE_TIMEOUT_S = 60.0
-_DIAGNOSED_S = 1.2  # until the next diagnostics tell of the last answers
-_LAST_BOXES_S = 15.0  # at most so long for the perception of the last frame
-_QUIET_S = 3.0  # nothing new for so long after the player's end = nothing more to come
+_DIAGNOSED_S = 1.2  # until diagnostics include the last answers
+_LAST_BOXES_S = 15.0  # for the perception of the last frame
+_QUIET_S = 3.0  # without news after the player's end, nothing more will come
 
 
 class ReplayFailedError(RuntimeError):
-    """The replay did not get to its end; the message says which process ended how, and where its log is."""
+    """The replay failed; the message names the process, its exit code and its log."""
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What to play and where to.
+    """What to play, and how.
 
     Attributes:
         source: folder (TUM RGB-D layout) or bag.
         out: folder for logs, the player's report and ``map.safetensors``.
         rate: recorded seconds per second.
         config: parameter file of the node.
-        parameters: over the file and over what the recording says.
-        reliable: subscribe to the images reliably, so that nothing is lost on the way without a reason.
-        max_frames: end after so many frames; 0 = all.
-        domain_id: ROS domain; ``None`` = the environment's, or one of its own where there is none.
-        questions: sent over ``/grounding_query``: the standing ones before the first frame, the others when the last
-            frame is in the map.
+        parameters: override the file and the recording's parameters.
+        reliable: subscribe to the images reliably, so that none is lost in transport.
+        max_frames: number of frames to play; 0 = all.
+        domain_id: ROS domain; None = the environment's, or a random one.
+        questions: sent over ``/grounding_query``: standing ones before the first frame, others after the last.
     """
 
     source: Path
@@ -72,18 +71,18 @@ class ReplayPlan:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What happened.
+    """Result of a replay.
 
     Attributes:
         sent: frames that the player sent.
-        status: the node's last word.
+        status: the node's last status.
         published: messages per output topic.
         map_file: the saved map.
         report: of the player.
         exit_codes: of the processes.
         wall_s: from the first frame to the last one fused.
         sightings: every message on ``~/boxes``, oldest first.
-        semantic: the last labelled cells; None where none were published.
+        semantic: the last labelled voxels; None if none were published.
         answers: by id of the question, oldest first.
     """
 
@@ -100,21 +99,21 @@ class ReplayOutcome:
 
     @property
     def perception_hz(self) -> float | None:
-        """How often objects were published, while they were; None for fewer than two times."""
+        """Rate of published objects; None for fewer than two messages."""
         times = [sighting.received_s for sighting in self.sightings]
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 
     @property
     def unexplained(self) -> int:
-        """Frames that were sent and neither fused nor dropped for a reason.
+        """Frames that were sent but neither fused nor dropped.
 
-        Colour and depth that find no partner are two drops of one frame that was sent, so the sum may exceed it.
+        Colour and depth without a partner are two drops of one frame, so the sum may exceed the frames sent.
         """
         return max(0, self.sent - self.status.settled)
 
 
 def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]:
-    """Node parameters that fit a recording: cameras, topics, frames, simulated time, QoS."""
+    """Node parameters for a recording: cameras, topics, frames, simulated time, QoS."""
     parameters: dict[str, Any] = {
         "use_sim_time": True,
         "cameras": list(recording.cameras),
@@ -154,12 +153,6 @@ def frames_sent(report: Mapping[str, Any], parameters: Mapping[str, Any]) -> int
     return total
 
 
-def _played_images(recording: BagRecording) -> list[str]:
-    """The image topics that the node listens to; others of the bag need no subscriber."""
-    topics = [recording.camera_topics(camera) for camera in recording.cameras]
-    return sorted({t.color for t in topics} | {t.depth for t in topics})
-
-
 def _split_transport(topic: str) -> tuple[str, str]:
     for transport in ("compressedDepth", "compressed"):
         if topic.endswith(f"/{transport}"):
@@ -168,7 +161,7 @@ def _split_transport(topic: str) -> tuple[str, str]:
 
 
 def choose_domain(domain_id: int | None) -> int:
-    """The given domain, the environment's, or a random one that is free for every platform (1..101)."""
+    """The given domain, the environment's, or a random one that every platform supports (1..101)."""
     if domain_id is not None:
         return domain_id
     if os.environ.get("ROS_DOMAIN_ID"):
@@ -179,11 +172,11 @@ def choose_domain(domain_id: int | None) -> int:
 def replay_over_ros(
     plan: ReplayPlan, on_progress: Callable[[str, NodeStatus, int], None] | None = None
 ) -> ReplayOutcome:
-    """Play ``plan.source`` through a node of its own and save its map.
+    """Play ``plan.source`` through a new node and save its map.
 
     ``on_progress(stage, status, total)`` is called several times a second. Raises ``RecordingError`` or ``OSError``
-    for a source that cannot be read, :class:`ReplayFailedError` when a process failed, ``KeyboardInterrupt`` after
-    Ctrl-C (all processes are stopped first).
+    for a source that cannot be read, :class:`ReplayFailedError` if a process fails, ``KeyboardInterrupt`` after
+    Ctrl-C, when all processes have ended.
     """
     recording = open_recording(plan.source)
     total = len(recording)
@@ -192,8 +185,9 @@ def replay_over_ros(
     total = min(total, plan.max_frames) if plan.max_frames else total
     executable, player_arguments = player_command(plan.source, plan.rate)
     if isinstance(recording, BagRecording):
-        depth = [recording.camera_topics(camera).depth for camera in recording.cameras]
-        player_arguments += ["--depth-topics", *depth, "--wait-for", *_played_images(recording), "/tf"]
+        played = [recording.camera_topics(camera) for camera in recording.cameras]
+        images = sorted({t.color for t in played} | {t.depth for t in played})  # other topics need no subscriber
+        player_arguments += ["--depth-topics", *(t.depth for t in played), "--wait-for", *images, "/tf"]
     player_arguments += ["--max-frames", str(plan.max_frames)]
     plan.out.mkdir(parents=True, exist_ok=True)
     report_file = plan.out / "player.json"
@@ -259,7 +253,7 @@ def _last_semantic(monitor: NodeMonitor) -> SemanticVoxels | None:
 
 
 def _wait_until_active(monitor: NodeMonitor, step: Callable[[], None]) -> None:
-    """``step`` raises where the node ends meanwhile."""
+    """Wait; ``step`` raises if the node ends meanwhile."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while monitor.status.state != "active":
         if monitor.status.state == "configuring":
@@ -270,7 +264,7 @@ def _wait_until_active(monitor: NodeMonitor, step: Callable[[], None]) -> None:
 
 
 def _settle(monitor: NodeMonitor, sent: int, step: Callable[[], None]) -> None:
-    """Until every frame has met its fate, or nothing has moved for a while, or long enough."""
+    """Wait until every frame is fused or dropped, nothing changes any more, or the time-out."""
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     changed, last = time.monotonic(), -1
     while monitor.status.settled < sent and time.monotonic() < deadline:
@@ -283,7 +277,7 @@ def _settle(monitor: NodeMonitor, sent: int, step: Callable[[], None]) -> None:
 
 
 def _await_last_boxes(monitor: NodeMonitor, step: Callable[[], None]) -> None:
-    """Until a perception that began after the last frame was fused has been published."""
+    """Wait until a perception that began after the last fused frame is published."""
     settled_s, deadline = time.monotonic(), time.monotonic() + _LAST_BOXES_S
     newest = monitor.sightings[-1].stamp_ns if monitor.sightings else -1
     while time.monotonic() < deadline:
@@ -296,10 +290,10 @@ def _await_last_boxes(monitor: NodeMonitor, step: Callable[[], None]) -> None:
 
 
 def final_perception(outcome: ReplayOutcome) -> Perception:
-    """The saved map with the objects that were published last: what the node's listeners know.
+    """The saved map with the last published objects.
 
-    Its labelled cells are those of the geometry, which pictures are cut by; ``outcome.semantic`` holds the published
-    ones. Raises as :meth:`Perceptron.load` does.
+    Its labelled voxels are those of the saved geometry; ``outcome.semantic`` has the published ones. Raises as
+    :meth:`Perceptron.load` does.
     """
     perceptron = Perceptron()
     perceptron.load(outcome.map_file)
@@ -308,7 +302,7 @@ def final_perception(outcome: ReplayOutcome) -> Perception:
 
 
 def walk(source: Path, images: int) -> tuple[NDArray[np.float64], list[PosedFrame]]:
-    """(N, 3) positions of the camera at every frame of a recording, and about ``images`` of the frames."""
+    """(N, 3) camera positions of all frames of a recording, and about ``images`` of its frames."""
     recording = open_recording(source)
     every = max(1, len(recording) // max(1, images))
     positions, shown = [], []
@@ -320,13 +314,13 @@ def walk(source: Path, images: int) -> tuple[NDArray[np.float64], list[PosedFram
 
 
 def percentiles(outcome: ReplayOutcome, stage: str) -> dict[str, float | None]:
-    """``{"p50": .., "p99": ..}`` of one stage of the node's latencies; None where it never ran."""
+    """``{"p50": .., "p99": ..}`` of one stage's latency; None if it never ran."""
     statistics = outcome.status.latency_ms.get(stage, {})
     return {key: statistics.get(key) for key in ("p50", "p99")}
 
 
 def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
-    """Contents of ``timings.json``: as of a direct replay, and image in -> fused / boxes out."""
+    """Contents of ``timings.json``: those of a direct replay, and latencies from image to fusion and boxes."""
     return {
         "frames": outcome.sent,
         "fused": outcome.status.fused,
@@ -341,5 +335,5 @@ def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
 def write_result_files(
     out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: NDArray[np.float64]
 ) -> None:
-    """Write the files of a direct replay beside ``map.safetensors``; the cells are the published ones."""
+    """Write the files of a direct replay into ``out``, with the published voxel labels."""
     write_perception(out, perception, positions_m, timings(outcome, perception), outcome.semantic)

@@ -1,2 +1,2 @@
-"""Models of Sweet Home 3D's furniture libraries as data of this project: ``models.npz``, ``models.json``, who made them
-(``ATTRIBUTION.md``), which role each plays (``roles.json``), and the tool that makes them again."""
+"""Sweet Home 3D models that ship with this package, their roles (``roles.json``), their authors (``ATTRIBUTION.md``),
+and their reader."""

@@ -1,4 +1,4 @@
-"""Reads the models that ship with this package and makes objects of them: own colours now and then, own words."""
+"""Read the models that ship with this package and make objects of them, some with new colours."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class StoredModel:
 
     Attributes:
         id: archive and stem, e.g. ``Scopia/leather_sofa``.
-        role: name of the family of version 1 whose place it takes.
+        role: parametric family of version 1 that it replaces.
         family: name of its family; near copies share one.
         unseen: whether its family is kept for testing.
-        name, author, licence: as its catalogue says.
+        name, author, licence: from its catalogue.
         index: position in the file.
-        surfaces, boxes: as :mod:`.convert` found them.
+        surfaces, boxes: that carry objects, and for collision tests.
     """
 
     id: str

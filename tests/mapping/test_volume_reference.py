@@ -1,4 +1,4 @@
-"""The fast volume, with both kernels, equals the slow one voxel by voxel and number by number."""
+"""Both kernels give the voxels of the plain reference volume, number by number."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from support.volume_frames import posed, random_walk, wall
-from support.volume_twin import TwinVolume
+from support.reference_volume import ReferenceVolume
+from support.volume_frames import assert_same_voxels, posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
@@ -34,16 +34,16 @@ CONFIGS = {
 }
 
 
-def assert_equal(volume: FeatureVolume, twin: TwinVolume) -> None:
+def assert_equal(volume: FeatureVolume, reference: ReferenceVolume) -> None:
     s = volume.config.voxel_size_m
     snapshot = volume.snapshot(min_hits=1)
-    expected = sorted(twin.voxels)
+    expected = sorted(reference.voxels)
     assert snapshot.coords.tolist() == [list(c) for c in expected]
     assert len(volume) == len(expected)
-    assert volume.statistics().blocks == len(twin.blocks())
+    assert volume.statistics().blocks == len(reference.blocks())
     if not expected:
         return
-    v = [twin.voxels[c] for c in expected]
+    v = [reference.voxels[c] for c in expected]
     assert snapshot.hits.tolist() == [a.hits for a in v]
     assert snapshot.evidence.tolist() == [a.evidence for a in v]
     assert snapshot.last_seen_ns.tolist() == [a.last_seen_ns for a in v]
@@ -53,8 +53,8 @@ def assert_equal(volume: FeatureVolume, twin: TwinVolume) -> None:
     assert snapshot.mean_color.tolist() == colors
 
 
-def integrate_both(volume: FeatureVolume, twin: TwinVolume, frame: PosedFrame) -> None:
-    report, expected = volume.integrate(frame), twin.integrate(frame)
+def integrate_both(volume: FeatureVolume, reference: ReferenceVolume, frame: PosedFrame) -> None:
+    report, expected = volume.integrate(frame), reference.integrate(frame)
     assert {
         "points": report.points,
         "touched": report.voxels_touched,
@@ -69,12 +69,12 @@ def integrate_both(volume: FeatureVolume, twin: TwinVolume, frame: PosedFrame) -
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_frames(kernels: Kernels, name: str, seed: int) -> None:
-    volume, twin = FeatureVolume(CONFIGS[name], kernels=kernels), TwinVolume(CONFIGS[name])
+    volume, reference = FeatureVolume(CONFIGS[name], kernels=kernels), ReferenceVolume(CONFIGS[name])
     for i, frame in enumerate(random_walk(seed, 14)):
-        integrate_both(volume, twin, frame)
+        integrate_both(volume, reference, frame)
         if i % 4 == 3:
-            assert_equal(volume, twin)
-    assert_equal(volume, twin)
+            assert_equal(volume, reference)
+    assert_equal(volume, reference)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_the_random_frames_reach_every_rule(name: str, happens: str) -> None:
 
 @both
 def test_clear_box_and_reset(kernels: Kernels) -> None:
-    volume, twin = FeatureVolume(CONFIGS["plain"], kernels=kernels), TwinVolume(CONFIGS["plain"])
+    volume, reference = FeatureVolume(CONFIGS["plain"], kernels=kernels), ReferenceVolume(CONFIGS["plain"])
     rng = np.random.default_rng(5)
     removed_in_all = 0
     for frame in random_walk(7, 8):
-        integrate_both(volume, twin, frame)
-        middle = np.array(list(twin.voxels))[len(twin.voxels) // 2] * 0.04
+        integrate_both(volume, reference, frame)
+        middle = np.array(list(reference.voxels))[len(reference.voxels) // 2] * 0.04
         angles = rng.uniform(-np.pi, np.pi, 3)
         box = np.concatenate([middle, rng.uniform(0.2, 1.5, 3), angles])
         (ca, cb, cg), (sa, sb, sg) = np.cos(angles), np.sin(angles)
@@ -107,28 +107,30 @@ def test_clear_box_and_reset(kernels: Kernels) -> None:
             @ np.array([[1, 0, 0], [0, cb, -sb], [0, sb, cb]])
             @ np.array([[cg, 0, sg], [0, 1, 0], [-sg, 0, cg]])
         )
-        inside = [c for c in twin.voxels if (np.abs(R.T @ ((np.array(c) + 0.5) * 0.04 - middle)) <= box[3:6] / 2).all()]
+        inside = [
+            c for c in reference.voxels if (np.abs(R.T @ ((np.array(c) + 0.5) * 0.04 - middle)) <= box[3:6] / 2).all()
+        ]
         for c in inside:
-            del twin.voxels[c]
+            del reference.voxels[c]
         assert volume.clear_box(box) == len(inside)
         removed_in_all += len(inside)
-        assert_equal(volume, twin)
+        assert_equal(volume, reference)
     assert removed_in_all > 100
     volume.reset()
-    assert_equal(volume, TwinVolume(CONFIGS["plain"]))
+    assert_equal(volume, ReferenceVolume(CONFIGS["plain"]))
     assert len(volume.keyframes) == 0
-    integrate_both(volume, twin := TwinVolume(CONFIGS["plain"]), random_walk(7, 1)[0])
-    assert_equal(volume, twin)
+    integrate_both(volume, reference := ReferenceVolume(CONFIGS["plain"]), random_walk(7, 1)[0])
+    assert_equal(volume, reference)
 
 
 @both
 def test_a_full_voxel_forgets_slowly(kernels: Kernels) -> None:
     config = VolumeConfig(voxel_size_m=1.0, min_range_m=0.1, max_blocks=64)
-    volume, twin = FeatureVolume(config, kernels=kernels), TwinVolume(config)
+    volume, reference = FeatureVolume(config, kernels=kernels), ReferenceVolume(config)
     for i in range(25):
-        integrate_both(volume, twin, wall(0.3 + 0.001 * i, i))
-    assert_equal(volume, twin)
-    assert max(v.hits for v in twin.voxels.values()) <= 65536
+        integrate_both(volume, reference, wall(0.3 + 0.001 * i, i))
+    assert_equal(volume, reference)
+    assert max(v.hits for v in reference.voxels.values()) <= 65536
     assert 25 * 48 * 64 > 65536
 
 
@@ -143,8 +145,7 @@ def test_bands_of_a_large_image_change_nothing(kernels: Kernels, monkeypatch: py
         for name in ("points", "voxels_touched", "voxels_cleared", "blocks_evicted", "points_refused"):
             assert getattr(report, name) == getattr(expected, name)
     a, b = whole.snapshot(1), banded.snapshot(1)
-    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert_same_voxels(a, b)
 
 
 @both
@@ -153,21 +154,21 @@ def test_many_blocks_in_one_frame(kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     config = VolumeConfig(voxel_size_m=0.01, max_range_m=9.0, max_blocks=20_000)
     k = Intrinsics(60.0, 60.0, 49.5, 39.5, 100, 80)
-    volume, twin = FeatureVolume(config, kernels=kernels), TwinVolume(config)
-    integrate_both(volume, twin, posed(rng.uniform(0.3, 9.0, (80, 100)), 1, intrinsics=k))
-    assert len(twin.blocks()) > 4096
-    assert_equal(volume, twin)
+    volume, reference = FeatureVolume(config, kernels=kernels), ReferenceVolume(config)
+    integrate_both(volume, reference, posed(rng.uniform(0.3, 9.0, (80, 100)), 1, intrinsics=k))
+    assert len(reference.blocks()) > 4096
+    assert_equal(volume, reference)
 
 
 @both
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (2, 2), (3, 3)])
 def test_tiny_images(kernels: Kernels, shape: tuple[int, int]) -> None:
     k = Intrinsics(30.0, 30.0, 0.0, 0.0, shape[1], shape[0])
-    volume, twin = FeatureVolume(CONFIGS["plain"], kernels=kernels), TwinVolume(CONFIGS["plain"])
+    volume, reference = FeatureVolume(CONFIGS["plain"], kernels=kernels), ReferenceVolume(CONFIGS["plain"])
     for i, depth in enumerate([1.013, 1.013, 3.0, np.inf, np.inf, np.inf]):
         # a crooked position: on a voxel's face the two could round to different sides
-        integrate_both(volume, twin, posed(np.full(shape, depth), i, at=(0.0123, 0.0234, 1.0345), intrinsics=k))
-    assert_equal(volume, twin)
+        integrate_both(volume, reference, posed(np.full(shape, depth), i, at=(0.0123, 0.0234, 1.0345), intrinsics=k))
+    assert_equal(volume, reference)
 
 
 def test_kernels_agree_on_borders_of_voxels() -> None:
@@ -179,8 +180,7 @@ def test_kernels_agree_on_borders_of_voxels() -> None:
         for volume in volumes:
             volume.integrate(posed(depth, i, at=(0.1 * i, -0.2, 1.0)))
     a, b = (v.snapshot(1) for v in volumes)
-    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert_same_voxels(a, b)
 
 
 @pytest.mark.parametrize("few_cells", [1, 1 << 21])
@@ -192,8 +192,7 @@ def test_where_points_lie_is_found_in_a_large_box_too(few_cells: int, monkeypatc
         reports = [volume.integrate(frame) for volume in volumes]
         assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
     a, b = (v.snapshot(1) for v in volumes)
-    np.testing.assert_array_equal(a.coords, b.coords)
-    np.testing.assert_array_equal(a.mean_point_m, b.mean_point_m)
+    assert_same_voxels(a, b)
 
 
 def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
@@ -207,8 +206,7 @@ def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
         assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
     a, b = (v.snapshot(1) for v in volumes)
     assert len(a) > 50_000
-    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert_same_voxels(a, b)
 
 
 @pytest.mark.parametrize("budget", [64, 170, 4096])
@@ -252,8 +250,7 @@ def test_random_lives_on_a_device_are_those_on_the_cpu(
             happened["radius"] += reports[0].blocks_evicted["radius"]
             happened["cleared"] += reports[0].voxels_cleared
         a, b = (volume.snapshot(1) for volume in (cpu, device))
-        for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
-            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+        assert_same_voxels(a, b)
         assert len(cpu) == len(device)
         assert cpu.statistics().blocks == device.statistics().blocks
     assert {"box", "poses", "file", "cleared", "budget" if budget == 64 else "radius"} <= set(+happened)
@@ -282,8 +279,7 @@ def test_cuda_equals_cpu() -> None:
             b.blocks_evicted,
         )
     x, y = cpu.snapshot(1), gpu.snapshot(1)
-    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
-        np.testing.assert_array_equal(getattr(x, name), getattr(y, name))
+    assert_same_voxels(x, y)
 
 
 def test_unknown_devices_are_refused_by_name() -> None:

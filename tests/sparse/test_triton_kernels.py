@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from embodied_perceptron.sparse import engine, fused
+from embodied_perceptron.sparse import engine
 from embodied_perceptron.sparse.sites import KernelMap
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # read by Triton when a kernel is defined
@@ -87,14 +87,14 @@ class TestInterpreted:
         kernel_map = KernelMap(60, 50, None, sources=torch.stack(columns, 1).to(torch.int32))
         results = []
         for fused_one in (True, False):
-            monkeypatch.setattr(fused, "serves", lambda _, it=fused_one: it)
+            monkeypatch.setattr(engine, "_triton_serves", lambda _, it=fused_one: it)
             inputs = [x.clone().requires_grad_() for x in (feats, kernel, bias)]
             out = engine._WholeConvolution.apply(inputs[0], inputs[1], kernel_map, inputs[2])
             out.square().sum().backward()
             results.append((out.detach(), *(x.grad for x in inputs)))
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-5)
-        assert fused.state().failures == 0
+        assert engine.triton_state().failures == 0
 
 
 def test_what_does_not_compile_is_said_once_and_computed_by_torch(
@@ -102,21 +102,21 @@ def test_what_does_not_compile_is_said_once_and_computed_by_torch(
 ) -> None:
     feats, kernel, sources, bias = problem(30, 20, 27, 4, 6, torch.float32)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(fused, "_installed", lambda: True)
+    monkeypatch.setattr(engine, "_triton_installed", lambda: True)
     monkeypatch.setitem(sys.modules, "embodied_perceptron.sparse.triton_kernels", None)  # its import fails
-    fused.state.cache_clear()
+    engine.triton_state.cache_clear()
     try:
-        assert fused.serves(feats)
+        assert engine._triton_serves(feats)
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 out = engine._multiply_gathered(feats, kernel, KernelMap(30, 20, None, sources=sources), bias)
                 torch.testing.assert_close(out.double(), exact(feats, kernel, sources, bias), atol=1e-4, rtol=1e-5)
-        assert fused.state().failures == 1
+        assert engine.triton_state().failures == 1
         assert len(caplog.records) == 1
-        assert "computed by torch" in caplog.text
-        assert not fused.serves(feats)
+        assert "torch operations compute" in caplog.text
+        assert not engine._triton_serves(feats)
     finally:
-        fused.state.cache_clear()
+        engine.triton_state.cache_clear()
 
 
 def test_a_device_that_fails_is_no_fault_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +128,16 @@ def test_a_device_that_fails_is_no_fault_of_the_kernel(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "embodied_perceptron.sparse.triton_kernels", Kernels)
     monkeypatch.setattr("embodied_perceptron.sparse.triton_kernels", Kernels, raising=False)
     feats, kernel, sources, bias = problem(30, 20, 27, 4, 6, torch.float32)
-    before = fused.state().failures
+    before = engine.triton_state().failures
     with pytest.raises(torch.OutOfMemoryError):
-        fused.gather_multiply(feats, kernel, sources, bias)
-    assert fused.state().failures == before
+        engine._triton_multiply(feats, kernel, sources, bias)
+    assert engine.triton_state().failures == before
 
 
 def test_only_where_it_computes() -> None:
-    assert not fused.serves(torch.zeros(1, 1, dtype=torch.float64))
+    assert not engine._triton_serves(torch.zeros(1, 1, dtype=torch.float64))
     if not INTERPRETED:
-        assert not fused.serves(torch.zeros(1, 1))
+        assert not engine._triton_serves(torch.zeros(1, 1))
 
 
 @pytest.mark.skipif(WITHOUT_TRITON or INTERPRETED, reason="Triton is not installed: torch for the CPU comes without")

@@ -19,7 +19,7 @@ CAP = 65536
 
 
 @dataclass
-class TwinVoxel:
+class ReferenceVoxel:
     hits: int = 0
     offset: list[int] = field(default_factory=lambda: [0, 0, 0])
     color: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -31,12 +31,12 @@ def block_of(c: Coord) -> Coord:
     return (c[0] // 8, c[1] // 8, c[2] // 8)
 
 
-class TwinVolume:
+class ReferenceVolume:
     """Same rules as ``FeatureVolume``; geometry from ``geometry.py``, culling from nowhere."""
 
     def __init__(self, config: VolumeConfig) -> None:
         self.config = config
-        self.voxels: dict[Coord, TwinVoxel] = {}
+        self.voxels: dict[Coord, ReferenceVoxel] = {}
 
     def blocks(self) -> set[Coord]:
         return {block_of(c) for c in self.voxels}
@@ -88,7 +88,7 @@ class TwinVolume:
                 report["refused"] += len(hits)
                 continue
             touched.add(coord)
-            voxel = self.voxels.setdefault(coord, TwinVoxel())
+            voxel = self.voxels.setdefault(coord, ReferenceVoxel())
             for offset, color in hits:
                 voxel.hits += 1
                 voxel.offset = [a + b for a, b in zip(voxel.offset, offset, strict=True)]
