@@ -1,7 +1,7 @@
-"""Things without a name: papers, cloths, bags, tools, tangles, lumps, wrappings, gadgets of random shape and texture.
+"""Unlabelled objects: papers, cloths, bags, tools, cables and others of random shape and texture.
 
-They are rendered, they stand in the way and fill cells of the occupancy (as "object"), and nobody labels them: a small
-shape on a table is no reason to call it something. ``size_m`` is about their largest extent.
+They are rendered, block the way and fill occupancy cells (as "object"), but have no label, so that training contains
+small shapes that are no known object. ``size_m`` is about their largest extent.
 """
 
 from __future__ import annotations
@@ -17,28 +17,16 @@ from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-UNLABELLED = "object"  # EmbodiedScan's category of what has none
+UNLABELLED = "object"  # EmbodiedScan's category without a class
 Shape = Callable[[Rng, float], ObjectModel]
 F64 = NDArray[np.float64]
-_TILES = (
-    "plain",
-    "plain",
-    "wood",
-    "marble",
-    "weave",
-    "felt",
-    "carpet",
-    "stripes",
-    "brushed",
-    "wallpaper",
-    "leaf",
-    "checker",
-)
+_TILES = ("plain", "plain", "wood", "marble", "weave", "felt", "carpet", "stripes", "brushed", "wallpaper", "leaf",
+          "checker")  # fmt: skip
 _PICTURES = ("cover", "label", "text", "map", "calendar", "abstract pattern", "flower", "heart", "fish")
 
 
 def any_material(rng: Rng) -> mat.Material:
-    """Any colour with any tile, dull or shiny; now and then black or like a mirror."""
+    """A random colour, tile and gloss."""
     rgb = rng.uniform(0.05, 0.95, 3) if rng.random() < 0.6 else np.full(3, rng.uniform(0.04, 0.95))
     r, g, b = (float(c) for c in rgb)
     gloss = float(rng.choice([0.0, 0.0, 0.2, 0.5, 0.8]))
@@ -68,7 +56,7 @@ def _noise(rng: Rng, shape: tuple[int, int], waves: int = 4) -> F64:
 
 
 def papers(rng: Rng, size_m: float) -> ObjectModel:
-    """Sheets, letters and leaflets strewn over each other."""
+    """Sheets of paper on top of each other."""
     b = MeshBuilder()
     for k in range(int(rng.integers(1, 7))):
         w, d = size_m * rng.uniform(0.35, 0.7), size_m * rng.uniform(0.45, 0.9)
@@ -78,7 +66,7 @@ def papers(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def cloth(rng: Rng, size_m: float) -> ObjectModel:
-    """A cloth that was dropped: folds in a heap."""
+    """A dropped cloth with folds."""
     b = MeshBuilder()
     n = 13
     s = np.linspace(-0.5, 0.5, n)
@@ -92,7 +80,7 @@ def cloth(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def lump(rng: Rng, size_m: float) -> ObjectModel:
-    """A blob without corners: dough, cushion, stone, crumpled foil."""
+    """A round lump, like dough, a stone or crumpled foil."""
     b = MeshBuilder()
     rows, columns = 9, 13
     phi = np.linspace(-np.pi / 2, np.pi / 2, rows)[:, None]
@@ -109,7 +97,7 @@ def lump(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def sack(rng: Rng, size_m: float) -> ObjectModel:
-    """A bag: broad below, tied or gaping above, with or without handles."""
+    """An open or closed bag with or without handles."""
     b = MeshBuilder()
     m = any_material(rng)
     around, along = 17, 8
@@ -131,7 +119,7 @@ def sack(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def tool(rng: Rng, size_m: float) -> ObjectModel:
-    """A grip and a head: hammer, whisk, drill, brush, or none of these."""
+    """A handle with a head, like a hammer, a whisk, a drill or a brush."""
     b = MeshBuilder()
     r = size_m * rng.uniform(0.02, 0.06)
     b.rod((-size_m / 2, 0, r * 1.2), (size_m * 0.25, 0, r * 1.2), r, any_material(rng), 8)
@@ -171,7 +159,7 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def wrapping(rng: Rng, size_m: float) -> ObjectModel:
-    """A packet: a printed box, a wedge or a tray under foil."""
+    """A printed packet."""
     b = MeshBuilder()
     w, d, h = size_m * rng.uniform(0.4, 1.0), size_m * rng.uniform(0.2, 0.8), size_m * rng.uniform(0.08, 0.7)
     m = any_material(rng)
@@ -182,7 +170,7 @@ def wrapping(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def gadget(rng: Rng, size_m: float) -> ObjectModel:
-    """A few bodies on each other at random: an appliance nobody can place."""
+    """A few stacked random bodies, like an unknown appliance."""
     b = MeshBuilder()
     z = 0.0
     for _ in range(int(rng.integers(2, 5))):
@@ -204,7 +192,7 @@ def gadget(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def heap(rng: Rng, size_m: float) -> ObjectModel:
-    """Several small things thrown together."""
+    """A heap of several small bodies."""
     b = MeshBuilder()
     for _ in range(int(rng.integers(4, 10))):
         s = size_m * rng.uniform(0.1, 0.3)
@@ -218,7 +206,7 @@ def heap(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def frame(rng: Rng, size_m: float) -> ObjectModel:
-    """A construction of rods: drying rack, stand, half a chair."""
+    """A frame of rods, like a drying rack."""
     b = MeshBuilder()
     m, r = any_material(rng), max(0.004, size_m * 0.012)
     points = rng.uniform(-0.5, 0.5, (int(rng.integers(5, 9)), 3)) * size_m * np.array([1.0, 0.7, 0.0])
@@ -232,7 +220,7 @@ def frame(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def organic(rng: Rng, size_m: float) -> ObjectModel:
-    """Branches, dried flowers, feathers in a bunch."""
+    """A bunch of branches, dried flowers or feathers."""
     b = MeshBuilder()
     m, tip = any_material(rng), any_material(rng)
     for _ in range(int(rng.integers(5, 12))):

@@ -1,4 +1,4 @@
-"""Plants: tall ones, palms, succulents, trailing and hanging ones."""
+"""Plants."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def _leaf(rng: Rng) -> mat.Material:
     return mat.Material(rgb, "leaf", int(rng.integers(3)), 0.2, color_name="green")
 
 
-def _planter(b: MeshBuilder, rng: Rng, r: float, h: float, z: float = 0.0) -> None:
+def _planter(b: MeshBuilder, rng: Rng, r: float, h: float) -> None:
     m = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black", "blue"))
     if rng.random() < 0.3:
         m = mat.colored(rng, "wicker", ("brown", "beige"), texture="wicker", scale_m=0.3)
     low = float(rng.uniform(0.65, 1.0))
-    b.lathe([(0, 0), (r * low, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02), (0, h - 0.02)], (0, 0, z), m, 20)
+    b.lathe([(0, 0), (r * low, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02), (0, h - 0.02)], m, 20)
 
 
 def _blade(
     b: MeshBuilder, start: np.ndarray, a: float, lean: float, length: float, wide: float, droop: float, m: mat.Material
 ) -> None:
-    """A long leaf that bends down: a strip of five points."""
+    """A long leaf that bends down."""
     s = np.linspace(0, 1, 6)
     angle = lean + droop * s
     out = np.concatenate([[0], np.cumsum(np.sin(angle[:-1]))]) * length / 5
@@ -84,7 +84,7 @@ def round_tree(rng: Rng) -> ObjectModel:
 
 
 def hanging_plant(rng: Rng) -> ObjectModel:
-    """A pot on cords below the ceiling with stems that trail down; its origin is the foot of the lowest leaf."""
+    """A pot on cords below the ceiling, with leaves that hang down."""
     b = MeshBuilder()
     leaf = _leaf(rng)
     cord = mat.fabric(rng, ("white", "beige", "brown"))
