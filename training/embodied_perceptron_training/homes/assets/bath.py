@@ -101,7 +101,7 @@ def shower(rng: Rng) -> ObjectModel:
 
 
 def toilet_paper(rng: Rng) -> ObjectModel:
-    """A roll on its holder, on the wall."""
+    """A toilet roll on a wall holder."""
     b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.055), m, axis="x", segments=20)
@@ -111,7 +111,7 @@ def toilet_paper(rng: Rng) -> ObjectModel:
 
 
 def toilet_roll(rng: Rng) -> ObjectModel:
-    """A spare roll standing."""
+    """A standing toilet roll."""
     b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.05), m, segments=20)
@@ -215,7 +215,7 @@ def medicine_cabinet(rng: Rng) -> ObjectModel:
 
 
 def drain_pipe(rng: Rng) -> ObjectModel:
-    """A pipe in a corner from floor to near the ceiling."""
+    """A pipe from the floor to near the ceiling."""
     b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray"))
     b.cylinder(0.045, 2.3, (0, 0, 1.15), m, segments=14)

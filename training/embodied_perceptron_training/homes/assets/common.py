@@ -16,9 +16,9 @@ CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))  # signs of x and y
 MIRROR = Material((0.78, 0.83, 0.86), gloss=0.9)
 
 
-def choice(rng: Rng, options: Sequence[str], p: Sequence[float] | None = None) -> str:
+def choice(rng: Rng, options: Sequence[str]) -> str:
     """One of ``options``."""
-    return str(options[int(rng.choice(len(options), p=p))])
+    return str(options[int(rng.choice(len(options)))])
 
 
 def any_picture(rng: Rng, kind: str, variants: int) -> Material:
@@ -45,21 +45,10 @@ def model(
     **attributes: str,
 ) -> ObjectModel:
     """An :class:`ObjectModel` with the colour and substance words of its ``main`` material."""
-    words: dict[str, str] = {}
-    if main is not None and main.color_name:
-        words["color"] = main.color_name
-    if main is not None and main.substance:
-        words["material"] = main.substance
-    words.update({k: v for k, v in attributes.items() if v})
-    return ObjectModel(
-        category,
-        (part_from(body), *parts),
-        tuple(surfaces),
-        MappingProxyType(words),
-        tuple(synonyms),
-        has_front,
-        tuple(states),
-    )
+    words = {"color": main.color_name, "material": main.substance} if main else {}
+    kept = MappingProxyType({k: v for k, v in (words | attributes).items() if v})
+    all_parts = (part_from(body), *parts)
+    return ObjectModel(category, all_parts, tuple(surfaces), kept, tuple(synonyms), has_front, tuple(states))
 
 
 def four_legs(
@@ -138,9 +127,7 @@ def drawer(
     return part_from(b, name, Joint("prismatic", (0.0, -1.0, 0.0), (0.0, 0.0, 0.0), depth * 0.6))
 
 
-def carcass(
-    b: MeshBuilder, width: float, depth: float, height: float, material: Material, z: float = 0.0, back: bool = True
-) -> float:
+def carcass(b: MeshBuilder, width: float, depth: float, height: float, material: Material, z: float = 0.0) -> float:
     """Add a case without a front, its base at height ``z``; returns the board thickness."""
     t = 0.02
     for s in (-1, 1):
@@ -148,6 +135,5 @@ def carcass(
     inner = width - 2 * t
     for level in (z + t / 2, z + height - t / 2):
         b.box((inner, depth, t), (0, 0, level), material)
-    if back:
-        b.box((inner, 0.008, height - 2 * t), (0, depth / 2 - 0.004, z + height / 2), material)
+    b.box((inner, 0.008, height - 2 * t), (0, depth / 2 - 0.004, z + height / 2), material)
     return t

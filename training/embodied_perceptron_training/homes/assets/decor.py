@@ -1,4 +1,4 @@
-"""Things on walls, and decoration."""
+"""Decoration and things on walls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def picture(rng: Rng) -> ObjectModel:
 
 
 def poster(rng: Rng) -> ObjectModel:
-    """A sheet on the wall."""
+    """A poster on the wall."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     w, h = rng.uniform(0.4, 0.6), rng.uniform(0.55, 0.85)
@@ -93,7 +93,7 @@ def blackboard(rng: Rng) -> ObjectModel:
 
 
 def leaning_frame(rng: Rng) -> ObjectModel:
-    """A large frame that leans against something."""
+    """A large leaning picture frame."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
@@ -104,7 +104,7 @@ def leaning_frame(rng: Rng) -> ObjectModel:
 
 
 def photo_frame(rng: Rng) -> ObjectModel:
-    """A small frame tilted back on a shelf."""
+    """A small picture frame."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
@@ -117,7 +117,7 @@ def plant(rng: Rng) -> ObjectModel:
     """A pot plant."""
     b = MeshBuilder()
     pot = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black"))
-    rgb = (0.22, float(rng.uniform(0.40, 0.52)), 0.18)
+    rgb = (0.22, rng.uniform(0.40, 0.52), 0.18)
     leaf = mat.Material(rgb, "leaf", int(rng.integers(3)), 0.2, color_name="green")
     h = rng.uniform(0.6, 1.3)
     r = rng.uniform(0.11, 0.16)

@@ -57,7 +57,7 @@ def mouse(rng: Rng) -> ObjectModel:
 
 
 def laptop(rng: Rng) -> ObjectModel:
-    """A laptop whose lid opens about its rear edge (state 1 = wide open)."""
+    """A laptop with a hinged lid."""
     b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "white"))
     w, d = rng.uniform(0.31, 0.37), rng.uniform(0.22, 0.26)
@@ -157,7 +157,7 @@ def heater(rng: Rng) -> ObjectModel:
 
 
 def air_conditioner(rng: Rng) -> ObjectModel:
-    """A split unit high on the wall."""
+    """A wall-mounted air conditioner."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("white",))
     b.rounded_box((rng.uniform(0.75, 0.9), 0.2, 0.28), (0, 0, 0.14), m, 0.15)
@@ -258,7 +258,7 @@ def desk_lamp(rng: Rng) -> ObjectModel:
 
 
 def ceiling_light(rng: Rng) -> ObjectModel:
-    """A flat round light; its base is the lower side, its top touches the ceiling."""
+    """A flat round ceiling light."""
     b = MeshBuilder()
     r = rng.uniform(0.15, 0.24)
     b.lathe([(0, 0), (r * 0.7, 0.01), (r, 0.05), (r, 0.08), (0, 0.08)], mat.glow(emission=1.6), 24)
@@ -277,7 +277,7 @@ def pendant(rng: Rng) -> ObjectModel:
 
 
 def chandelier(rng: Rng) -> ObjectModel:
-    """Arms with bulbs below the ceiling."""
+    """A chandelier with bulbs on arms."""
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray", "black"))
     arms = int(rng.integers(5, 9))
@@ -300,7 +300,7 @@ def candle(rng: Rng) -> ObjectModel:
 
 
 def candlestick(rng: Rng) -> ObjectModel:
-    """A metal holder with a candle in it."""
+    """A metal holder with a candle."""
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     h = rng.uniform(0.15, 0.25)

@@ -225,7 +225,7 @@ def desk(rng: Rng) -> ObjectModel:
     side = 1 if choice(rng, ("left", "right")) == "right" else -1
     box_w, depth = 0.38, d - 0.04
     x = side * (w / 2 - box_w / 2)
-    case = MeshBuilder()
+    case = MeshBuilder()  # of the drawers
     carcass(case, box_w, depth, h - 0.03, m)
     mesh = case.build()
     shift = np.array([x, 0.0, 0.0])
@@ -233,13 +233,11 @@ def desk(rng: Rng) -> ObjectModel:
     b.box((0.03, d - 0.04, h - 0.03), (-side * (w / 2 - 0.015), 0, (h - 0.03) / 2), m)
     b.box((w - box_w, 0.02, 0.3), (-side * box_w / 2, d / 2 - 0.05, h - 0.18), m)
     rows = 3
-    parts = [
-        drawer(
-            f"drawer{k}", box_w - 0.004, (h - 0.04) / rows - 0.006, depth - 0.03,
-            (x, -depth / 2 - 0.009, 0.005 + (h - 0.04) * (k + 0.5) / rows), m, inner, handle,
-        )
-        for k in range(rows)
-    ]  # fmt: skip
+    parts = []
+    for k in range(rows):
+        front = (x, -depth / 2 - 0.009, 0.005 + (h - 0.04) * (k + 0.5) / rows)
+        tall = (h - 0.04) / rows - 0.006
+        parts.append(drawer(f"drawer{k}", box_w - 0.004, tall, depth - 0.03, front, m, inner, handle))
     return model("desk", b, m, parts, [top_surface(w, d, h, "desk")], ("writing desk", "workstation"))
 
 
@@ -458,7 +456,7 @@ def piano(rng: Rng) -> ObjectModel:
 
 
 def bicycle(rng: Rng) -> ObjectModel:
-    """A bicycle standing along a wall (it stands along its local x)."""
+    """A bicycle along its local x axis."""
     b = MeshBuilder()
     m, dark = mat.metal(rng, ("red", "blue", "green", "black", "white")), mat.plastic(rng, ("black",))
     for s in (-1, 1):

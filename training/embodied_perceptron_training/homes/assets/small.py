@@ -1,4 +1,4 @@
-"""Small things that stand on other things."""
+"""Small objects that stand on others."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def alarm(rng: Rng) -> ObjectModel:
 
 
 def umbrella(rng: Rng) -> ObjectModel:
-    """A furled umbrella leaning."""
+    """A closed umbrella."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     b.lathe([(0.0, 0.0), (0.008, 0.05), (0.04, 0.5), (0.02, 0.56), (0.0, 0.57)], m, 12)
@@ -234,7 +234,7 @@ def dumbbell(rng: Rng) -> ObjectModel:
 
 
 def guitar(rng: Rng) -> ObjectModel:
-    """A guitar that leans against the wall."""
+    """A standing guitar."""
     b = MeshBuilder()
     m, dark = mat.wood(rng, ("oak", "cherry", "pine", "walnut")), mat.wood(rng, ("ebony",))
     b.cylinder(0.19, 0.09, (0, 0, 0.19), m, axis="y", segments=24)
@@ -246,7 +246,7 @@ def guitar(rng: Rng) -> ObjectModel:
 
 
 def broom(rng: Rng) -> ObjectModel:
-    """A broom that leans against the wall."""
+    """A standing broom."""
     b = MeshBuilder()
     m = mat.wood(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.75), m, segments=8)
@@ -256,7 +256,7 @@ def broom(rng: Rng) -> ObjectModel:
 
 
 def mop(rng: Rng) -> ObjectModel:
-    """A mop that leans against the wall."""
+    """A standing mop."""
     b = MeshBuilder()
     m = mat.plastic(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.72), m, segments=8)

@@ -121,7 +121,7 @@ def folded_towel(rng: Rng) -> ObjectModel:
 
 
 def curtain(rng: Rng) -> ObjectModel:
-    """One hanging curtain with folds; its base is the lower edge."""
+    """A curtain with folds; its base is the lower edge."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     w, h = rng.uniform(0.35, 0.55), rng.uniform(2.0, 2.25)
@@ -163,7 +163,7 @@ def clothes(rng: Rng) -> ObjectModel:
 
 
 def hanging_jacket(rng: Rng) -> ObjectModel:
-    """A jacket on a hook of the wall."""
+    """A jacket on a wall hook."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     h = rng.uniform(0.65, 0.85)

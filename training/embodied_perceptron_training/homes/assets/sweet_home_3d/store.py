@@ -82,9 +82,8 @@ class ModelStore:
         (v0, f0, p0), (v1, f1, p1) = self._starts[model.index], self._starts[model.index + 1]
         low, high = self._arrays["bounds"][model.index].astype(np.float64)
         vertices = low + self._arrays["vertices"][v0:v1].astype(np.float64) / 65535 * (high - low)
-        return vertices[self._arrays["faces"][f0:f1]], self._arrays["color"][f0:f1].astype(np.int64), (
-            self._arrays["palette"][p0:p1]
-        )  # fmt: skip
+        faces, color = self._arrays["faces"][f0:f1], self._arrays["color"][f0:f1].astype(np.int64)
+        return vertices[faces], color, self._arrays["palette"][p0:p1]
 
     def object(self, model: StoredModel, like: ObjectModel, rng: np.random.Generator) -> ObjectModel:
         """``model`` as an object with the class, names and front of ``like``, a parametric object of its role."""
@@ -94,22 +93,14 @@ class ModelStore:
         covered: F64 = np.bincount(color, face_areas_m2(triangles), len(palette)).astype(np.float64)
         tinted, name = _tinted(palette, covered, like.category, rng)
         materials, words = _materials(tinted, covered, like.category)
-        mesh = Mesh(
-            triangles,
-            _smooth_normals(np.ascontiguousarray(triangles).tobytes()),
-            _box_uv(triangles),
-            color.astype(np.int32),
-            materials,
-        )
+        normals = _smooth_normals(np.ascontiguousarray(triangles).tobytes())
+        mesh = Mesh(triangles, normals, _box_uv(triangles), color.astype(np.int32), materials)
         kept = {k: v for k, v in like.attributes.items() if k in ("style", "size")}
         if like.category == "bed":
             kept["style"] = "double" if float(np.ptp(triangles[..., 0])) > 1.3 else "single"
         if like.category == "couch":
             kept.pop("style", None)
-        if like.category != "plant":
-            words["color"] = name
-        else:
-            words = {"color": "green"}
+        words = {"color": "green"} if like.category == "plant" else words | {"color": name}
         boxes = tuple(Piece(np.array(b[:3]), np.array(b[3:]), np.eye(3)) for b in model.boxes)
         parts, surfaces = (Part("body", mesh, boxes),), tuple(_surface(s) for s in model.surfaces)
         attributes = MappingProxyType(kept | words)

@@ -31,7 +31,7 @@ def any_material(rng: Rng) -> mat.Material:
     r, g, b = (float(c) for c in rgb)
     gloss = float(rng.choice([0.0, 0.0, 0.2, 0.5, 0.8]))
     tile = _TILES[int(rng.integers(len(_TILES)))]
-    return mat.Material((r, g, b), tile, int(rng.integers(4)), float(rng.uniform(0.05, 0.5)), gloss)
+    return mat.Material((r, g, b), tile, int(rng.integers(4)), rng.uniform(0.05, 0.5), gloss)
 
 
 def any_face(rng: Rng) -> mat.Material:
@@ -61,7 +61,7 @@ def papers(rng: Rng, size_m: float) -> ObjectModel:
     for k in range(int(rng.integers(1, 7))):
         w, d = size_m * rng.uniform(0.35, 0.7), size_m * rng.uniform(0.45, 0.9)
         at = (*rng.normal(0, 0.12 * size_m, 2), 0.001 + 0.0025 * k)
-        b.box((w, d, 0.002), at, mat.paper(rng), rotation("z", float(rng.uniform(-3, 3))), faces={"+z": any_face(rng)})
+        b.box((w, d, 0.002), at, mat.paper(rng), rotation("z", rng.uniform(-3, 3)), faces={"+z": any_face(rng)})
     return _thing(b)
 
 
@@ -148,9 +148,8 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
     t = np.linspace(0, 1, n)
     radius = size_m / 2 * (0.55 + 0.4 * np.sin(2 * np.pi * rng.uniform(0.5, 3) * t + rng.uniform(0, 6)))
     a = 2 * np.pi * turns * t
-    path = np.stack(
-        [radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), r + np.abs(np.sin(3 * a)) * 2.5 * r], -1
-    )
+    z = r + np.abs(np.sin(3 * a)) * 2.5 * r
+    path = np.stack([radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), z], -1)
     for p, q in pairwise(path):
         b.rod(p, q, r, m, 5)
     if rng.random() < 0.5:
@@ -178,15 +177,14 @@ def gadget(rng: Rng, size_m: float) -> ObjectModel:
         x, y = rng.normal(0, 0.08 * size_m, 2)
         kind, m = int(rng.integers(4)), any_material(rng)
         if kind == 0:
-            b.box(
-                (w, d, h), (x, y, z + h / 2), m, rotation("z", float(rng.uniform(-1, 1))), faces={"-y": any_face(rng)}
-            )
+            R = rotation("z", rng.uniform(-1, 1))
+            b.box((w, d, h), (x, y, z + h / 2), m, R, faces={"-y": any_face(rng)})
         elif kind == 1:
-            b.cylinder(min(w, d) / 2, h, (x, y, z + h / 2), m, top_radius=min(w, d) / 2 * float(rng.uniform(0.2, 1.0)))
+            b.cylinder(min(w, d) / 2, h, (x, y, z + h / 2), m, top_radius=min(w, d) / 2 * rng.uniform(0.2, 1.0))
         elif kind == 2:
             b.ellipsoid((w / 2, d / 2, h / 2), (x, y, z + h / 2), m, segments=12)
         else:
-            b.rounded_box((w, d, h), (x, y, z + h / 2), m, float(rng.uniform(0.2, 0.6)))
+            b.rounded_box((w, d, h), (x, y, z + h / 2), m, rng.uniform(0.2, 0.6))
         z += h * rng.uniform(0.7, 1.0)
     return _thing(b)
 
@@ -197,7 +195,7 @@ def heap(rng: Rng, size_m: float) -> ObjectModel:
     for _ in range(int(rng.integers(4, 10))):
         s = size_m * rng.uniform(0.1, 0.3)
         at = (*rng.normal(0, 0.2 * size_m, 2), s * rng.uniform(0.3, 0.8))
-        R = rotation("z", float(rng.uniform(-3, 3))) @ rotation("x", float(rng.uniform(-0.5, 0.5)))
+        R = rotation("z", rng.uniform(-3, 3)) @ rotation("x", rng.uniform(-0.5, 0.5))
         if rng.random() < 0.5:
             b.box(s * rng.uniform(0.3, 1.0, 3), at, any_material(rng), R)
         else:
@@ -228,7 +226,7 @@ def organic(rng: Rng, size_m: float) -> ObjectModel:
         end = d / np.linalg.norm(d) * size_m * rng.uniform(0.5, 1.0)
         b.rod((0, 0, 0.005), end, 0.004, m, 4)
         s = size_m * rng.uniform(0.03, 0.1)
-        b.ellipsoid((s, s * 0.6, s * 0.3), end, tip, rotation("x", float(rng.uniform(-1, 1))), 8)
+        b.ellipsoid((s, s * 0.6, s * 0.3), end, tip, rotation("x", rng.uniform(-1, 1)), 8)
     return _thing(b)
 
 

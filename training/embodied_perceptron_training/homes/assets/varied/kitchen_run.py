@@ -91,7 +91,7 @@ def basin(rng: Rng, width: float) -> ObjectModel:
     if w > 0.6 and rng.random() < 0.6:
         b.box((t, d - 2 * t, _BASIN_H - 0.03), (w * 0.1, 0, -_BASIN_H / 2 - 0.015), m)
     y = d / 2 - 0.03
-    tall = float(rng.uniform(0.18, 0.36))
+    tall = rng.uniform(0.18, 0.36)
     b.tube([(0, y, -0.01), (0, y, tall * 0.85), (0, y - 0.07, tall), (0, y - 0.16, tall * 0.8)], 0.013, SINK_STEEL, 6)
     inside = Surface((0, -0.02, -_BASIN_H + t), (w / 2 - 0.04, d / 2 - 0.08), 0.35, "inside", "dishes")
     return model("sink", b, m, surfaces=[inside], synonyms=("kitchen sink", "basin"))

@@ -204,7 +204,7 @@ def open_carton(rng: Rng) -> ObjectModel:
     for s in (-1, 1):
         b.box((t, d, h), (s * (w - t) / 2, 0, h / 2), m)
         b.box((w - 2 * t, t, h), (0, s * (d - t) / 2, h / 2), m)
-        lean = float(rng.uniform(0.2, 1.2))
+        lean = rng.uniform(0.2, 1.2)
         flap = d / 2 * 0.8
         b.box((w - 2 * t, t, flap), (0, s * (d / 2 + flap / 2 * np.sin(lean)), h + flap / 2 * np.cos(lean)), m,
               rotation("x", -s * lean))  # fmt: skip
@@ -294,6 +294,6 @@ def pegboard(rng: Rng) -> ObjectModel:
         s = rng.uniform(0.07, 0.2, 2)
         x, z = rng.uniform(-w / 2 + 0.12, w / 2 - 0.12), rng.uniform(0.12, h - 0.12)
         note = any_picture(rng, "text", 20) if rng.random() < 0.5 else mat.paper(rng, ("yellow", "pink", "white"))
-        b.box((s[0], 0.003, s[1]), (x, -0.0125, z), mat.paper(rng), rotation("y", float(rng.normal(0, 0.1))),
+        b.box((s[0], 0.003, s[1]), (x, -0.0125, z), mat.paper(rng), rotation("y", rng.normal(0, 0.1)),
               faces={"-y": note}, collide=False)  # fmt: skip
     return model("board", b, rim, synonyms=("pin board", "cork board"))

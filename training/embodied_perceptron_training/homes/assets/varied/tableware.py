@@ -169,7 +169,7 @@ def book_pile(rng: Rng) -> ObjectModel:
     z, page = 0.0, mat.Material((0.93, 0.91, 0.85))
     for _ in range(int(rng.integers(2, 6))):
         w, d, h = rng.uniform(0.13, 0.24), rng.uniform(0.18, 0.3), rng.uniform(0.012, 0.045)
-        R = rotation("z", float(rng.normal(0, 0.25)))
+        R = rotation("z", rng.normal(0, 0.25))
         at = (rng.normal(0, 0.012), rng.normal(0, 0.012), z + h / 2)
         b.box((w, d, h), at, mat.colored(rng, "paper"), R, faces={"-y": page, "+y": page, "+x": page})
         z += h
@@ -182,7 +182,7 @@ def tablet(rng: Rng) -> ObjectModel:
     for k in range(int(rng.integers(1, 6))):
         page = any_picture(rng, "text", 20) if rng.random() < 0.6 else mat.paper(rng)
         b.box((0.21, 0.297, 0.002), (*rng.normal(0, 0.02, 2), 0.001 + 0.002 * k), mat.paper(rng),
-              rotation("z", float(rng.normal(0, 0.15))), faces={"+z": page})  # fmt: skip
+              rotation("z", rng.normal(0, 0.15)), faces={"+z": page})  # fmt: skip
     return model("paper", b, mat.paper(rng), synonyms=("papers", "sheets"), has_front=False)
 
 
