@@ -148,9 +148,9 @@ def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[t
 
 
 @lru_cache(maxsize=512)
-def _smooth_normals(corners: bytes) -> F64:
+def _smooth_normals(data: bytes) -> F64:
     """(F, 3, 3) unit normals, smooth across edges below the crease angle, of (F, 3, 3) float64 corners."""
-    triangles = np.frombuffer(corners).reshape(-1, 3, 3)
+    triangles = np.frombuffer(data).reshape(-1, 3, 3)
     normal = face_normals(triangles)
     unit = normal / np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-12)
     step = max(float(np.ptp(triangles.reshape(-1, 3), axis=0).max()), 1e-6) * 1e-4
