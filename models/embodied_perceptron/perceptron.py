@@ -190,7 +190,7 @@ class Perceptron:
             self.trace = trace
             perception = self.map.update(scene, found, prediction, now_ns, clock)
             if self.lift is not None:
-                self.lift.remember_looks((*perception.objects, *perception.tentative, *perception.stale))
+                self.lift.update_embeddings((*perception.objects, *perception.tentative, *perception.stale))
         return perception
 
     def recall(self) -> Perception:

@@ -165,7 +165,7 @@ def test_words_can_be_changed(owl):
 
 
 def test_no_words_and_no_model_are_errors(owl, clip, tmp_path):
-    with pytest.raises(ValueError, match="needs some"):
+    with pytest.raises(ValueError, match="needs words"):
         ZeroShotDetector(str(owl), [" "])
     with pytest.raises(OSError, match="nothing"):
         ZeroShotDetector(str(tmp_path / "nothing"), ["cup"])
@@ -216,7 +216,7 @@ def test_regions_and_words_lie_on_one_sphere(clip):
 def test_what_is_no_encoder_is_refused(tmp_path):
     config = transformers.BertConfig(**SMALL, vocab_size=20)
     transformers.BertModel(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="bert: no encoder"):
+    with pytest.raises(ValueError, match="bert: not an image-text encoder"):
         RegionEncoder(str(tmp_path))
 
 

@@ -33,9 +33,8 @@ ROSDEP_KEYS = {
     **{"numpy": "python3-numpy", "torch": "python3-torch", "numba": "python3-numba", "scipy": "python3-scipy"},
     **{"cv2": "python3-opencv", "yaml": "python3-yaml", "typer": "python3-typer", "rich": "python3-rich"},
     **{"rosbags": "python3-rosbags-pip", "click": "python3-typer"},
-    **{"lz4": "python3-lz4"},
 }
-WITHOUT_KEY = {"safetensors", "transformers", "tokenizers"}  # rosdep has none; package.xml says so
+WITHOUT_KEY = {"lz4", "safetensors", "transformers", "tokenizers"}  # rosdep has none; package.xml says so
 EXTRAS = {
     *("rerun", "viser", "websockets", "onnxruntime", "onnx", "onnxscript"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
@@ -86,6 +85,8 @@ def test_package_xml_names_what_the_code_imports() -> None:
     needed = {ROSDEP_KEYS.get(name, name) for name in imported}
     missing = needed - dependencies(ROS_PACKAGE)
     assert not missing, f"package.xml lacks {sorted(missing)}"
+    keys = {key for key in dependencies(ROS_PACKAGE) if key.startswith("python3-")}
+    assert keys == set(ROSDEP_KEYS.values()), "keys that rosdep's lists have"
 
 
 @pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *STAND_INS])

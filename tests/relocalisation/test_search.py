@@ -120,7 +120,7 @@ def test_a_map_without_what_is_needed_says_so(monkeypatch: pytest.MonkeyPatch) -
     places, surface_m = mapped(random_room(0), [(0.0, 0.0)])
     with pytest.raises(FeatureError, match="no features of places"):
         PlaceSearch([], surface_m, estimate_floor_z, np.eye(4))
-    with pytest.raises(FeatureError, match="next to no surfaces"):
+    with pytest.raises(FeatureError, match="too few surfaces"):
         PlaceSearch(places, surface_m[:20], estimate_floor_z, np.eye(4))
     monkeypatch.setattr(features_module.importlib.util, "find_spec", lambda name: None)
     extractor.cache_clear()

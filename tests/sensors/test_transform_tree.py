@@ -106,7 +106,7 @@ def test_disconnected_names_what_is_missing() -> None:
     tree.insert_static("rig", "arm", np.eye(4))
     apart = tree.lookup("map", "arm", S)
     assert isinstance(apart, Disconnected)
-    assert "'arm' hangs under 'rig', 'map' under 'map'" in str(apart)
+    assert "'arm' is under 'rig', 'map' under 'map'" in str(apart)
     assert "known frames: none" in str(TransformTree().lookup("a", "b", 0))
 
 

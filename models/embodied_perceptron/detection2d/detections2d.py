@@ -1,7 +1,7 @@
-"""What a 2-D detector found in one picture: checked values, and what of raw output is dropped and why.
+"""Checked 2-D detections of one image, and the reasons for which raw output is dropped.
 
-Pixels are as everywhere in the library: integer coordinates are pixel centres, so a picture of width W covers
-[-0.5, W - 0.5). Detectors that count from the picture's corner are shifted where their output is read.
+Integer pixel coordinates are pixel centres, so an image of width W covers [-0.5, W - 0.5). Output that counts from the
+image corner is shifted where it is read.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from numpy.typing import NDArray
 
 MAX_LABEL_LENGTH = 100
 
-# Reasons of drops, in the order in which they are looked for.
+# Reasons for drops, in the order of checking.
 NOT_FINITE = "not_finite"  # a coordinate or score is NaN or infinite
 BAD_SCORE = "score_out_of_range"  # outside of [0, 1]
 NO_LABEL = "no_label"  # empty, too long, or nothing printable
 EMPTY_BOX = "empty_box"  # right edge not right of the left one, bottom not below top
 OUTSIDE = "outside_of_image"
-TOO_SMALL = "too_small"  # what is left inside of the picture
+TOO_SMALL = "too_small"  # the part inside of the image
 EMPTY_MASK = "empty_mask"
 LOW_SCORE = "low_score"
-TOO_MANY = "too_many"  # beyond the best ones of a picture
+TOO_MANY = "too_many"  # more than the limit per image
 REASONS = (NOT_FINITE, BAD_SCORE, NO_LABEL, EMPTY_BOX, OUTSIDE, TOO_SMALL, EMPTY_MASK, LOW_SCORE, TOO_MANY)
 
 
 @dataclass(frozen=True, eq=False)
 class Detections2d:
-    """Named boxes of one picture, best first as :func:`accept_detections` makes them.
+    """Named boxes of one image, sorted by score by :func:`accept_detections`.
 
     Attributes:
-        camera: whose picture.
-        stamp_ns: of the picture.
-        boxes_px: (N, 4) float64 left, top, right, bottom; inside of the picture.
+        camera: name of the camera.
+        stamp_ns: of the image.
+        boxes_px: (N, 4) float64 left, top, right, bottom; inside of the image.
         scores: (N,) float64 in [0, 1].
         labels: class name of each.
-        masks: (N, H, W) bool at the picture's size, or None where there are only boxes.
-        embeddings: (N, D) float32 unit vectors of what is in the boxes, or None.
+        masks: (N, H, W) bool of the image's size, or None.
+        embeddings: (N, D) float32 unit vectors of the regions, or None.
 
-    Raises ``ValueError`` naming the field that does not fit.
+    Raises ``ValueError`` naming the field.
     """
 
     camera: str
@@ -78,7 +78,7 @@ class Detections2d:
         return len(self.labels)
 
     def take(self, rows: NDArray[np.integer[Any]]) -> Detections2d:
-        """Some of them, in the order of ``rows``."""
+        """Select detections, in the order of ``rows``."""
         return Detections2d(
             self.camera,
             self.stamp_ns,
@@ -91,18 +91,18 @@ class Detections2d:
 
 
 def no_detections(camera: str, stamp_ns: int) -> Detections2d:
-    """A picture in which nothing was found: that says something too."""
+    """Return the empty detections of an image."""
     return Detections2d(camera, stamp_ns, np.zeros((0, 4)), np.zeros(0), ())
 
 
 @dataclass(frozen=True)
 class Limits2d:
-    """What of a detector's output is used.
+    """Limits on a detector's output.
 
     Attributes:
-        min_score: what scores less says nothing.
-        min_side_px: shorter boxes hold no surface to lift.
-        max_count: best of a picture.
+        min_score: least score.
+        min_side_px: least side of a box, for a surface to lift.
+        max_count: detections per image; the best are kept.
 
     Raises ``ValueError`` naming the field.
     """

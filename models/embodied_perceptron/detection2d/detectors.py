@@ -1,4 +1,4 @@
-"""2-D detectors from a file: one ONNX file with a declared layout, run by ONNX Runtime."""
+"""2-D detectors: the interface, and ONNX files with a declared output layout, run by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ _LONGEST_NAMES = 200_000
 
 
 class DetectorFileError(ValueError):
-    """A detector that cannot be used; the message names its file, the cause, and what to do where that is known."""
+    """A detector file that cannot be used; the message names file, cause and, where known, the remedy."""
 
 
 class Detector(Protocol):
-    """Anything that finds named boxes in pictures."""
+    """Finds named boxes in images."""
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Names that it may give; what it can name and does not find is evidence too."""
+        """Return the names that it can report; a missing detection of such a name is evidence of absence."""
         ...
 
     def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
-        """What is in the picture, and how much of the raw output was dropped for which reason."""
+        """Return the detections of an image, and the number of dropped ones by reason."""
         ...
 
 
 @runtime_checkable
-class ToldInWords(Protocol):
-    """A detector that finds what it is told in words."""
+class OpenVocabularyDetector(Protocol):
+    """A detector that is prompted with words."""
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """What it looks for now."""
+        """Return the current words."""
         ...
 
     def look_for(self, words: Iterable[str]) -> None:
-        """From the next picture on, instead of what it looked for."""
+        """Replace the words, from the next image on."""
         ...
 
 
@@ -74,14 +74,13 @@ class OnnxDetector:
     Args:
         path: the file.
         layout: name of its layout.
-        classes: names in the order of its class numbers; empty = those in the file's metadata (Ultralytics writes
-            them), otherwise COCO's 80.
-        limits: what of its output is used.
-        long_side_px: of the input, where the file leaves it free; 0 = the layout's own.
+        classes: names by class number; empty = those of the file's metadata (as Ultralytics writes them), else COCO's.
+        limits: on its output.
+        long_side_px: of the input where the file leaves it free; 0 = the layout's default.
         providers, threads: of ONNX Runtime; see :class:`~embodied_perceptron.inference.onnx.OnnxImageEncoder`.
 
-    Raises ``ValueError`` for an unknown layout, an input that is no picture or metadata that cannot be read,
-    ``FileNotFoundError``, and what opening an ONNX session raises.
+    Raises ``ValueError`` for an unknown layout, an input that is not an image or unreadable metadata,
+    ``FileNotFoundError``, and the errors of opening an ONNX session.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class OnnxDetector:
             raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
         self._input = pictures[0].name
         self._half = pictures[0].type == "tensor(float16)"
-        self._sizes = [i.name for i in inputs if i.name != self._input]  # RT-DETR is told a size to scale boxes to
+        self._sizes = [i.name for i in inputs if i.name != self._input]  # RT-DETR scales its boxes to this size
         height, width = pictures[0].shape[2:]
         fixed = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
         self._size = (int(width), int(height)) if fixed else None
@@ -119,11 +118,11 @@ class OnnxDetector:
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """Names of its classes; numbers that stand for nothing have none."""
+        """Return the names of its classes, without empty ones."""
         return frozenset(self.classes) - {""}
 
     def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
-        """See :class:`Detector`. Raises :class:`~.layouts.LayoutError` for other outputs."""
+        """See :class:`Detector`. Raises :class:`~.layouts.LayoutError` for outputs of another layout."""
         picture = (frame.intrinsics.width, frame.intrinsics.height)
         if self._size is not None:
             size = self._size
@@ -155,14 +154,16 @@ class OnnxDetector:
 
 
 def _names_in(session: Any) -> tuple[str, ...]:
-    """Class names that Ultralytics writes as a Python dictionary; none where there is no such entry."""
+    """Read the class names that Ultralytics writes as a Python dictionary; () without such an entry."""
     text = session.get_modelmeta().custom_metadata_map.get("names")
     if not text:
         return ()
     if len(text) > _LONGEST_NAMES:
-        raise ValueError(f"the file's entry 'names' has {len(text)} characters, at most {_LONGEST_NAMES} are read")
+        raise ValueError(
+            f"the file's entry 'names' has {len(text)} characters, more than the limit of {_LONGEST_NAMES}"
+        )
     try:
-        names = ast.literal_eval(text)  # literals only: nothing is run
+        names = ast.literal_eval(text)  # literals only, no code
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"the file's entry 'names' cannot be read: {text[:80]!r}") from error
     if isinstance(names, dict) and set(names) == set(range(len(names))):

@@ -1,8 +1,7 @@
-"""Output layouts of the usual families of 2-D detectors: pure functions, picture -> input and raw outputs -> boxes.
+"""Input and output layouts of families of 2-D detectors: image -> network input, and raw outputs -> boxes.
 
-A layout is declared by name, never guessed: what does not fit is a :class:`LayoutError` that names the shapes. Boxes
-here are left, top, right, bottom counted from the corner of the network's input (0 .. width); :class:`PictureFit`
-brings them to the library's pixels.
+A layout is declared by name, never guessed: other shapes raise :class:`LayoutError`. Boxes here are left, top, right,
+bottom from the corner of the network's input (0 .. width); :class:`PictureFit` converts them to image pixels.
 
 Sources of the layouts: the export and demo scripts of NanoDet (RangiLyu/nanodet), Ultralytics YOLOv8 / YOLO11, YOLOX
 (Megvii-BaseDetection/YOLOX) and RT-DETR (lyuwenyu/RT-DETR; the exports of Ultralytics and transformers are recognised
@@ -34,7 +33,7 @@ _END_TO_END_COLUMNS = 6
 
 
 class LayoutError(ValueError):
-    """Outputs that do not have the declared layout; the message names layout and shapes."""
+    """Outputs of another layout than the declared one; the message names layout and shapes."""
 
 
 def _shapes(outputs: Outputs) -> str:
@@ -52,7 +51,7 @@ def _misfit(layout: str, expected: str, outputs: Outputs) -> LayoutError:
 
 @dataclass(frozen=True)
 class PictureFit:
-    """Where a picture lies in the network's input: ``input = picture * scale + offset``, both from their corners."""
+    """Mapping of an image into the network's input: ``input = picture * scale + offset``, both from their corners."""
 
     scale: tuple[float, float]
     offset: tuple[float, float]
@@ -60,7 +59,7 @@ class PictureFit:
     input: Size
 
     def to_picture(self, boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """(N, 4) boxes in the input -> the library's pixels of the picture (integers are pixel centres)."""
+        """Convert (N, 4) boxes in the input to pixels of the image (integers are pixel centres)."""
         scale, offset = np.tile(self.scale, 2), np.tile(self.offset, 2)
         out: NDArray[np.float64] = (np.asarray(boxes, dtype=np.float64) - offset) / scale - 0.5
         return out
@@ -74,7 +73,7 @@ class RawDetections:
         boxes: (N, 4) left, top, right, bottom.
         scores: (N,).
         classes: (N,) int64 numbers of their classes.
-        coefficients, prototypes: (N, K) and (K, h, w): masks are their product, where the network makes masks.
+        coefficients, prototypes: (N, K) and (K, h, w) whose product are masks, or None.
     """
 
     boxes: NDArray[np.float64]
@@ -90,16 +89,15 @@ Decode = Callable[[Outputs, Size, int, float], RawDetections]
 
 @dataclass(frozen=True)
 class Layout:
-    """How one family is fed and read.
+    """Preprocessing and decoding of one family of detectors.
 
     Attributes:
         name: as in the configuration.
-        prepare: (H, W, 3) uint8 RGB and the input's (width, height) -> (1, 3, h, w) float32, and where the picture is.
-        decode: outputs by name, the input's size, number of classes and the least score -> boxes of at least that
-            score.
-        suppress_iou: overlap of boxes of one class from which the better counts alone; None = the network does that.
+        prepare: (H, W, 3) uint8 RGB and the input's (width, height) -> (1, 3, h, w) float32, and the mapping.
+        decode: outputs by name, the input's size, number of classes, least score -> boxes of at least that score.
+        suppress_iou: IoU threshold of non-maximum suppression per class; None = the network does it.
         long_side_px: of the input where the file leaves it free.
-        stretched: the input's aspect is the file's, whatever the picture's.
+        stretched: the image is stretched to the input's aspect.
     """
 
     name: str
@@ -111,18 +109,18 @@ class Layout:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# picture -> input
+# image -> input
 
 
 def free_input_size(picture: Size, long_side_px: int) -> Size:
-    """The smallest input of multiples of 32 around a picture scaled to a long side."""
+    """Return the smallest input size of multiples of 32 that holds the image scaled to a long side."""
     scale = long_side_px / max(picture)
     width, height = (max(_PAD_MULTIPLE, -(-round(side * scale) // _PAD_MULTIPLE) * _PAD_MULTIPLE) for side in picture)
     return width, height
 
 
 def _letterbox(image: NDArray[np.uint8], size: Size, pad: int, centered: bool) -> tuple[NDArray[np.uint8], PictureFit]:
-    """The picture as large as it fits, the rest filled with ``pad``."""
+    """Scale the image to fit and fill the rest with ``pad``."""
     height, width = image.shape[:2]
     scale = min(size[0] / width, size[1] / height)
     new = max(1, round(width * scale)), max(1, round(height * scale))
@@ -139,20 +137,20 @@ def _tensor(image: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def prepare_nanodet(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """BGR, normalised; filled with black right and below."""
+    """BGR, normalised; black padding right and below."""
     canvas, fit = _letterbox(image, size, 0, centered=False)
     mean, std = np.array([103.53, 116.28, 123.675], np.float32), np.array([57.375, 57.12, 58.395], np.float32)
     return _tensor((canvas[..., ::-1].astype(np.float32) - mean) / std), fit
 
 
 def prepare_yolox(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """BGR from 0 to 255; filled with grey right and below."""
+    """BGR from 0 to 255; grey padding right and below."""
     canvas, fit = _letterbox(image, size, 114, centered=False)
     return _tensor(canvas[..., ::-1]), fit
 
 
 def prepare_yolov8(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.float32], PictureFit]:
-    """RGB from 0 to 1; in the middle of grey."""
+    """RGB from 0 to 1; centred with grey padding."""
     canvas, fit = _letterbox(image, size, 114, centered=True)
     return _tensor(canvas) / np.float32(255.0), fit
 
@@ -170,22 +168,22 @@ def prepare_rtdetr(image: NDArray[np.uint8], size: Size) -> tuple[NDArray[np.flo
 
 
 def _checked_scores(layout: str, scores: NDArray[Any], outputs: Outputs) -> NDArray[Any]:
-    """Class scores that are probabilities; NaN stays, and is counted later."""
+    """Check that class scores are probabilities, and clip rounding; NaN stays and is counted later."""
     with np.errstate(invalid="ignore"):
         wrong = (scores < -1e-3) | (scores > 1.001)
     if wrong.any():
         low, high = float(np.nanmin(scores)), float(np.nanmax(scores))
         raise LayoutError(
             f"layout {layout}: class scores should lie in [0, 1] but lie in [{low:.3g}, {high:.3g}]: "
-            f"outputs {_shapes(outputs)} mean something else"
+            f"outputs {_shapes(outputs)} have another meaning"
         )
     clipped: NDArray[Any] = np.clip(scores, 0.0, 1.0)
     return clipped
 
 
 def _best(scores: NDArray[Any], min_score: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """(A, C) -> rows whose best class has at least ``min_score`` (or is NaN), that class, its score."""
-    classes = np.argmax(scores, axis=1)  # a NaN counts as the largest
+    """(A, C) -> rows whose best score is at least ``min_score`` (or NaN), the class, and the score."""
+    classes = np.argmax(scores, axis=1)  # NaN counts as the largest
     best = scores[np.arange(len(scores)), classes].astype(np.float64)
     with np.errstate(invalid="ignore"):
         rows = np.flatnonzero(~(best < min_score))
@@ -200,7 +198,7 @@ def _from_centers(boxes: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _grid(size: Size, strides: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(A, 2) column and row of each cell, row by row and stride by stride, and the (A,) stride of each."""
+    """Return (A, 2) column and row and (A,) stride of each cell, row by row and stride by stride."""
     cells, steps = [], []
     for stride in strides:
         width, height = -(-size[0] // stride), -(-size[1] // stride)
@@ -233,7 +231,7 @@ def _nanodet(layout: str, middle: float) -> Decode:
 def _nanodet_tables(
     layout: str, outputs: Outputs, size: Size, classes: int
 ) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
-    """(A, C) scores and (A, 4 * bins) distributions of all strides, from one output or from two for each stride."""
+    """Return (A, C) scores and (A, 4 * bins) distributions of all strides, from one output or two per stride."""
     expected = (
         f"(1, cells, {classes}) and (1, cells, 4 x bins) for each of the strides 8, 16, 32 of an input of "
         f"{size[0]} x {size[1]} ({', '.join(str(_cells(size, s)) for s in (8, 16, 32))} cells), "
@@ -268,7 +266,7 @@ def _nanodet_tables(
 
 
 def _decode_yolov8(layout: str, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
-    """(1, 4 + classes, anchors): centre and size in input pixels, scores; with masks also (1, 32, h, w) prototypes."""
+    """(1, 4 + classes, anchors): centre and size in input pixels, scores; with masks (1, 32, h, w) prototypes too."""
     anchors = sum(_cells(size, s) for s in _YOLOV8_STRIDES)
     expected = f"(1, {4 + classes}, {anchors}) for {classes} classes and an input of {size[0]} x {size[1]}"
     tables = [v for v in outputs.values() if v.ndim == 3]
@@ -311,8 +309,8 @@ def decode_yolox(outputs: Outputs, size: Size, classes: int, min_score: float) -
 def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """Three forms: ``labels, boxes, scores``; ``logits, pred_boxes``; one (1, queries, 4 + classes).
 
-    The first has left, top, right, bottom in pixels of the size that the network is told (the input's); the others have
-    centre and size as shares of the input.
+    The first has left, top, right, bottom in pixels of the size fed to the network; the others have centre and size as
+    shares of the input.
     """
     expected = (
         "labels (1, Q), boxes (1, Q, 4) and scores (1, Q); or logits "
@@ -345,7 +343,7 @@ def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) 
 
 
 decode_yolov8 = partial(_decode_yolov8, "yolov8")
-decode_yolo11 = partial(_decode_yolov8, "yolo11")  # alike
+decode_yolo11 = partial(_decode_yolov8, "yolo11")  # the same format
 decode_nanodet = _nanodet("nanodet", 0.5)
 decode_nanodet_plus = _nanodet("nanodet-plus", 0.0)
 
@@ -363,17 +361,17 @@ LAYOUTS: dict[str, Layout] = {
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# boxes in the input -> boxes and masks in the picture
+# boxes in the input -> masks in the image
 
 
 def picture_masks(raw: RawDetections, rows: NDArray[np.int64], fit: PictureFit) -> NDArray[np.bool_] | None:
-    """(K, H, W) masks of some detections at the picture's size, each within its box; None without masks."""
+    """Return (K, H, W) masks of selected detections at the image's size, each within its box; None without masks."""
     if raw.coefficients is None or raw.prototypes is None:
         return None
     depth, height, width = raw.prototypes.shape
     logits = (raw.coefficients[rows] @ raw.prototypes.reshape(depth, -1)).reshape(-1, height, width)
     out = np.zeros((len(rows), fit.picture[1], fit.picture[0]), dtype=bool)
-    # picture pixel (u, v) lies at input ((u + .5) scale + offset), in cells of the prototypes minus half a cell
+    # image pixel (u, v) is at input ((u + .5) scale + offset), and in cells of the prototypes minus half a cell
     steps = width / fit.input[0], height / fit.input[1]
     u, v = (np.arange(side, dtype=np.float32) + 0.5 for side in fit.picture)
     x = (u * fit.scale[0] + fit.offset[0]) * steps[0] - 0.5

@@ -1,9 +1,10 @@
-"""One picture's detections -> points and upright boxes in the world.
+"""Lift the 2-D detections of an image to points and upright boxes in the world.
 
-Rays through the pixels of a box (or mask) find the surface that the camera sees; of it, what belongs to the
-detection is what stands out of its surroundings: neither the floor, nor the surface that a small thing lies on, nor
-what is behind. A ring of pixels around the box shows those surroundings. The idea of lifting boxes by rays and clusters
-is ARKitSceneRefer's ("Text-based localization of small objects in diverse real-world 3D indoor scenes", 2023).
+Rays through the pixels of a box (or mask) give the visible surface, from the depth image or the voxel map. The
+foreground is what differs from the surroundings in a ring around the box: not the floor, the surface under a small
+object, or the background. Lifting boxes by rays and clusters follows ARKitSceneRefer ("Text-based localization of small
+objects in diverse real-world 3D indoor scenes", 2023). :func:`complete_box` extends a box by shapes of the map
+(:mod:`embodied_perceptron.scene.segmentation`), because an image shows only part of a large object.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _MAX_BLOCKS = 1 << 26  # of the dense table
 
 @dataclass(frozen=True, eq=False)
 class VoxelIndex:
-    """Look-up of the voxels of a snapshot.
+    """Spatial index of the voxels of a snapshot.
 
     Attributes:
         voxel_size_m: edge length.
         keys: (N,) int64, ascending; row i is voxel i of the snapshot.
-        blocks: (X, Y, Z) bool, blocks of 8 x 8 x 8 voxels with anything in them; empty where the map is too wide.
+        blocks: (X, Y, Z) bool, blocks of 8 x 8 x 8 voxels that are occupied; empty for a map that is too wide.
         origin: (3,) int64 block coordinates of ``blocks[0, 0, 0]``.
     """
 
@@ -50,7 +51,7 @@ class VoxelIndex:
 
     @staticmethod
     def of(snapshot: VoxelSnapshot) -> VoxelIndex:
-        """Of a snapshot, whose voxels are sorted."""
+        """Build the index of a snapshot, whose voxels are sorted."""
         keys, low, high = _keys_and_bounds(snapshot.coords)
         origin = low >> _BLOCK_BITS
         shape = (high >> _BLOCK_BITS) - origin + 1
@@ -60,17 +61,17 @@ class VoxelIndex:
         return VoxelIndex(snapshot.voxel_size_m, keys, blocks, origin)
 
     def near(self, points_m: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-        """(K, 3) points -> (K,) whether a voxel at the point or one of its 26 neighbours is occupied."""
+        """(K, 3) points -> (K,) True where the voxel at the point or one of its 26 neighbours is occupied."""
         out: NDArray[np.bool_] = _any_near(self.keys, world_to_voxel(points_m, self.voxel_size_m))
         return out
 
     def cast(
         self, origin_m: NDArray[np.float64], directions: NDArray[np.float64], min_m: float, max_m: float
     ) -> NDArray[np.float64]:
-        """(K, 3) unit directions from (3,) a point -> (K,) distance to where each enters its first voxel; NaN = none.
+        """Cast (K, 3) unit directions from a (3,) point: (K,) distance to the first voxel; NaN = none.
 
-        Amanatides and Woo, "A fast voxel traversal algorithm for ray tracing" (1987): every voxel that the ray crosses
-        between ``min_m`` and ``max_m`` is looked at, in order.
+        Visits every voxel between ``min_m`` and ``max_m`` in order (Amanatides and Woo, "A fast voxel traversal
+        algorithm for ray tracing", 1987).
         """
         out: NDArray[np.float64] = _cast(
             self.keys, self.blocks, self.origin, self.voxel_size_m, origin_m, directions, min_m, max_m
@@ -113,14 +114,14 @@ def _has(keys: NDArray[np.int64], key: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def _key(x: int, y: int, z: int) -> int:
-    """As :func:`embodied_perceptron.geometry.transforms.pack_keys`."""
+    """Pack as :func:`embodied_perceptron.geometry.transforms.pack_keys`."""
     offset = 1 << 20
     return ((x + offset) << 42) | ((y + offset) << 21) | (z + offset)
 
 
 @njit(cache=True, nogil=True)
 def keys_of(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
-    """(K, 3) points -> (K,) keys of their cells on the lattice of the world's origin."""
+    """(K, 3) points -> (K,) keys of their cells on the world's grid."""
     out = np.empty(len(points_m), np.int64)
     for i in range(len(points_m)):
         x, y, z = (
@@ -208,14 +209,14 @@ def _cast(
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Pixels and what of the world is seen through them.
+    """Surface points seen through pixels.
 
     Attributes:
-        uv: (K, 2) int64 pixels, only those where a surface is known.
+        uv: (K, 2) int64 pixels with a known surface.
         points_m: (K, 3) float64 world.
         depth_m: (K,) float64 along the optical axis.
-        cast: (K,) bool: the surface is the map's, not this picture's.
-        row: (K,) int64 of the pixels that were asked for.
+        cast: (K,) bool: the point is of the map, not of the depth image.
+        row: (K,) int64 row of the requested pixels.
     """
 
     uv: NDArray[np.int64]
@@ -228,12 +229,12 @@ class Samples:
         return len(self.depth_m)
 
     def take(self, rows: NDArray[Any]) -> Samples:
-        """Some of them, by index or mask."""
+        """Select samples by index or mask."""
         return Samples(self.uv[rows], self.points_m[rows], self.depth_m[rows], self.cast[rows], self.row[rows])
 
 
 _EDGE_STEP_PX = 2
-_EDGE_M, _EDGE_SHARE = 0.02, 0.025  # a surface at a slant changes by less between neighbours
+_EDGE_M, _EDGE_SHARE = 0.02, 0.025  # larger depth steps between neighbours are edges
 
 
 def see_surface(
@@ -245,19 +246,18 @@ def see_surface(
     range_m: tuple[float, float] = (0.2, 5.0),
     max_cast: int = 64,
 ) -> Samples:
-    """The surface behind (K, 2) pixels of one picture.
+    """Return the surface points behind (K, 2) pixels of an image.
 
-    Pixels at a step of the depth are left out: their depth is of either side, or of neither. Where depth is unknown
-    (0), a ray into the voxel map finds the first surface that it remembers, for up to ``max_cast`` evenly chosen ones;
-    where nothing was in range (+Inf) there is no surface.
+    Pixels at depth edges are left out, as their depth is unreliable. Where depth is unknown (0), a ray into the voxel
+    map finds the surface, for up to ``max_cast`` evenly chosen pixels; +Inf means no surface.
 
     Args:
         depth_m: (H, W) canonical depth.
         T_world_camera: (4, 4).
-        uv: pixels inside of the picture.
+        uv: pixels inside of the image.
         index: of the map; None = measured depth alone.
-        range_m: nearest and furthest depth that is used.
-        max_cast: rays.
+        range_m: nearest and furthest depth used.
+        max_cast: number of rays.
     """
     u, v = uv[:, 0], uv[:, 1]
     z, usable = _measured(depth_m, u, v, range_m[0], range_m[1])
@@ -275,7 +275,7 @@ def see_surface(
     length = np.linalg.norm(rays[holes], axis=1)
     distance = index.cast(camera_m, (rays[holes] / length[:, None]) @ R.T, range_m[0], range_m[1])
     hit = np.isfinite(distance)
-    # a surface lies on average in the middle of its voxels
+    # surfaces are on average at voxel centres
     hit_depth = (distance[hit] + 0.5 * index.voxel_size_m) / length[hit]
     hit_points = (rays[holes[hit]] * hit_depth[:, None]) @ R.T + camera_m
     return Samples(
@@ -291,7 +291,7 @@ def see_surface(
 def _measured(
     depth_m: NDArray[np.float32], u: NDArray[np.int64], v: NDArray[np.int64], min_m: float, max_m: float
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(K,) depth at the pixels, and which of them are in range and at no step."""
+    """Return (K,) depth at the pixels, and which of them are in range and not at an edge."""
     height, width = depth_m.shape
     z = np.empty(len(u))
     usable = np.zeros(len(u), np.bool_)
@@ -304,39 +304,39 @@ def _measured(
         for du, dv in ((_EDGE_STEP_PX, 0), (-_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX), (0, -_EDGE_STEP_PX)):
             row = min(max(v[i] + dv, 0), height - 1)
             column = min(max(u[i] + du, 0), width - 1)
-            beside = np.float64(depth_m[row, column])
-            if beside > 0 and abs(beside - z[i]) > allowed:
+            neighbour = np.float64(depth_m[row, column])
+            if neighbour > 0 and abs(neighbour - z[i]) > allowed:
                 usable[i] = False
     return z, usable
 
 
-# Reasons why a detection is not lifted.
+# reasons why a detection is not lifted
 NO_SURFACE = "no_surface"  # too few pixels with depth
-NO_FOREGROUND = "no_foreground"  # nothing stands out of the surroundings
-BAD_GEOMETRY = "implausible_geometry"  # no such thing has this size or stands at this height
+NO_FOREGROUND = "no_foreground"  # nothing differs from the surroundings
+BAD_GEOMETRY = "implausible_geometry"  # implausible size or height for the name
 
 _DIRECTION_POINTS = 200
 
 
-SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells in which views agree, of small things and of large ones
+SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells for joining views of small and large objects
 
 
 @dataclass(frozen=True)
 class LiftRules:
-    """How a detection is lifted.
+    """Parameters of lifting.
 
     Attributes:
         side_samples: rays along the longer side of a box.
-        border: share of a box's half sides that is left out on either side: detectors' boxes are loose.
-        ring: the surroundings reach so far beyond a box, as a share of its sides.
-        mask_border_px: pixels that masks are shrunk by.
+        border: share of a box's half sides left out at each border, because boxes of detectors are loose.
+        ring: width of the surroundings as a share of the box's sides.
+        mask_border_px: erosion of masks.
         range_m: nearest and furthest depth used.
-        min_points: fewer are no surface.
-        min_share: of what is in a box, its middle counting most, that can be such a thing at its height at all.
-        floor_m: what is lower above the floor is floor.
-        support_m, support_share: thickness of the surface beneath a small thing, plus so much of the depth (noise of
-            structured light within a picture is about a centimetre at 2 m).
-        min_plausibility: logarithm; what fits its name less is dropped.
+        min_points: least number of surface points.
+        min_share: least centre-weighted share of points at a plausible height for the name.
+        floor_m: points lower above the floor are floor.
+        support_m, support_share: tolerance around the surface under a small object: constant, and share of the depth
+            (noise of structured light is about 1 cm at 2 m).
+        min_plausibility: least log-plausibility of the box for its name.
     """
 
     side_samples: int = 24
@@ -354,17 +354,17 @@ class LiftRules:
 
 @dataclass(frozen=True, eq=False)
 class LiftedDetection:
-    """One detection in the world.
+    """A detection with its 3-D points and box.
 
     Attributes:
-        label: the map's name for it.
-        score: the detector's.
+        label: canonical name.
+        score: of the detector.
         points_m: (K, 3) float64 foreground, world.
         box: (9,) upright box around them.
-        cut: the picture ends before the thing does.
+        cut: the 2-D box reaches the image border.
         size_px: shorter side of the 2-D box.
-        row: of the picture's detections.
-        plausibility: logarithm of how well the box fits the name.
+        row: index among the image's detections.
+        plausibility: log-plausibility of the box for the name.
     """
 
     label: str
@@ -378,29 +378,25 @@ class LiftedDetection:
 
     @cached_property
     def cells_small(self) -> NDArray[np.int64]:
-        """(K,) key of each point's cell of 0.02 m."""
-        return cell_keys(self.points_m, SMALL_CELL_M)
+        """Return (K,) the key of each point's cell of 0.02 m."""
+        keys: NDArray[np.int64] = keys_of(self.points_m, SMALL_CELL_M)
+        return keys
 
     @cached_property
     def cells_large(self) -> NDArray[np.int64]:
-        """(K,) key of each point's cell of 0.06 m."""
-        return cell_keys(self.points_m, LARGE_CELL_M)
+        """Return (K,) the key of each point's cell of 0.06 m."""
+        keys: NDArray[np.int64] = keys_of(self.points_m, LARGE_CELL_M)
+        return keys
 
     @cached_property
     def distinct_cells_small(self) -> NDArray[np.int64]:
-        """(C,) each of them once, ascending."""
+        """Return (C,) the distinct keys, ascending."""
         return distinct_keys(self.cells_small)
 
     @cached_property
     def distinct_cells_large(self) -> NDArray[np.int64]:
-        """(C,) each of them once, ascending."""
+        """Return (C,) the distinct keys, ascending."""
         return distinct_keys(self.cells_large)
-
-
-def cell_keys(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
-    """(K, 3) points -> (K,) keys of their cells on the lattice of the world's origin."""
-    keys: NDArray[np.int64] = keys_of(points_m, size_m)
-    return keys
 
 
 def lift_view(
@@ -413,25 +409,25 @@ def lift_view(
     yaw_rad: float = 0.0,
     rules: LiftRules | None = None,
 ) -> tuple[list[LiftedDetection], Counter[str]]:
-    """Lift all detections of one picture.
+    """Lift all detections of an image.
 
     Args:
         found: of ``frame``.
-        frame: the picture with its depth.
-        T_world_camera: (4, 4) pose of its optical frame; the world's z is up.
+        frame: with depth.
+        T_world_camera: (4, 4) pose of the optical frame; the world's z is up.
         floor_z_m: height of the floor.
-        priors: of the names.
+        priors: size priors of names.
         index: of the map, for pixels without depth.
         yaw_rad: direction of the walls.
         rules: see :class:`LiftRules`.
 
-    Returns what was lifted, in order, and how many were not, by reason.
+    Returns the lifted detections in order, and the number of others by reason.
 
     Raises ``ValueError`` when the detections are of another camera or stamp.
     """
     if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
         raise ValueError(
-            f"detections of {found.camera!r} at {found.stamp_ns} do not belong to the picture of "
+            f"detections of {found.camera!r} at {found.stamp_ns} do not belong to the image of "
             f"{frame.camera!r} at {frame.stamp_ns}"
         )
     rules = rules if rules is not None else LiftRules()
@@ -469,7 +465,7 @@ def lift_view(
         if len(points) < rules.min_points:
             drops[NO_FOREGROUND] += 1
             continue
-        box = box_along(points, yaw_rad)  # views are joined before a direction is sought
+        box = box_along(points, yaw_rad)  # the direction is fitted after views are joined
         plausibility = priors.log_plausibility(label, box, floor_z_m, whole=False)
         if plausibility < rules.min_plausibility:
             drops[BAD_GEOMETRY] += 1
@@ -480,9 +476,9 @@ def lift_view(
 
 
 def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
-    """Whether the longer side of a picture's box, at the depth of what is in it, is one that such a thing can show.
+    """True when the longer side of a 2-D box, in metres at its depth, is possible for the name.
 
-    Generous: boxes are loose, their depth is that of anything in them, and most of a thing may be hidden.
+    Generous, because boxes are loose, their depth may be of the background, and objects may be occluded.
     """
     largest_m = float(np.hypot(max(prior.long_m[1], prior.height_m[1]), prior.short_m[1]))
     least_m = max(prior.long_m[0], prior.height_m[0])
@@ -490,7 +486,7 @@ def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
 
 
 def touches_border(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> bool:
-    """Whether a (4,) box reaches the picture's border."""
+    """True when a (4,) box reaches the image border."""
     low, high = box_px[:2].min(), np.array([width, height]) - 0.5 - box_px[2:]
     return bool(low < margin_px - 0.5 or high.min() < margin_px)
 
@@ -498,10 +494,10 @@ def touches_border(box_px: NDArray[np.float64], width: int, height: int, margin_
 def sample_pixels(
     box_px: NDArray[np.float64], picture: tuple[int, int], mask: NDArray[np.bool_] | None, rules: LiftRules
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Pixels of a box and of the ring around it.
+    """Sample pixels of a box and of the ring around it.
 
-    Returns (K, 2) distinct pixels, (K,) which of them are inside (of the box without its border, or of the shrunk
-    mask), and (K, 2) their offset from the middle in half sides of the box.
+    Returns (K, 2) distinct pixels, (K,) True inside of the box without its border or of the eroded mask, and (K, 2)
+    their offset from the centre in half sides of the box.
     """
     shrunk = np.zeros((0, 0), dtype=bool)
     if mask is not None:
@@ -529,7 +525,7 @@ def _sample(
     border: float,
     ring: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-    """As :func:`sample_pixels`; an empty ``mask`` is none."""
+    """Compiled :func:`sample_pixels`; an empty ``mask`` means none."""
     middle, half = (box_px[:2] + box_px[2:]) / 2, (box_px[2:] - box_px[:2]) / 2
     step = max(1.0, 2 * max(half[0], half[1]) / side_samples)
     reach = np.floor(half * (1 + 2 * ring) / step).astype(np.int64)  # steps to either side
@@ -572,15 +568,15 @@ def foreground(
     prior: ClassPrior | None,
     rules: LiftRules,
 ) -> NDArray[np.float64]:
-    """(K, 3) points of the thing that a detection means.
+    """Return (K, 3) points of the detected object.
 
     Args:
         inner: surface within the box.
-        offset: (M, 2) of its pixels from the middle, in half sides.
+        offset: (M, 2) of its pixels from the centre, in half sides.
         ring: surface around the box.
-        angle: longer side of the box in focal lengths: times the depth it is the side's length in metres.
+        angle: longer side of the box over the focal length; times depth it is a length in metres.
         floor_z_m: height of the floor.
-        prior: what is known of things of its name.
+        prior: size prior of the name.
         rules: see :class:`LiftRules`.
     """
     height_m = inner.points_m[:, 2] - floor_z_m
@@ -591,7 +587,7 @@ def foreground(
         keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
     if np.count_nonzero(keep) < rules.min_points:
         return np.zeros((0, 3))
-    weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the middle of a box is most often the thing
+    weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the centre of a box most often shows the object
     if weight[keep].sum() < rules.min_share * weight.sum():
         return np.zeros((0, 3))
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
@@ -605,7 +601,7 @@ def foreground(
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
     part = _largest_cluster(points, weight, cell_m)
     points = points[part]
-    if prior is not None:  # what is further from the middle than the thing can be long is something else
+    if prior is not None:  # points further from the centre than the object's length are of another object
         center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
         points = points[np.linalg.norm(points - center, axis=1) <= reach]
@@ -626,7 +622,7 @@ def _without_support(
     prior: ClassPrior | None,
     rules: LiftRules,
 ) -> NDArray[np.bool_]:
-    """(M,) what stands on the level surface around a small thing; what is as flat as that is the surface's own part."""
+    """Return (M,) the points above the level surface around a small object; on it for a flat object."""
     near = np.abs(ring.depth_m - depth_m) < 0.35
     level_m = _support_height(ring.points_m[near, 2])
     if level_m is None:
@@ -643,12 +639,12 @@ def _without_support(
 
 
 def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float = 0.25) -> float | None:
-    """Height of the level surface that most of the surroundings lie on; None where there is none."""
+    """Return the height of the level surface that most of the surroundings lie on; None without one."""
     if len(z_m) < 12:
         return None
     low = float(z_m.min())
     counts = np.bincount(((z_m - low) / bin_m).astype(np.int64))
-    pair = counts + np.append(counts[1:], 0)  # a surface between two bins
+    pair = counts + np.append(counts[1:], 0)  # a surface may straddle two bins
     best = int(np.argmax(pair))
     if pair[best] < share * len(z_m):
         return None
@@ -656,14 +652,14 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
 
 
 def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """(K,) the connected part with the most weight, connected when cells of ``cell_m`` touch."""
+    """Return (K,) a mask of the connected part of most weight; cells of ``cell_m`` that touch are connected."""
     result: NDArray[np.bool_] = _cluster(points_m, weight, cell_m)
     return result
 
 
 @njit(cache=True, nogil=True)
 def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
-    """As :func:`_largest_cluster`; of parts of one weight, the one with the lowest x (then y, z) of a cell."""
+    """Compiled :func:`_largest_cluster`; on equal weight the part of the lowest x (then y, z) of a cell."""
     cell = np.empty((len(points_m), 3), np.int64)
     for i in range(len(points_m)):
         for axis in range(3):
@@ -708,16 +704,16 @@ def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m:
 
 
 def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:
-    """(9,) upright box around (K, 3) points, along the walls unless another turn fits much better.
+    """Fit a (9,) upright box to (K, 3) points, along the walls unless another yaw fits much better.
 
-    ``trim_percent`` of the points on either side of each axis may be noise.
+    ``trim_percent`` of the points at each end of each axis are treated as noise.
     """
-    few = points_m[:: 1 + len(points_m) // _DIRECTION_POINTS]  # enough for a direction; extents use every point
+    few = points_m[:: 1 + len(points_m) // _DIRECTION_POINTS]  # enough for the direction; extents use all points
     return box_along(points_m, rectangle_direction(few[:, :2], yaw_rad), trim_percent)
 
 
 def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:
-    """(9,) upright box around (K, 3) points at a given turn; its longer ground side first."""
+    """Fit a (9,) upright box of a given yaw to (K, 3) points; the longer horizontal side first."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
     R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
     low, high = trimmed_bounds(points_m @ R, trim_percent)
@@ -728,22 +724,9 @@ def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float
 
 
 _SMALL_M = 0.5
-_INSIDE_M = 0.04  # points may lie so far outside of the shape that they are of
+_INSIDE_M = 0.04  # tolerance of a point inside of a shape
 _MIN_PLAUSIBILITY = -3.0
-_MAX_HIDDEN_M = 0.9  # highest gap below that occlusion explains
-
-
-@dataclass(frozen=True, eq=False)
-class Completed:
-    """A candidate's box with what the map adds.
-
-    Attributes:
-        box: (9,) upright.
-        by_shape: a shape of the map lent it.
-    """
-
-    box: NDArray[np.float64]
-    by_shape: bool
+_MAX_HIDDEN_M = 0.9  # largest gap above the floor that occlusion explains
 
 
 def complete_box(
@@ -753,39 +736,40 @@ def complete_box(
     shapes: NDArray[np.float64],
     floor_z_m: float,
     priors: ClassPriors,
-) -> Completed:
-    """The box of a candidate as the map shows it.
+) -> tuple[NDArray[np.float64], bool]:
+    """Complete the box of a candidate by the map.
+
+    A large object takes the shape that holds most of its points if its size is plausible for the name. Otherwise an
+    object that stands on the floor is extended down to it. Small and mounted objects are seen whole and stay unchanged.
 
     Args:
-        box: (9,) upright box around what the views saw.
-        points_m: (K, 3) that surface.
+        box: (9,) upright box around the points.
+        points_m: (K, 3) surface.
         label: canonical name.
         shapes: (B, 9) of the map.
         floor_z_m: height of the floor.
-        priors: of names; small things, and what hangs, are seen whole and stay as they are.
+        priors: size priors of names.
+
+    Returns the (9,) box, and whether it is a shape of the map.
     """
     prior = priors.get(label)
     small = prior.small if prior is not None else float(box[3:6].max()) < _SMALL_M
     if small or (prior is not None and prior.mounted in ("wall", "ceiling")):
-        return Completed(box, False)
+        return box, False
     chosen = _best_shape(shapes, points_m, label, floor_z_m, priors)
     if chosen is not None:
-        return Completed(chosen, True)
+        return chosen, True
     bottom_m = box[2] - box[5] / 2
     if prior is not None and prior.stands and 0 < bottom_m - floor_z_m <= _MAX_HIDDEN_M:
-        return Completed(_reaching_down(box, floor_z_m), False)
-    return Completed(box, False)
-
-
-def _reaching_down(box: NDArray[np.float64], floor_z_m: float) -> NDArray[np.float64]:
-    top_m = box[2] + box[5] / 2
-    result: NDArray[np.float64] = box.copy()
-    result[2], result[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
-    return result
+        top_m = box[2] + box[5] / 2
+        extended: NDArray[np.float64] = box.copy()
+        extended[2], extended[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
+        return extended, False
+    return box, False
 
 
 def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B,) share of the points in each (B, 9) upright box, widened a little."""
+    """Return (B,) the share of the points in each (B, 9) upright box, with a tolerance."""
     few = points_m[:: 1 + len(points_m) // 300]
     offset = few[:, None] - boxes[None, :, :3]  # (K, B, 3)
     c, s = np.cos(boxes[:, 6]), np.sin(boxes[:, 6])
@@ -800,12 +784,12 @@ def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArra
 def _best_shape(
     shapes: NDArray[np.float64], points_m: NDArray[np.float64], label: str, floor_z_m: float, priors: ClassPriors
 ) -> NDArray[np.float64] | None:
-    """The (9,) shape that holds most of the surface and can be such a thing."""
+    """Return the (9,) plausible shape that holds most of the points; None without one."""
     best, chosen = 0.0, None
     shares = _shares(shapes, points_m)
     for number in np.flatnonzero(shares >= SHAPE_SHARE):
         shape, share = shapes[number], shares[number]
-        # parts that were never seen make a shape small, and nothing makes it large
+        # unseen parts make a shape small; nothing makes it large
         fit = priors.log_plausibility(label, shape, floor_z_m, whole=False)
         if fit < _MIN_PLAUSIBILITY:
             continue

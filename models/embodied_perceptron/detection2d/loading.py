@@ -1,4 +1,4 @@
-"""The lift that a configuration names."""
+"""Build the detection lift of a configuration."""
 
 from __future__ import annotations
 
@@ -19,53 +19,25 @@ from embodied_perceptron.recordings.files import is_lfs_pointer
 
 _LOG = logging.getLogger(__name__)
 
-# What a detector that is told in words looks for when nobody says: what homes have and people ask for.
+# default words of an open-vocabulary detector: common household objects
 DEFAULT_WORDS = (
-    *(
-        "chair",
-        "table",
-        "couch",
-        "bed",
-        "desk",
-        "cabinet",
-        "shelf",
-        "plant",
-        "lamp",
-        "tv",
-        "laptop",
-        "keyboard",
-        "book",
-    ),
-    *(
-        "cup",
-        "bottle",
-        "bowl",
-        "plate",
-        "backpack",
-        "bag",
-        "box",
-        "bin",
-        "pillow",
-        "clock",
-        "picture",
-        "mirror",
-        "sink",
-    ),
-    *("toilet", "refrigerator", "microwave", "oven", "toaster", "kettle", "shoe", "towel", "toy", "telephone"),
-    *("remote control", "person"),
-)
+    "chair", "table", "couch", "bed", "desk", "cabinet", "shelf", "plant", "lamp", "tv", "laptop", "keyboard", "book",
+    "cup", "bottle", "bowl", "plate", "backpack", "bag", "box", "bin", "pillow", "clock", "picture", "mirror", "sink",
+    "toilet", "refrigerator", "microwave", "oven", "toaster", "kettle", "shoe", "towel", "toy", "telephone",
+    "remote control", "person",
+)  # fmt: skip
 
 
 def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
-    """None where nothing is to be lifted. Raises :class:`~.detectors.DetectorFileError` where the detector or its
-    detector model cannot be used, ``FileNotFoundError`` without their file: at the start, by name.
+    """Build the lift; None without a detector.
 
-    ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
+    ``names``: words of an open-vocabulary detector when ``options.classes`` is empty. Raises
+    :class:`~.detectors.DetectorFileError` for a file that cannot be used, ``FileNotFoundError`` for a missing one.
     """
     if not options.enabled:
         return None
     if options.layout == "transformers" and not options.classes and len(names) > MAX_WORDS:
-        _LOG.warning("a detector that is told in words looks for the first %d of %d names", MAX_WORDS, len(names))
+        _LOG.warning("the open-vocabulary detector uses the first %d of %d names", MAX_WORDS, len(names))
     settings = LiftSettings(
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
@@ -80,7 +52,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
             return build(layout, file, classes)
         except (DetectorFileError, FileNotFoundError):
             raise
-        except Exception as error:  # of files that anybody made, runtimes raise whatever they like
+        except Exception as error:  # runtimes raise any exception for a bad file
             raise DetectorFileError(_why_unusable(file, error)) from error
 
     def build(layout: str, file: str, classes: tuple[str, ...]) -> Detector:
@@ -91,7 +63,7 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         return OnnxDetector(file, layout, classes, limits, options.input_px, options.providers, options.threads)
 
     makers: dict[str, Callable[[], Detector]] = {}
-    quick: list[Callable[[], Detector]] = []  # frames can wait for them
+    quick: list[Callable[[], Detector]] = []  # fast enough to run before fusion
     if options.detector:
         makers[options.layout] = partial(make, options.layout, options.detector, options.classes)
         quick += [] if options.layout == "transformers" else [makers[options.layout]]
@@ -110,30 +82,30 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
 
 
 def _detector_model(file: str, on_photographs: bool) -> DetectorModel:
-    """Of a file, or the shipped ones."""
+    """Read the detector model of a file, or the shipped one."""
     try:
         model = read_detector_model(Path(file).read_text(encoding="utf-8")) if file else shipped_detector_model()
         return model.on_photographs() if on_photographs else model
-    except ValueError as error:  # of text that is none, too
+    except ValueError as error:
         raise DetectorFileError(f"lift.witnesses: {file}: {error}") from error
 
 
 def _lfs_pointer(path: Path) -> Path | None:
-    """The file, or the file of the folder, that Git LFS has not fetched."""
+    """Return the first file, of a path or folder, that is a Git LFS pointer; None without one."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return next((file for file in files if file.is_file() and is_lfs_pointer(file)), None)
 
 
 def _why_unusable(path: str, error: Exception) -> str:
-    said = " ".join(str(error).split())[:400] or type(error).__name__
+    text = " ".join(str(error).split())[:400] or type(error).__name__
     advice = ""
-    if "opset" in said.lower() or "ir version" in said.lower():
+    if "opset" in text.lower() or "ir version" in text.lower():
         advice = "; export it again for an older opset, or install a newer onnxruntime"
     elif isinstance(error, ImportError):
         advice = f"; it needs a package that is not installed: {error.name}" if error.name else ""
-    return f"the detector {path} cannot be used: {said}{advice}"
+    return f"the detector {path} cannot be used: {text}{advice}"
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:
-    """What of a detector's output is used."""
+    """Return the limits on a detector's output."""
     return Limits2d(min_score=options.min_score, max_count=options.max_detections)

@@ -1,7 +1,9 @@
-"""Open-vocabulary labels: objects of the map answer to words that none of their labels is, by an image-text encoder.
+"""Open-vocabulary detectors, and open-vocabulary labels of objects by an image-text encoder.
 
-A word competes with the objects' own labels and with a few that say nothing: an object is called so where it takes the
-larger part of the softmax over all of them, so that a word that fits nothing names nothing.
+Models of ``transformers`` by hub name or folder: OWL-ViT, OWLv2, Grounding DINO and others of
+``AutoModelForZeroShotObjectDetection``; CLIP, SigLIP and the like for embeddings. Weights are read as safetensors only;
+code of a hub repository is never run. A word names an object if it takes the larger part of a softmax over the word,
+the labels of the map and a few neutral words.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,24 +23,24 @@ from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.results import UNNAMED, SceneObject
 from embodied_perceptron.sensors.frame import RgbdFrame
 
-_WORDS_AT_ONCE = 24  # text encoders of detectors read a few hundred tokens
+_WORDS_AT_ONCE = 24  # text encoders of detectors take a few hundred tokens
 MAX_WORDS = 400
-_MAX_REGIONS = 24  # of a picture that are given an embedding; the best
-_REGION_MARGIN = 0.1  # a little of its surroundings helps to tell what a thing is
+_MAX_REGIONS = 24  # best regions of an image that get an embedding
+_REGION_MARGIN = 0.1  # some context around a box helps recognition
 _SAFE: dict[str, Any] = {"trust_remote_code": False}
 
 
 class ZeroShotDetector:
-    """A detector of ``transformers``, prompted with words.
+    """Detector of ``transformers``, prompted with words.
 
     Args:
         name: hub name or folder.
-        words: what is always looked for.
-        limits: what of its output is used.
+        words: initial prompt.
+        limits: on its output.
         device: see :func:`embodied_perceptron.mapping.devices.resolve_device`.
 
-    Raises ``ImportError`` without ``transformers``, ``OSError`` for a name that cannot be read, ``ValueError`` for a
-    model of another kind or no words.
+    Raises ``ImportError`` without ``transformers``, ``OSError`` for an unreadable name, ``ValueError`` for another kind
+    of model or no words.
     """
 
     def __init__(self, name: str, words: Sequence[str], limits: Limits2d | None = None, device: str = "cpu") -> None:
@@ -54,15 +56,15 @@ class ZeroShotDetector:
         self._words: tuple[str, ...] = ()
         self.look_for(words)
         if not self._words:
-            raise ValueError("a detector that is told in words needs some: classes is empty")
+            raise ValueError("an open-vocabulary detector needs words: classes is empty")
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """What it looks for now."""
+        """Return the current words."""
         return frozenset(self._words)
 
     def look_for(self, words: Iterable[str]) -> None:
-        """From the next picture on; names are cleaned, doubles and more than 400 left out."""
+        """Replace the words from the next image on; names are cleaned, duplicates and more than 400 dropped."""
         clean = dict.fromkeys(label for word in words if (label := clean_label(word)))
         with self._lock:
             self._words = tuple(clean)[:MAX_WORDS]
@@ -79,7 +81,7 @@ class ZeroShotDetector:
             scores.append(found["scores"].detach().cpu().double().numpy().reshape(-1))
             labels += [_nearest_word(text, some) for text in found["text_labels"]]
         size = frame.intrinsics.width, frame.intrinsics.height
-        corners = np.concatenate(boxes) - 0.5  # from the picture's corner to the library's pixels
+        corners = np.concatenate(boxes) - 0.5  # from the image corner to pixel centres
         return accept_detections(
             frame.camera, frame.stamp_ns, corners, np.concatenate(scores), labels, size, self.limits
         )
@@ -98,7 +100,7 @@ class ZeroShotDetector:
 
 
 def _processor(name: str) -> Any:
-    """What turns pictures and words into the inputs of a model."""
+    """Load the preprocessor of images and words."""
     import transformers
 
     kind: Any = transformers.AutoProcessor
@@ -106,7 +108,7 @@ def _processor(name: str) -> Any:
 
 
 def _nearest_word(text: str, words: Sequence[str]) -> str:
-    """The word that a detector's phrase means: phrases may be parts of what was asked. '' if it is none of them."""
+    """Return the word that a detector's phrase stands for, as phrases may be parts of it; '' without one."""
     label = clean_label(text)
     if label in words:
         return label
@@ -117,7 +119,7 @@ def _nearest_word(text: str, words: Sequence[str]) -> str:
 
 
 class RegionEncoder:
-    """An image-text encoder of ``transformers``: embeddings of boxes in pictures, and of words, in one space.
+    """An image-text encoder of ``transformers``: embeddings of image regions and of words in one space.
 
     Args:
         name: hub name or folder.
@@ -132,7 +134,7 @@ class RegionEncoder:
         self._device = resolve_device(device)
         model = transformers.AutoModel.from_pretrained(name, use_safetensors=True, **_SAFE)
         if not hasattr(model, "get_image_features") or not hasattr(model, "get_text_features"):
-            raise ValueError(f"{name} is a {model.config.model_type}: no encoder of pictures and words")
+            raise ValueError(f"{name} is a {model.config.model_type}: not an image-text encoder")
         self._model = model.to(self._device).eval()
         self._processor = _processor(name)
 
@@ -152,7 +154,7 @@ class RegionEncoder:
             return _unit(self._model.get_text_features(**inputs))
 
     def with_embeddings(self, found: Detections2d, frame: RgbdFrame) -> Detections2d:
-        """The best detections of a picture with embeddings; the rest have zero vectors."""
+        """Add embeddings to the best detections of an image; the rest get zero vectors."""
         some = self.regions(frame.color, found.boxes_px[:_MAX_REGIONS])
         if not len(some):
             return found
@@ -172,53 +174,52 @@ def _crop(image: NDArray[np.uint8], box_px: NDArray[np.float64]) -> NDArray[np.u
 
 
 def _unit(features: Any) -> NDArray[np.float32]:
-    """(N, D) unit vectors; newer versions wrap the features."""
+    """Normalise to (N, D) unit vectors; newer versions of ``transformers`` wrap the features."""
     values = features if isinstance(features, torch.Tensor) else features.pooler_output
     unit: NDArray[np.float32] = torch.nn.functional.normalize(values.float(), dim=-1).cpu().numpy()
     return unit
 
 
 def mean_embedding(vectors: NDArray[np.float32], weight: NDArray[np.float64]) -> NDArray[np.float32] | None:
-    """(N, D) unit vectors (zero = unknown) -> their (D,) weighted mean as a unit vector; None where all are unknown."""
+    """(N, D) unit vectors (zero = unknown) -> (D,) weighted mean as a unit vector; None if all are unknown."""
     total = (vectors * weight[:, None]).sum(axis=0)
     norm = float(np.linalg.norm(total))
     return (total / norm).astype(np.float32) if norm > 1e-6 else None
 
 
 class ObjectEmbeddings:
-    """A running mean embedding for each object of the map, by id.
+    """Running mean embedding of each object of the map, by id.
 
     Args:
-        memory: pictures over which the mean reaches, about.
+        memory: number of recent views in the mean, approximately.
     """
 
     def __init__(self, memory: int = 20) -> None:
         self._memory = memory
         self._mean: dict[int, NDArray[np.float32]] = {}
-        self._looks: dict[int, int] = {}
+        self._views: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._mean)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Delete all embeddings."""
         self._mean.clear()
-        self._looks.clear()
+        self._views.clear()
 
     def update(
         self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
     ) -> None:
-        """Give each object the embedding of the nearest box within half of its size; objects that are gone are
-        forgotten.
+        """Update each object with the embedding of the nearest box within half of its size; drop removed objects.
 
         Args:
             objects: of the map.
-            boxes: (M, 9) of what was seen.
-            vectors: M unit vectors of (D,), None where nothing is known.
+            boxes: (M, 9) of detections.
+            vectors: M unit vectors of (D,), None if unknown.
         """
         alive = {o.id for o in objects}
         for known in set(self._mean) - alive:
-            del self._mean[known], self._looks[known]
+            del self._mean[known], self._views[known]
         for thing in objects:
             if len(boxes) == 0:
                 break
@@ -227,41 +228,33 @@ class ObjectEmbeddings:
             vector = vectors[nearest]
             if vector is None or apart[nearest] > max(0.1, 0.5 * float(thing.box[3:6].max())):
                 continue
-            looks = min(self._looks.get(thing.id, 0) + 1, self._memory)
+            views = min(self._views.get(thing.id, 0) + 1, self._memory)
             old = self._mean.get(thing.id, np.zeros_like(vector))
-            mean = old + (vector - old) / looks
+            mean = old + (vector - old) / views
             self._mean[thing.id] = (mean / max(float(np.linalg.norm(mean)), 1e-6)).astype(np.float32)
-            self._looks[thing.id] = looks
+            self._views[thing.id] = views
 
     def similarities(self, text: NDArray[np.float32]) -> dict[int, float]:
-        """Cosine of a (D,) unit vector of words with each object's embedding, by id."""
+        """Return the cosine of a (D,) text embedding with each object's embedding, by id."""
         return {known: float(mean @ text) for known, mean in self._mean.items() if mean.shape == text.shape}
 
 
-_ANSWERS = 0.35  # likeness of label and word from which on the label answers
-_NEUTRAL = ("object", "wall", "floor")  # words that everything resembles a little
+_ANSWERS = 0.35  # similarity of label and word from which the label matches
+_NEUTRAL = ("object", "wall", "floor")  # words that resemble everything a little
 _PROMPT = "a photo of a {}"
 _SHARPNESS = 100.0  # of the softmax over cosines, as CLIP is trained
 _MIN_SHARE = 0.5
 _MAX_TEXTS = 512
 
 
-class TextEncoder(Protocol):
-    """Words in the space of the pictures."""
-
-    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """N texts -> (N, D) float32 unit vectors."""
-        ...
-
-
 class OpenVocabularyLabels:
-    """Embeddings of the map's objects, and words scored against them. Thread-safe.
+    """Scores of words against the embeddings of the map's objects. Thread-safe.
 
     Args:
-        encoder: of words; its pictures' embeddings come by :meth:`update`.
+        encoder: of words; embeddings of its images are passed to :meth:`update`.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
+    def __init__(self, encoder: RegionEncoder) -> None:
         self._encoder = encoder
         self._lock = threading.Lock()
         self._objects = ObjectEmbeddings()
@@ -270,12 +263,12 @@ class OpenVocabularyLabels:
     def update(
         self, objects: Sequence[SceneObject], boxes: NDArray[np.float64], vectors: Sequence[NDArray[np.float32] | None]
     ) -> None:
-        """As :meth:`~embodied_perceptron.detection2d.open_vocabulary.ObjectEmbeddings.update`."""
+        """See :meth:`ObjectEmbeddings.update`."""
         with self._lock:
             self._objects.update(objects, boxes, vectors)
 
     def clear(self) -> None:
-        """Another map."""
+        """Start another map."""
         with self._lock:
             self._objects.clear()
 
@@ -283,7 +276,7 @@ class OpenVocabularyLabels:
         return len(self._objects)
 
     def shares(self, noun: str, labels: Sequence[str]) -> dict[int, float]:
-        """How far each object looks like ``noun`` rather than like any of ``labels``; in [0, 1], by id."""
+        """Return the softmax share of ``noun`` among it, ``labels`` and neutral words, by object id."""
         words = list(dict.fromkeys([noun, *labels, *_NEUTRAL]))
         vectors = self._encode(words)
         with self._lock:
@@ -298,12 +291,11 @@ class OpenVocabularyLabels:
     def renamed(
         self, objects: Sequence[SceneObject], nouns: Sequence[str], likeness: Callable[[str, str], float]
     ) -> tuple[SceneObject, ...]:
-        """``objects``, those that look like a noun under its name, with scores times its share; as they are where some
-        label answers to each noun.
+        """Rename the objects that look like a noun that no label matches; their scores are times its share.
 
         Args:
             nouns: of a sentence.
-            likeness: of a noun and a label, in [0, 1].
+            likeness: similarity of a noun and a label, in [0, 1].
         """
         labels = tuple(sorted({o.label for o in objects} - {UNNAMED}))
         unknown = [noun for noun in nouns if all(likeness(noun, label) < _ANSWERS for label in labels)]

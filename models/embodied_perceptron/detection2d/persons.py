@@ -1,8 +1,8 @@
-"""People kept out of the map: what a 2-D detector takes for a person is left out of the frame before it is fused.
+"""Masking of people: depth of detected persons is removed from a frame before fusion.
 
-A detector looks at some frames a second, at the moment they are fused, since what is fused once must be seen through
-again to go. Within the box of a person what is nearest around its middle is the person; the surface behind it is known
-from other frames. Frames in between leave out what lies where somebody was seen last, as far as people walk meanwhile.
+A detector runs on some frames per second at fusion, because fused points disappear only when seen through. Within a
+person's box the nearest surface around the centre is the person; other frames show the background. Frames in between
+mask the last location of each person, enlarged by a walking distance.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PersonRules:
-    """What is taken for a person, and for how long.
+    """Parameters of person masking.
 
     Attributes:
-        rate_hz: pictures a second of each camera's stamps that are looked at.
+        rate_hz: detector images per second of each camera's stamps.
         min_score: of the detector.
-        side_m: least and greatest extent of the picture's box at the person's depth.
-        gap_m: what lies so much behind a person, without anything in between, is no part of it.
-        margin_m: depth that is left out before and behind.
-        thick_m: from the chest's depth to a person's hindmost part: arms, a back seen from aside.
-        grown: of the picture's box, as a share of its sides: detectors cut off arms.
-        speed_m_s: of people, between two pictures.
-        hold_s: how long somebody is believed to be there whom the detector does not see any more.
-        max_share: of all time that the detectors may take, live; slower ones look less often.
-        limit_s: time for a picture, live; a frame waits no longer for its people.
+        side_m: smallest and largest side of the 2-D box at the person's depth.
+        gap_m: depth gap that separates a person from the background.
+        margin_m: masked depth in front of and behind a person.
+        thick_m: from the chest's depth to a person's furthest part.
+        grown: enlargement of the 2-D box as a share of its sides, as detectors cut off arms.
+        speed_m_s: of people between two images.
+        hold_s: time that a person is masked after the last detection.
+        max_share: largest share of time for the detectors on a live robot; slower ones run less often.
+        limit_s: time per image on a live robot; frames do not wait longer.
     """
 
     rate_hz: float = 5.0
@@ -59,13 +59,13 @@ class PersonRules:
 
 @dataclass
 class PersonStatistics:
-    """What happened so far.
+    """Counts since the start.
 
     Attributes:
-        pictures: looked at for people; ``looking_ms`` of them, summed up.
+        pictures: images checked for people; ``looking_ms``: total time.
         persons: found in them.
-        frames, pixels: from which something was left out, and how much.
-        failures: of the detectors, ever; ``last_error`` in words.
+        frames, pixels: masked.
+        failures: of the detectors; ``last_error``: the last message.
     """
 
     pictures: int = 0
@@ -78,7 +78,7 @@ class PersonStatistics:
 
 
 def person_numbers(s: PersonStatistics) -> dict[str, int | float | str]:
-    """What is told of them: counts, milliseconds a picture, and the last failure where there was one."""
+    """Return counts, milliseconds per image, and the last failure, for diagnostics."""
     numbers: dict[str, int | float | str] = {
         "pictures": s.pictures,
         "found": s.persons,
@@ -91,23 +91,23 @@ def person_numbers(s: PersonStatistics) -> dict[str, int | float | str]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where a person was: bounds (2, 3) in the world, metres."""
+class _PersonLocation:
+    """Location of a person: (2, 3) bounds in the world, metres."""
 
     bounds_m: F64
     stamp_ns: int
 
 
 @dataclass(frozen=True, eq=False)
-class _Watcher:
-    """A detector that looks for people."""
+class _PersonDetector:
+    """A detector that knows people, with its schedule."""
 
     detector: Detector
     scheduler: LiftScheduler
     calls: LimitedCalls[Detections2d] = field(default_factory=LimitedCalls)
 
-    def look(self, frame: RgbdFrame, limited: bool) -> Detections2d:
-        """Raises whatever a detector raises, and :class:`.TooLateError` where frames would wait too long for it."""
+    def detect(self, frame: RgbdFrame, limited: bool) -> Detections2d:
+        """Run the detector. Raises its errors, and :class:`.TooLateError` past the time limit if ``limited``."""
 
         def work() -> Detections2d:
             return self.detector.detect(frame)[0]
@@ -116,14 +116,14 @@ class _Watcher:
 
 
 class PersonMask:
-    """See the module docstring. Belongs to the thread that fuses.
+    """See the module docstring. Used by the fusion thread only.
 
     Args:
-        makers: build detectors; those that know no ``person`` are not asked. They take turns.
+        makers: build detectors, which take turns; those without the class ``person`` are not used.
         rules: see :class:`PersonRules`.
 
     Attributes:
-        live: somebody waits for the frames: the time of the detectors is bounded. A replay is decided by its stamps.
+        live: frames arrive from a robot, so detector time is bounded; a replay uses stamps alone.
 
     Raises what ``makers`` raise.
     """
@@ -133,34 +133,34 @@ class PersonMask:
         self.live = False
         detectors = [detector for detector in (make() for make in makers) if PERSON in detector.vocabulary]
         schedule = SchedulerRules(limit_s=self.rules.limit_s)
-        self._detectors = [_Watcher(detector, LiftScheduler(schedule)) for detector in detectors]
+        self._detectors = [_PersonDetector(detector, LiftScheduler(schedule)) for detector in detectors]
         self._turn = 0
         self._next_ns: dict[str, int] = {}  # by camera
-        self._places: dict[str, list[_Place]] = {}
+        self._places: dict[str, list[_PersonLocation]] = {}
         self._statistics = PersonStatistics()
 
     @property
     def knows_persons(self) -> bool:
-        """Whether any of the detectors does."""
+        """True when any detector knows people."""
         return bool(self._detectors)
 
     def statistics(self) -> PersonStatistics:
-        """A copy."""
+        """Return a copy of the counts."""
         return replace(self._statistics)
 
     def forget(self) -> None:
-        """Another map: whoever was seen is elsewhere in it."""
+        """Start another map: delete the locations of people."""
         self._places.clear()
 
     def applied(self, posed: PosedFrame) -> PosedFrame:
-        """The frame without depth where people are; the same one where nobody is."""
+        """Return the frame without depth at people; the same frame without people."""
         frame = posed.frame
         places = [p for p in self._places.get(frame.camera, []) if 0 <= frame.stamp_ns - p.stamp_ns <= self._hold_ns]
         hidden = np.zeros(frame.depth_m.shape, dtype=bool)
-        masks = self._look(frame)
+        masks = self._detect(frame)
         for mask in masks or []:
             hidden |= mask
-        seen = [_Place(_bounds(posed, mask), frame.stamp_ns) for mask in masks or []]
+        seen = [_PersonLocation(_bounds(posed, mask), frame.stamp_ns) for mask in masks or []]
         places = [p for p in places if not any(_same(p, now, self._reach(p, frame)) for now in seen)]
         for place in places:
             _hide(hidden, posed, place, self._reach(place, frame))
@@ -177,28 +177,28 @@ class PersonMask:
     def _hold_ns(self) -> int:
         return int(self.rules.hold_s * 1e9)
 
-    def _reach(self, place: _Place, frame: RgbdFrame) -> float:
-        """How far somebody may have gone, metres."""
+    def _reach(self, place: _PersonLocation, frame: RgbdFrame) -> float:
+        """Return the distance that a person may have moved, metres."""
         return self.rules.margin_m + self.rules.speed_m_s * (frame.stamp_ns - place.stamp_ns) * 1e-9
 
-    def _look(self, frame: RgbdFrame) -> list[NDArray[np.bool_]] | None:
-        """(H, W) mask of each person that a detector sees; None where none looks at this frame."""
+    def _detect(self, frame: RgbdFrame) -> list[NDArray[np.bool_]] | None:
+        """Return the (H, W) mask of each detected person; None if no detector runs on this frame."""
         now_ns = frame.stamp_ns
         due_ns = self._next_ns.get(frame.camera, now_ns)
-        if not self._detectors or (now_ns < due_ns and due_ns - now_ns < 1_000_000_000):  # clocks may be set back
+        if not self._detectors or (now_ns < due_ns and due_ns - now_ns < 1_000_000_000):  # the clock may be set back
             return None
-        able = [watcher for watcher in self._detectors if not watcher.scheduler.disabled and watcher.calls.busy_s == 0]
+        able = [d for d in self._detectors if not d.scheduler.disabled and d.calls.busy_s == 0]
         if not able:
             return None
-        watcher = able[self._turn % len(able)]
-        scheduler = watcher.scheduler
+        chosen = able[self._turn % len(able)]
+        scheduler = chosen.scheduler
         self._turn += 1
         period_ns = int(1e9 / self.rules.rate_hz)
         self._next_ns[frame.camera] = now_ns + period_ns
         began = time.perf_counter()
         try:
-            found = watcher.look(frame, limited=self.live)
-        except Exception as error:  # whatever a foreign detector raises must not end the robot's mapping
+            found = chosen.detect(frame, limited=self.live)
+        except Exception as error:  # a failing detector must not stop mapping
             scheduler.failed_with(error, now_ns, hopeless=isinstance(error, LayoutError))
             self._statistics.failures += 1
             self._statistics.last_error = scheduler.last_error
@@ -221,9 +221,9 @@ class PersonMask:
 
 
 def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np.bool_] | None:
-    """(H, W) pixels of the person in a (4,) box of the picture; None where there is no depth, or nobody of its size.
+    """Return the (H, W) mask of the person in a (4,) box; None without depth or for an implausible size.
 
-    The chest's depth decides: around the feet the floor leads from the person to whatever is behind without a gap.
+    Uses the depth of the chest, because at the feet the floor connects the person with the background.
     """
     height, width = frame.depth_m.shape
     sides = box_px[2:] - box_px[:2]
@@ -242,7 +242,7 @@ def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np
     if not rules.side_m[0] <= extent_m <= rules.side_m[1]:
         return None
     low, high = near[0] - rules.margin_m, max(near[-1] + rules.margin_m, float(np.median(near)) + rules.thick_m)
-    if number + 1 < len(groups):  # whatever comes next is not the person
+    if number + 1 < len(groups):  # the next group is the background
         high = min(high, float(near[-1] + groups[number + 1][0]) / 2)
     grown = np.concatenate([box_px[:2] - rules.grown * sides, box_px[2:] + rules.grown * sides])
     window = _span(grown[1], grown[3], height), _span(grown[0], grown[2], width)
@@ -252,12 +252,12 @@ def person_mask(frame: RgbdFrame, box_px: F64, rules: PersonRules) -> NDArray[np
 
 
 def _span(low: float, high: float, size: int) -> slice:
-    """Pixels between two borders, within a picture."""
+    """Return the pixels between two borders, within the image."""
     return slice(int(np.clip(np.ceil(low), 0, size)), int(np.clip(np.floor(high) + 1, 0, size)))
 
 
 def _points(posed: PosedFrame, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> F64:
-    """(K, 3) what pixels show, in the world."""
+    """Return (K, 3) world points of pixels."""
     k, depth = posed.frame.intrinsics, posed.frame.depth_m[rows, columns].astype(np.float64)
     camera = np.stack([(columns - k.cx) / k.fx * depth, (rows - k.cy) / k.fy * depth, depth], axis=1)
     points: F64 = camera @ posed.T_world_camera[:3, :3].T + posed.T_world_camera[:3, 3]
@@ -265,20 +265,20 @@ def _points(posed: PosedFrame, rows: NDArray[np.int64], columns: NDArray[np.int6
 
 
 def _bounds(posed: PosedFrame, mask: NDArray[np.bool_]) -> F64:
-    """(2, 3) of a person in the world, a few stray pixels aside."""
+    """Return (2, 3) bounds of a person in the world, without outliers."""
     rows, columns = np.nonzero(mask)
     step = 1 + len(rows) // 2000
     return np.percentile(_points(posed, rows[::step], columns[::step]), [2, 98], axis=0)
 
 
-def _same(place: _Place, now: _Place, reach_m: float) -> bool:
-    """Whether a person seen now may be the one who was there."""
+def _same(place: _PersonLocation, now: _PersonLocation, reach_m: float) -> bool:
+    """True when a person seen now may be the one at an earlier location."""
     low, high = now.bounds_m[:, :2]
     return bool((low <= place.bounds_m[1, :2] + reach_m).all() and (high >= place.bounds_m[0, :2] - reach_m).all())
 
 
-def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _Place, reach_m: float) -> None:
-    """Mark what lies where somebody was, up to ``reach_m`` aside."""
+def _hide(hidden: NDArray[np.bool_], posed: PosedFrame, place: _PersonLocation, reach_m: float) -> None:
+    """Mask the depth within ``reach_m`` of a person's last location."""
     low, high = place.bounds_m + np.array([[-reach_m, -reach_m, 0.0], [reach_m, reach_m, 0.1]])
     corners = np.array([[x, y, z] for x in (low[0], high[0]) for y in (low[1], high[1]) for z in (low[2], high[2])])
     T, k = invert_transform(posed.T_world_camera), posed.frame.intrinsics

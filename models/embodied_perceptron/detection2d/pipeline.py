@@ -1,10 +1,9 @@
-"""The lift as one object: keyframes in, detections for the object map out.
+"""Detection lift: runs 2-D detectors on keyframes and returns 3-D detections for the object map.
 
-``DetectionLift.detect(scene)`` is called where a perception has its copy of the map. The detectors run there too
-(replays, tests), or in a thread of their own (:meth:`DetectionLift.start`); detections of other programs come in by
-:meth:`DetectionLift.add`. Several detectors take turns: each looks at the newest keyframe that it has not seen. One
-that fails, or that in the thread takes longer than it may, stops none of the others. What is known of a picture lives
-as long as its keyframe.
+``DetectionLift.detect(scene)`` is called with a prediction's copy of the map. The detectors run in that call (replays,
+tests) or in their own thread (:meth:`DetectionLift.start`); :meth:`DetectionLift.add` takes detections of other
+programs. Several detectors take turns, each on the newest keyframe that it has not processed; one that fails or exceeds
+its time limit does not stop the others. Detections are kept as long as their keyframe.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, find_candidates
 from embodied_perceptron.detection2d.detections2d import Detections2d, no_detections
-from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
+from embodied_perceptron.detection2d.detectors import Detector, OpenVocabularyDetector
 from embodied_perceptron.detection2d.fusion import (
     DetectorBelief,
     FusionContext,
@@ -58,32 +57,32 @@ UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
 TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
-TOO_SLOW = "detector_too_slow"  # pictures that a detector had no answer about in time
-OTHER_SIZE = "masks_of_another_size"  # than the picture that they come with
+TOO_SLOW = "detector_too_slow"  # images that exceeded the time limit
+OTHER_SIZE = "masks_of_another_size"  # than their image
 
-_MAX_WANTED = 32  # words that were asked for
-_MAX_WAITING = 256  # detections of other programs whose keyframe may still come
+_MAX_WANTED = 32  # words of queries
+_MAX_WAITING = 256  # detections of other programs whose keyframe may still arrive
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
-_SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # keyframes, or share of the voxels, after which shapes are cut anew
+_SHAPES_EVERY, _SHAPES_GROWTH = 16, 0.6  # new keyframes, or share of voxels, after which shapes are recomputed
 _SAME_VOXELS = 0.02
-_FITTING = -1.0  # log-plausibility of a box that has all of a thing
+_FITTING = -1.0  # log-plausibility of a box of a whole object
 
 
 @dataclass
 class LiftStatistics:
-    """What happened so far.
+    """Counts and times since the start.
 
     Attributes:
-        pictures: looked at by the detector, or described by another program.
-        found: 2-D detections used.
-        lifted: of them, with a place in the world.
-        dropped: 2-D detections by reason, of any stage.
+        pictures: images processed by a detector here or by another program.
+        found: accepted 2-D detections.
+        lifted: of them, lifted to 3-D.
+        dropped: 2-D detections by reason, of all stages.
         state: of the detector: ``running``, ``retrying``, ``disabled``, or ``none``.
-        failures: of the detector, ever; ``last_error`` in words.
-        detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
-            the views, shapes of the map, fusing with the network), summed up.
-        persons: kept out of the map; None = they are mapped.
+        failures: of the detectors; ``last_error``: the last message.
+        detector_ms, lift_ms, join_ms: total wall time of the detector, of lifting, and of the rest (joining views,
+            shapes of the map, fusing with the network).
+        persons: counts of masking; None = people are mapped.
     """
 
     pictures: int = 0
@@ -101,13 +100,12 @@ class LiftStatistics:
 
 @dataclass(frozen=True)
 class LiftSettings:
-    """How the parts work together.
+    """Settings of the lift.
 
     Attributes:
-        min_probability: what detectors alone see, and is less probable, is no detection.
-        stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
-            within this.
-        rules, schedule: of the parts.
+        min_probability: least probability of an object from detectors alone.
+        stamp_tolerance_s: largest stamp difference of detections of other programs and their keyframe.
+        rules, schedule: of lifting and of the detectors.
         detector_model: likelihoods of detections; None = the shipped model on photographs.
     """
 
@@ -125,7 +123,7 @@ class LiftSettings:
 
 
 class DetectorSlot:
-    """One detector: built, built again after a failure, and what it has looked at. Belongs to the detecting thread.
+    """A detector with its schedule and processed images; rebuilt after a failure. Used by the detecting thread.
 
     Args:
         source: name of the detector.
@@ -140,59 +138,59 @@ class DetectorSlot:
         self._make = make
         self.detector: Detector | None = make()
         self.vocabulary = self.detector.vocabulary
-        self.told_in_words = isinstance(self.detector, ToldInWords)
+        self.takes_words = isinstance(self.detector, OpenVocabularyDetector)
         self.own_words: tuple[str, ...] = tuple(sorted(self.vocabulary))
         self.scheduler = LiftScheduler(rules)
         self._calls = LimitedCalls[tuple[Detections2d, Counter[str]]]()
-        self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it was shown for
+        self.asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()  # number of the words it ran with
 
     @property
     def busy_s(self) -> float:
-        """For how long it has been at a picture that nobody waits for any more; 0 = it is not."""
+        """Return for how long it has been busy with a timed-out image; 0 = it is not."""
         return self._calls.busy_s
 
     def detect(self, frame: RgbdFrame, words: Sequence[str] | None, limited: bool) -> tuple[Detections2d, Counter[str]]:
-        """As :meth:`.Detector.detect`; a detector that died is built first. Raises whatever a detector raises, and
-        :class:`.TooLateError` where the time is ``limited`` and it takes longer than its schedule allows."""
+        """Run :meth:`.Detector.detect`, after rebuilding a failed detector. Raises its errors, and
+        :class:`.TooLateError` past its time limit if ``limited``."""
 
-        def look() -> tuple[Detections2d, Counter[str]]:
+        def run() -> tuple[Detections2d, Counter[str]]:
             if self.detector is None:
                 self.detector = self._make()
-                self.tell(words)
+                self.set_words(words)
             return self.detector.detect(frame)
 
-        found, drops = self._calls.call(look, self.scheduler.rules.limit_s) if limited else look()
+        found, drops = self._calls.call(run, self.scheduler.rules.limit_s) if limited else run()
         _check_belongs(found, frame)
         return found, drops
 
-    def tell(self, words: Sequence[str] | None) -> None:
-        """What it looks for beside its own words."""
+    def set_words(self, words: Sequence[str] | None) -> None:
+        """Set the words to detect in addition to its own."""
         detector: object = self.detector
-        if isinstance(detector, ToldInWords) and words is not None:
+        if isinstance(detector, OpenVocabularyDetector) and words is not None:
             detector.look_for((*self.own_words, *words))
             self.vocabulary = detector.vocabulary
 
 
 class DetectionLift:
-    """See the module docstring. ``detect`` and ``with_evidence`` belong to one thread; ``add`` may be called from any.
+    """See the module docstring. ``detect`` and ``with_evidence`` are called by one thread, ``add`` by any.
 
     Args:
         make_detector: builds the 2-D detector, and builds it again after a failure; or several by name,
             which share the rate; None = other programs detect.
-        settings: of all parts.
-        priors: of names.
-        encoder: gives what is detected embeddings; None = none.
-        names: all that other programs can say, where that is known.
-        persons: keeps people out of the map; None = they are mapped.
+        settings: see :class:`LiftSettings`.
+        priors: size priors of names.
+        encoder: makes embeddings of detections; None = none.
+        names: vocabulary of other programs, if known.
+        persons: masks people; None = they are mapped.
 
     Attributes:
-        priors: of names.
+        priors: size priors of names.
         detector_model: likelihoods of detections.
-        views: pictures that detectors have seen, as they were lifted last.
+        views: keyframes with lifted detections.
         lifted_objects: objects that the views agree on; ``objects``: those that are probable from detectors alone.
         hypotheses: of the last :meth:`with_evidence`; ``can_name``: whether the network had names then.
 
-    Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
+    Raises what ``make_detector`` raises: a detector that cannot be built is an error at the start.
     """
 
     def __init__(
@@ -209,21 +207,23 @@ class DetectionLift:
         self.priors = priors if priors is not None else shipped_priors()
         self.encoder = encoder
         self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
-        self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = WeakKeyDictionary()  # of which detectors
-        self._words: tuple[str, ...] | None = None  # asked for beside the detectors' own
-        self._asked = 0  # how often the words changed
+        self._embedded: WeakKeyDictionary[RgbdFrame, set[str]] = (
+            WeakKeyDictionary()
+        )  # detectors whose detections have embeddings
+        self._words: tuple[str, ...] | None = None  # of queries
+        self._asked = 0  # number of changes of the words
         makers = make_detector if isinstance(make_detector, Mapping) else {ANY_DETECTOR: make_detector}
         named = {source: make for source, make in makers.items() if make is not None}
         schedule = replace(self.settings.schedule, max_rate_hz=self.settings.schedule.max_rate_hz / max(len(named), 1))
         self._slots = tuple(DetectorSlot(source, make, schedule) for source, make in named.items())
-        self._told_in_words = any(slot.told_in_words for slot in self._slots)
+        self._takes_words = any(slot.takes_words for slot in self._slots)
         self._turn = 0
-        self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # words of queries, the newest last
         self._names = frozenset(names)  # of other programs
         given = self.settings.detector_model
         self.detector_model = shipped_detector_model().on_photographs() if given is None else given
         self._worker: LiftWorker | None = None
-        self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
+        self._lock = threading.Lock()  # of state shared by the detector's thread, add() and detect()
         self._found: WeakKeyDictionary[RgbdFrame, dict[str, Detections2d]] = WeakKeyDictionary()  # by detector
         self._pending: list[Keyframe] = []
         self._unembedded: list[Keyframe] = []
@@ -235,10 +235,10 @@ class DetectionLift:
         )
         self._floor_z_m: float | None = None
         self._shapes = np.zeros((0, 9))
-        self._shapes_cut = False  # of the map as it was at the last renewal
+        self._shapes_cut = False  # computed since the last renewal
         self._yaw_rad = 0.0
-        self._renewed: tuple[int, int] | None = None  # pictures and voxels when walls were last looked for
-        self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
+        self._renewed: tuple[int, int] | None = None  # images and voxels at the last renewal
+        self._state: tuple[tuple[int, ...], int] | None = None  # images and voxels of the last result
         self.views: tuple[LiftedView, ...] = ()
         self._fits = FitCache()
         self._completed: dict[_Known, LiftedObject] = {}  # of the last call
@@ -247,17 +247,17 @@ class DetectionLift:
         self.hypotheses: list[Hypothesis] = []
         self.can_name = True
         self.objects: tuple[LiftedObject, ...] = ()
-        self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
+        self._detected: tuple[tuple[LiftedObject, ...], Detections] | None = None
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
 
     def add(self, found: Detections2d, stamp_ns: int | None = None, drops: Counter[str] | None = None) -> None:
-        """Detections of another program; used as soon as there is a keyframe of that camera and stamp. Never blocks.
+        """Add detections of another program, to be used with the keyframe of that camera and stamp. Never blocks.
 
         Args:
             found: the detections.
-            stamp_ns: their stamp as time of the map; None = their own.
-            drops: what was dropped of them before, by reason.
+            stamp_ns: their stamp in the map's time; None = their own.
+            drops: number of already dropped ones, by reason.
         """
         if stamp_ns not in (None, found.stamp_ns):
             found = replace(found, stamp_ns=stamp_ns)
@@ -269,13 +269,13 @@ class DetectionLift:
                 self._statistics.dropped[WAITING_TOO_MANY] += max(1, len(oldest))
 
     def count_drops(self, drops: Counter[str]) -> None:
-        """Detections of another program that were dropped before :meth:`add`."""
+        """Count detections of another program that were dropped before :meth:`add`."""
         with self._lock:
             self._statistics.dropped.update(drops)
 
     def asked_for(self, words: Sequence[str]) -> None:
-        """Somebody asks for these things: the newest of what was asked for is looked for, see :meth:`look_for`."""
-        if not self._told_in_words:
+        """Add words of a query to the newest ones to detect, see :meth:`look_for`."""
+        if not self._takes_words:
             return
         with self._lock:
             for word in words:
@@ -289,26 +289,26 @@ class DetectionLift:
             self.look_for(wanted)
 
     def look_for(self, words: Sequence[str]) -> bool:
-        """Words of standing queries: a detector that is told in words looks for them too, newest keyframes first.
+        """Set words of queries for open-vocabulary detectors, which rerun on the newest keyframes first.
 
-        Returns whether there is such a detector. What it saw before counts until it has looked again.
+        Returns False without such a detector. Earlier detections are used until the detector has run again.
         """
-        if not self._told_in_words:
+        if not self._takes_words:
             return False
         if tuple(words) != self._words:
             with self._lock:
                 self._words = tuple(words)
                 self._asked += 1
                 for slot in self._slots:
-                    slot.tell(self._words)
+                    slot.set_words(self._words)
         return True
 
     def without_persons(self, posed: PosedFrame) -> PosedFrame:
-        """The frame as it should be fused; belongs to the thread that fuses."""
+        """Return the frame with people masked; called by the fusion thread."""
         return posed if self.persons is None else self.persons.applied(posed)
 
     def start(self) -> None:
-        """Run detectors and encoder in a thread of their own from now on; :meth:`detect` then never waits."""
+        """Run detectors and encoder in their own thread from now on; :meth:`detect` then never waits."""
         if self.persons is not None:
             self.persons.live = True
         if not self._slots and self.encoder is None:
@@ -317,12 +317,12 @@ class DetectionLift:
         self._worker.start()
 
     def stop(self) -> bool:
-        """End that thread; False when the detector does not come back."""
+        """Stop that thread; return False when the detector does not return."""
         worker, self._worker = self._worker, None
         return True if worker is None else worker.stop()
 
     def forget(self) -> None:
-        """Another map: nothing that was lifted holds any more."""
+        """Start another map: delete all detections."""
         with self._lock:
             self._found.clear()
             for slot in self._slots:
@@ -342,7 +342,7 @@ class DetectionLift:
 
     @property
     def floor_z_m(self) -> float:
-        """Height of the floor that was lifted by; 0 before anything was."""
+        """Return the height of the floor used for lifting; 0 before the first."""
         return 0.0 if self._floor_z_m is None else self._floor_z_m
 
     def fusion_context(self, snapshot: VoxelSnapshot, floor_z_m: float) -> FusionContext:
@@ -350,23 +350,23 @@ class DetectionLift:
         return FusionContext(self.views, self._vocabularies(), snapshot, floor_z_m, self.priors)
 
     def found_in(self, view: LiftedView) -> Detections2d:
-        """The 2-D detections of one of :attr:`views`."""
+        """Return the 2-D detections of one of :attr:`views`."""
         with self._lock:
             known = self._found.get(view.frame, {})
         return known.get(view.source, no_detections(view.frame.camera, view.frame.stamp_ns))
 
     @property
     def vocabulary(self) -> frozenset[str]:
-        """The map's names of what the detectors can name."""
+        """Return the canonical names that the detectors know."""
         return frozenset().union(*self._vocabularies().values())
 
     def _vocabularies(self) -> dict[str, frozenset[str]]:
-        """By detector, the map's names of what it can name."""
+        """Return the canonical names that each detector knows."""
         known = {slot.source: slot.vocabulary for slot in self._slots} or {ANY_DETECTOR: self._names}
         return {source: frozenset(map(self.priors.canonical, names)) for source, names in known.items()}
 
     def statistics(self) -> LiftStatistics:
-        """A copy."""
+        """Return a copy of the counts."""
         with self._lock:
             s = self._statistics
             persons = None if self.persons is None else self.persons.statistics()
@@ -374,26 +374,26 @@ class DetectionLift:
 
     @property
     def busy_s(self) -> float:
-        """How long a detector has been at one picture."""
+        """Return the time that a detector has spent on one image."""
         return max(0.0 if self._worker is None else self._worker.busy_s, *(slot.busy_s for slot in self._slots), 0.0)
 
     # ------------------------------------------------------------------------------------------------------ detecting
 
     def detect(self, scene: MapCopy) -> Detections:
-        """What the detector saw in the retained keyframes, as boxes in the map; their scores are probabilities.
+        """Return the objects of detectors alone as boxes in the map, with probabilities as scores.
 
-        Where no thread detects, its rate is bounded by the stamps of the keyframes.
+        Without a thread the detector's rate is bounded by the stamps of the keyframes.
         """
         self._lift_all(scene)
         return self._detections()
 
     def with_evidence(self, network: Detections, scene: MapCopy, can_name: bool = True) -> Detections:
-        """What the network (or shapes alone) found, together with what the detectors saw (:meth:`detect`).
+        """Fuse the boxes of the network (or shapes alone) with the lifted detections.
 
         Args:
-            network: boxes of the network; their scores keep their certainty.
+            network: its boxes; scores keep their certainty.
             scene: the map.
-            can_name: they have names, where the network is sure enough (shapes never have).
+            can_name: the network gives names (shapes do not).
         """
         self._lift_all(scene)
         began = time.perf_counter()
@@ -454,16 +454,16 @@ class DetectionLift:
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
 
     def _detections(self) -> Detections:
-        """Of :attr:`objects`; made once for each of their tuples."""
-        if self._told is None or self._told[0] is not self.objects:
+        """Return :attr:`objects` as detections, cached."""
+        if self._detected is None or self._detected[0] is not self.objects:
             detections = Detections(
                 np.array([o.box for o in self.objects]).reshape(-1, 9),
                 np.array([o.probability for o in self.objects], dtype=np.float64),
                 tuple(o.label for o in self.objects),
                 certainty=Certainty.CALIBRATED,
             )
-            self._told = self.objects, detections
-        return self._told[1]
+            self._detected = self.objects, detections
+        return self._detected[1]
 
     def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
         if self._state is None or state[0] != self._state[0]:
@@ -471,7 +471,7 @@ class DetectionLift:
         return abs(state[1] - self._state[1]) <= _SAME_VOXELS * self._state[1]
 
     def _detect_one(self, now_ns: int) -> bool:
-        """The detector whose turn it is looks at the newest picture new to it; whether one did."""
+        """Run the next detector on its newest unprocessed image; return False if none could run."""
         with self._lock:
             asked = self._asked
             for _ in self._slots:
@@ -490,16 +490,16 @@ class DetectionLift:
             found, drops = slot.detect(keyframe.frame, self._words, limited=self._worker is not None)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
-        except TooLateError as error:  # it is still there, and may be in time for another picture
-            _LOG.warning("detector %s: %s; the picture goes without it", slot.source, error)
+        except TooLateError as error:  # it may be in time for the next image
+            _LOG.warning("detector %s: %s; the image is skipped", slot.source, error)
             with self._lock:
                 slot.scheduler.failed_with(error, now_ns)
                 slot.asked_of[keyframe.frame] = asked
                 self._statistics.dropped[TOO_SLOW] += 1
                 self._note_detectors()
             return True
-        except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
-            slot.detector = None  # built anew before the next try
+        except Exception as error:  # a failing detector must not stop perception
+            slot.detector = None  # rebuilt before the next try
             with self._lock:
                 slot.scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
                 self._note_detectors()
@@ -514,7 +514,7 @@ class DetectionLift:
         return True
 
     def _embed_one(self) -> bool:
-        """Give the newest detections of another program embeddings; whether there were some without."""
+        """Add embeddings to the newest detections of another program; return False if none lacks them."""
         with self._lock:
             waiting = [
                 (k.id, source, k.frame, found)
@@ -527,7 +527,7 @@ class DetectionLift:
         _, source, frame, found = max(waiting, key=lambda entry: entry[:2])
         try:
             embedded = self.encoder.with_embeddings(found, frame)
-        except Exception as error:  # as of a detector
+        except Exception as error:  # as for a detector
             with self._lock:
                 self._statistics.last_error = f"{type(error).__name__}: {error}"
                 self._embedded.setdefault(frame, set()).add(source)
@@ -538,9 +538,8 @@ class DetectionLift:
             self._embedded.setdefault(frame, set()).add(source)
         return True
 
-    def remember_looks(self, objects: Sequence[SceneObject]) -> None:
-        """The map's objects, as they are after the last :meth:`detect` was fused: they keep the embeddings of what was
-        seen at their places."""
+    def update_embeddings(self, objects: Sequence[SceneObject]) -> None:
+        """Update the embeddings of the map's objects after the last :meth:`detect`."""
         if self.looks is not None:
             boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
             self.looks.update(objects, boxes, [o.embedding for o in self.objects])
@@ -558,7 +557,7 @@ class DetectionLift:
         self._statistics.dropped.update(drops)
 
     def _match_waiting(self, keyframes: Sequence[Keyframe]) -> None:
-        """Detections of other programs find their keyframe, wait a little for it, or are dropped by name."""
+        """Match detections of other programs with their keyframe; others wait or are dropped with a reason."""
         with self._lock:
             self._cameras.update(k.frame.camera for k in keyframes)
             newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
@@ -586,7 +585,7 @@ class DetectionLift:
                 elif camera in stamps and stamp_ns < min(stamps[camera]):
                     self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
                 elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
-                    # keyframes of a camera come in order
+                    # keyframes of a camera arrive in order
                     self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
 
     def _lift(self, known: Sequence[tuple[Keyframe, str, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
@@ -613,7 +612,7 @@ class DetectionLift:
                 self._statistics.lift_ms += (time.perf_counter() - began) * 1e3
 
     def _map_changed(self, pictures: int, voxels: int) -> bool:
-        """Whether so much is new that walls and shapes are looked for again."""
+        """True when the map changed so much that walls and shapes are recomputed."""
         if self._renewed is not None:
             since, growth = abs(pictures - self._renewed[0]), abs(voxels - self._renewed[1])
             if since < _SHAPES_EVERY and growth <= _SHAPES_GROWTH * self._renewed[1]:
@@ -628,20 +627,20 @@ class DetectionLift:
         found: Sequence[Detections2d],
         vocabularies: Mapping[str, frozenset[str]],
     ) -> tuple[LiftedObject, ...]:
-        """Most things are as they were: of these only the numbers of their views are new."""
+        """Complete candidates; unchanged ones are cached and only their view numbers change."""
         if vocabularies != self._completed_with:
             self._completed, self._completed_with = {}, vocabularies
         done: dict[_Known, LiftedObject] = {}
-        things = []
+        objects = []
         for candidate in candidates:
             key = _known(candidate, floor_z_m)
             known = None if self.encoder is not None else self._completed.get(key)
             if known is None:
                 known = self._complete(candidate, floor_z_m, found, vocabularies)
-            things.append(replace(known, candidate=candidate))
-            done[key] = things[-1]
+            objects.append(replace(known, candidate=candidate))
+            done[key] = objects[-1]
         self._completed = done
-        return tuple(things)
+        return tuple(objects)
 
     def _complete(
         self,
@@ -650,27 +649,27 @@ class DetectionLift:
         found: Sequence[Detections2d],
         vocabularies: Mapping[str, frozenset[str]],
     ) -> LiftedObject:
-        said = evidence_of([candidate], vocabularies)
+        evidence = evidence_of([candidate], vocabularies)
 
-        def judged(box: NDArray[np.float64]) -> DetectorBelief:
-            plausibility = plausibilities(said, box, floor_z_m, self.priors)
-            return DetectorBelief(said, plausibility, self.detector_model.posterior(None, said, plausibility))
+        def belief_in(box: NDArray[np.float64]) -> DetectorBelief:
+            plausibility = plausibilities(evidence, box, floor_z_m, self.priors)
+            return DetectorBelief(evidence, plausibility, self.detector_model.posterior(None, evidence, plausibility))
 
-        belief = judged(candidate.box)
+        belief = belief_in(candidate.box)
         label, _ = _likeliest(belief.posterior)
-        done = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
+        box, by_shape = complete_box(candidate.box, candidate.points_m, label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
-        fits = self.priors.log_plausibility(label, done.box, floor_z_m) > _FITTING
-        trusted = fits and (done.by_shape or (small and candidate.whole))
-        if done.box is not candidate.box:
-            belief = judged(done.box)
+        fits = self.priors.log_plausibility(label, box, floor_z_m) > _FITTING
+        trusted = fits and (by_shape or (small and candidate.whole))
+        if box is not candidate.box:
+            belief = belief_in(box)
         _, probability = _likeliest(belief.posterior)
         embedding = self._embedding(candidate, found)
-        return LiftedObject(candidate, done.box, trusted, label, belief, probability, done.by_shape, embedding)
+        return LiftedObject(candidate, box, trusted, label, belief, probability, by_shape, embedding)
 
     def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
-        """Mean over a candidate's views, weighted by the scores."""
+        """Return the mean embedding of a candidate's views, weighted by scores."""
         vectors, weights = [], []
         for v, i in candidate.members:
             row = self.views[v].lifted[i].row
@@ -682,7 +681,7 @@ class DetectionLift:
 
 
 def _likeliest(posterior: Mapping[str, float]) -> tuple[str, float]:
-    """The likeliest of the names, and its probability."""
+    """Return the likeliest name and its probability."""
     return max((pair for pair in sorted(posterior.items()) if pair[0] != UNNAMED), key=lambda pair: pair[1])
 
 
@@ -690,22 +689,21 @@ _Known = tuple[object, ...]
 
 
 def _known(candidate: Candidate, floor_z_m: float) -> _Known:
-    """What completing a candidate depends on, beside shapes and vocabularies. Its arrays are told by identity: what is
-    kept holds them."""
-    said = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
-    silent = tuple(sorted(candidate.missed.items()))
-    return id(candidate.points_m), id(candidate.box), said, silent, candidate.whole, floor_z_m
+    """Key of a completed candidate, besides shapes and vocabularies; arrays by identity, as the entry keeps them."""
+    reported = tuple((source, tuple(sorted(names.items()))) for source, names in sorted(candidate.reported.items()))
+    missed = tuple(sorted(candidate.missed.items()))
+    return id(candidate.points_m), id(candidate.box), reported, missed, candidate.whole, floor_z_m
 
 
 def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
-    """Raise :class:`LayoutError` unless a detector's answer is about the picture that it was shown."""
+    """Raise :class:`LayoutError` unless the detections are of the given frame."""
     if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
         raise LayoutError(
-            f"shown {frame.camera!r} at {frame.stamp_ns}, it answered about {found.camera!r} at {found.stamp_ns}"
+            f"detections of {found.camera!r} at {found.stamp_ns} for an image of {frame.camera!r} at {frame.stamp_ns}"
         )
     if not _masks_fit(found, frame):
         assert found.masks is not None
-        raise LayoutError(f"its masks are {found.masks.shape[1:]}, the picture is {frame.depth_m.shape}")
+        raise LayoutError(f"masks have the shape {found.masks.shape[1:]}, the image {frame.depth_m.shape}")
 
 
 def _masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
@@ -719,7 +717,7 @@ def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:
 
 
 def _joined(objects: Sequence[LiftedObject], min_probability: float) -> tuple[LiftedObject, ...]:
-    """One object for each thing, of at least that probability: of boxes that nearly coincide the most probable."""
+    """Select objects of at least that probability; of overlapping ones the most probable."""
     order = sorted((o for o in objects if o.probability >= min_probability), key=lambda o: -o.probability)
     boxes = np.array([o.box for o in order]).reshape(-1, 9)
     return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))

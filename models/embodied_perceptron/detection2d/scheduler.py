@@ -1,7 +1,7 @@
-"""When a 2-D detector runs: off the sensor path, newest keyframe first, at a bounded rate, and what if it dies.
+"""Scheduling of 2-D detectors: newest keyframe first, at a bounded rate, with retries after failures.
 
-:class:`LiftScheduler` decides and holds no clock and no thread, so that a replay is decided by the recording's stamps
-and a test by its own. :class:`LiftWorker` is the thread around it for live use.
+:class:`LiftScheduler` has neither clock nor thread: a replay passes the recording's stamps, a test its own.
+:class:`LiftWorker` is the thread for live use.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class SchedulerRules:
-    """How often, and how long a failing detector is tried.
+    """Rate and failure limits of a detector.
 
     Attributes:
-        max_rate_hz: pictures a second.
-        burst: pictures at once, after a pause.
-        retry_s: pause after the first failure; doubled with each further one in a row.
-        max_failures: in a row; then it is disabled.
-        limit_s: time for a picture where somebody waits for what comes next; what takes longer is a failure.
+        max_rate_hz: images per second.
+        burst: images in a row after a pause.
+        retry_s: pause after a failure; doubled with each further one in a row.
+        max_failures: in a row, before the detector is disabled.
+        limit_s: time per image on a live robot; longer is a failure.
 
     Raises ``ValueError`` naming the field.
     """
@@ -53,7 +53,7 @@ class SchedulerRules:
 
 
 class LiftScheduler:
-    """Which keyframe is next, if any. Not thread-safe; time is what the caller says."""
+    """Selects the next keyframe. Not thread-safe; the caller passes the time."""
 
     def __init__(self, rules: SchedulerRules | None = None) -> None:
         self.rules = rules if rules is not None else SchedulerRules()
@@ -67,9 +67,9 @@ class LiftScheduler:
         self._not_before_ns: int | None = None
 
     def next(self, waiting: Sequence[Keyframe], now_ns: int) -> Keyframe | None:
-        """The newest of those that wait, if one may run now; that counts as started.
+        """Return the newest waiting keyframe if the detector may run now, and count it as started.
 
-        A clock that was set back starts counting anew.
+        A clock that is set back restarts the rate limit.
         """
         if self._at_ns is None or now_ns < self._at_ns:
             self._at_ns = now_ns
@@ -84,13 +84,13 @@ class LiftScheduler:
         return max(waiting, key=lambda keyframe: keyframe.id)
 
     def succeeded(self) -> None:
-        """What was started ended well."""
+        """Record success of the started detection."""
         self.done += 1
         self.failures = 0
         self._not_before_ns = None
 
     def failed_with(self, error: BaseException, now_ns: int, hopeless: bool = False) -> None:
-        """What was started raised; ``hopeless`` = trying again cannot help (another layout, for example)."""
+        """Record failure of the started detection; ``hopeless``: a retry cannot help, as with another layout."""
         self.failures += 1
         self.failed += 1
         self.last_error = f"{type(error).__name__}: {error}"
@@ -99,19 +99,19 @@ class LiftScheduler:
 
     @property
     def state(self) -> str:
-        """``running``, ``retrying`` after a failure, or ``disabled``."""
+        """Return ``running``, ``retrying`` after a failure, or ``disabled``."""
         return "disabled" if self.disabled else "retrying" if self.failures else "running"
 
 
 class TooLateError(Exception):
-    """Somebody waited for a call as long as was said, and it has not come back."""
+    """A call that exceeded its time limit, or is still running."""
 
 
 class LimitedCalls(Generic[ResultT]):
-    """Calls of something foreign that may be slow, or never come back: nobody waits for it longer than is said.
+    """Calls with a time limit for detectors that may be slow or never return.
 
-    Each runs in a thread of its own, for nothing can end it. What comes too late is dropped, and until it has come
-    nothing else is called.
+    Each call runs in its own thread, because it cannot be interrupted. A late result is dropped; further calls are
+    refused until the late one has returned.
     """
 
     def __init__(self) -> None:
@@ -120,22 +120,22 @@ class LimitedCalls(Generic[ResultT]):
 
     @property
     def busy_s(self) -> float:
-        """For how long a call has been running for which nobody waits any more; 0 = none is."""
+        """Return for how long a timed-out call has been running; 0 = none is."""
         late = self._late is not None and self._late.is_alive()
         return time.monotonic() - self._began_s if late else 0.0
 
     def call(self, work: Callable[[], ResultT], limit_s: float) -> ResultT:
-        """What ``work`` returns. Raises what it raises, and :class:`TooLateError` where it takes longer, or the call
-        before is still running."""
+        """Return the result of ``work``. Raises its error, and :class:`TooLateError` if it takes longer than
+        ``limit_s`` or the previous call is still running."""
         if self.busy_s > 0:
-            raise TooLateError("it has not come back from the picture before")
+            raise TooLateError("still busy with the previous image")
         done: list[ResultT] = []
         failed: list[BaseException] = []
 
         def run() -> None:
             try:
                 done.append(work())
-            except BaseException as error:  # is raised where somebody waits for it
+            except BaseException as error:  # raised in the calling thread
                 failed.append(error)
 
         thread = threading.Thread(target=run, name="detector", daemon=True)
@@ -144,20 +144,18 @@ class LimitedCalls(Generic[ResultT]):
         thread.join(limit_s)
         if thread.is_alive():
             self._late = thread
-            raise TooLateError(f"it took longer than {limit_s:g} s for a picture")
+            raise TooLateError(f"took longer than {limit_s:g} s for an image")
         if failed:
             raise failed[0]
         return done[0]
 
 
 class LiftWorker:
-    """Calls ``work`` in a thread of its own until there is nothing to do, and again when something may have come.
+    """Thread that calls ``work`` until it returns False, and again after :meth:`wake` or a pause.
 
     Args:
-        work: does one piece and returns whether it did; must not raise.
-        idle_s: pause when there was nothing to do and nobody woke it.
-
-    The thread begins with :meth:`start` and ends with :meth:`stop`.
+        work: does one unit of work and returns True, or False without any; must not raise.
+        idle_s: pause without work.
     """
 
     def __init__(self, work: Callable[[], bool], idle_s: float = 0.1) -> None:
@@ -169,18 +167,18 @@ class LiftWorker:
         self._began_s: float | None = None
 
     def start(self) -> None:
-        """Begin; once."""
+        """Start the thread; once."""
         if self._thread is not None:
-            raise RuntimeError("the worker runs already")
+            raise RuntimeError("the worker is already running")
         self._thread = threading.Thread(target=self._run, name="lift", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Something may have come."""
+        """Signal that there may be work."""
         self._wake.set()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """End after the piece in progress; False when that takes longer than ``timeout_s``."""
+        """Stop after the current unit of work; return False if that takes longer than ``timeout_s``."""
         self._stopping.set()
         self._wake.set()
         if self._thread is None:
@@ -190,7 +188,7 @@ class LiftWorker:
 
     @property
     def busy_s(self) -> float:
-        """How long the piece in progress has taken so far; 0 = none. A detector that hangs shows here."""
+        """Return the time since the current unit of work began; 0 = idle. Shows a detector that hangs."""
         began_s = self._began_s
         return 0.0 if began_s is None else time.monotonic() - began_s
 

@@ -1,4 +1,4 @@
-"""Sets of lattice sites as bits of a box: in order and each once, without sorting. Compiled; twins are in the tests."""
+"""Sorted distinct site keys by marking bits in a box, without sorting; compiled, with references in the tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import SITE_BITS, distinct_keys
 
 _AXES = 4  # of a site key: sample, x, y, z
-_WORDS_PER_KEY = 4  # a box with more words than this is thinly filled: sorting is faster
+_WORDS_PER_KEY = 4  # for a sparser box sorting is faster
 
 # position of the lowest set bit of a 64-bit word: multiply the isolated bit by a de Bruijn sequence
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -27,7 +27,7 @@ def lowest_bit(word: int) -> int:
 
 
 def distinct_site_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) site keys -> (M,) sorted, each once: :func:`~.transforms.distinct_keys`, in a third of its time or less."""
+    """(N,) site keys -> (M,) sorted distinct keys: :func:`~.transforms.distinct_keys` in a third of its time."""
     if len(keys) == 0:
         return distinct_keys(keys)
     low, shift, extent = np.empty(_AXES, np.int64), np.empty(_AXES, np.int64), np.empty(_AXES, np.int64)
@@ -46,7 +46,7 @@ def distinct_site_keys(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 def _box_of(
     keys: NDArray[np.int64], low: NDArray[np.int64], shift: NDArray[np.int64], extent: NDArray[np.int64]
 ) -> None:
-    """By axis the lowest coordinate, by which power of two they are apart at least, and how many steps they span."""
+    """Compute for each axis the lowest coordinate, the power-of-two stride as a shift, and the number of steps."""
     mask = (1 << SITE_BITS) - 1
     for axis in range(_AXES):
         down = SITE_BITS * (_AXES - 1 - axis)
@@ -70,7 +70,7 @@ def _mark(
     extent: NDArray[np.int64],
     marks: NDArray[np.uint64],
 ) -> int:
-    """Set the bit of each key; how many bits are set. Each row along z has words of its own."""
+    """Set the bit of each key and return the number of set bits. Each row along z has its own words."""
     mask = (1 << SITE_BITS) - 1
     words = (extent[3] >> 6) + 1
     count = 0
@@ -94,7 +94,7 @@ def _unmark(
     extent: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> None:
-    """The keys of the bits that are set, in order."""
+    """Write the keys of the set bits, in order."""
     words = (extent[3] >> 6) + 1
     n = 0
     word = 0

@@ -1,10 +1,10 @@
-"""Boxes with nine degrees of freedom; nothing here drops tilt.
+"""Boxes with nine degrees of freedom.
 
 A set of boxes is a (N, 9) float tensor ``[x y z dx dy dz alpha beta gamma]``: centre and full size in metres, rotation
 ``R = Rz(alpha) @ Rx(beta) @ Ry(gamma)`` in radians (intrinsic Z-X-Y) from the box's axes to the frame that the centre
 is in. Functions take any float dtype and device and return the same; the overlap functions compute in float64 on the
-CPU, whatever they are given. Sizes may be zero. Wrong shapes, non-finite entries and negative sizes raise
-``ValueError`` naming the first offender where geometry would silently be wrong (overlap, NMS).
+CPU. Sizes may be zero. Wrong shapes, non-finite entries and negative sizes raise ``ValueError`` naming
+the first offender in overlap and NMS.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ F64 = NDArray[np.float64]
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
 CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
-BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners that an edge joins
-_LEAST_M3 = 1e-9  # volume of bounds
-_PAIRS_AT_A_TIME = 1 << 14  # whose overlaps are computed at once by tensor operations: 300 MB of polygons
+BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners of each edge
+_LEAST_M3 = 1e-9  # least volume of bounds
+_PAIRS_AT_A_TIME = 1 << 14  # pairs per batch of tensor operations: 300 MB of polygons
 
 
 def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
     """Return ``boxes`` or raise ``ValueError``: shape not (N, 9), not floating, not finite, or a negative size.
 
-    Numbers on a device are not looked at: to read them would be to wait.
+    On a device only the shape is checked, because reading values would synchronise with it.
     """
     if not isinstance(boxes, Tensor) or not boxes.is_floating_point():
         raise ValueError(f"{name} must be a float tensor, got {getattr(boxes, 'dtype', type(boxes).__name__)}")
@@ -44,7 +44,7 @@ def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
     if not runs_compiled(boxes):
         return boxes
     numbers = boxes.detach()
-    if numbers.device.type == "cpu" and numbers.dtype == torch.float64:  # most are, a few at a time: NumPy waits less
+    if numbers.device.type == "cpu" and numbers.dtype == torch.float64:  # the common case; NumPy has less overhead
         array = numbers.numpy()
         if np.isfinite(array).all() and (array[:, 3:6] >= 0).all():
             return boxes
@@ -74,14 +74,14 @@ def euler_to_matrix(angles: Tensor) -> Tensor:
 def matrix_to_euler(R: Tensor) -> Tensor:
     """(..., 3, 3) rotations -> (..., 3) alpha, beta, gamma; beta in [-pi/2, pi/2].
 
-    Where beta is +-pi/2 only the sum of the other two angles is defined; gamma is then 0 and the matrix is preserved.
+    At beta = +-pi/2 only the sum of the other two angles is defined; gamma is then 0, and the matrix is preserved.
     """
     cos_beta = torch.hypot(R[..., 0, 1], R[..., 1, 1])
-    locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # what rounding alone leaves there
+    locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # rounding error
     safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
     alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
-    # with alpha undone the first row is (cos gamma, 0, sin gamma), however near beta is to +-pi/2: where rounding made
-    # alpha, gamma makes up for it
+    # after undoing alpha the first row is (cos gamma, 0, sin gamma): gamma compensates the rounding of alpha near
+    # beta = +-pi/2
     cos_alpha, sin_alpha = torch.cos(alpha), torch.sin(alpha)
     gamma = torch.atan2(
         cos_alpha * R[..., 0, 2] + sin_alpha * R[..., 1, 2], cos_alpha * R[..., 0, 0] + sin_alpha * R[..., 1, 0]
@@ -94,28 +94,28 @@ def matrix_to_euler(R: Tensor) -> Tensor:
 
 
 def matrix_to_sixd(R: Tensor) -> Tensor:
-    """(..., 3, 3) rotations -> (..., 6): their first and second column."""
+    """(..., 3, 3) rotations -> (..., 6) first and second column."""
     return torch.cat([R[..., :, 0], R[..., :, 1]], dim=-1)
 
 
 def sixd_to_matrix(sixd: Tensor) -> Tensor:
     """(..., 6) any numbers -> (..., 3, 3) rotations (Zhou et al., "On the Continuity of Rotation Representations").
 
-    The second three numbers give the y axis; the first three, less their part along y, the x axis. Always a rotation:
-    where a vector vanishes or both are parallel (nothing to learn from), a fixed axis stands in.
+    The last three numbers give the y axis; the first three, orthogonalised, the x axis. A vector that vanishes, or is
+    parallel to the other, is replaced by a fixed axis.
     """
     x_raw, y_raw = sixd[..., :3], sixd[..., 3:]
     fallback = torch.zeros_like(y_raw)
     fallback[..., 1] = 1.0
     y = _unit(y_raw, fallback)
-    # an axis that is surely not parallel to y: the one along which y is smallest
+    # the axis along which y is smallest is not parallel to y
     helper = (y.detach().abs().argmin(-1, keepdim=True) == constant((0, 1, 2), y.device)).to(y.dtype)
     z = _unit(torch.linalg.cross(_unit(x_raw, helper), y), _unit(torch.linalg.cross(helper, y), helper))
     return torch.stack([torch.linalg.cross(y, z), y, z], dim=-1)
 
 
 def _unit(v: Tensor, fallback: Tensor, eps: float = 1e-8) -> Tensor:
-    """``v`` with length 1, or ``fallback`` where it is shorter than ``eps``. Gradients stay finite, NaN stays NaN."""
+    """Normalise ``v``; ``fallback`` where it is shorter than ``eps``. Gradients stay finite, NaN stays NaN."""
     norm = v.norm(dim=-1, keepdim=True)
     return torch.where(norm < eps, fallback, v / norm.clamp_min(eps))
 
@@ -146,19 +146,19 @@ def volumes(boxes: Tensor) -> Tensor:
 
 
 def to_box_frames(points: Tensor, boxes: Tensor) -> Tensor:
-    """(P, 3) points, (N, 9) boxes -> (P, N, 3) the points as seen from each box's centre along its axes."""
+    """(P, 3) points, (N, 9) boxes -> (P, N, 3) points in each box's frame."""
     return torch.einsum("nij,pni->pnj", rotations(boxes), points[:, None] - boxes[None, :, :3])
 
 
 def face_distances(points: Tensor, boxes: Tensor) -> Tensor:
-    """(P, 3), (N, 9) -> (P, N, 6) signed distances to the faces -x +x -y +y -z +z; all >= 0 inside. Any tilt."""
+    """(P, 3), (N, 9) -> (P, N, 6) signed distances to the faces -x +x -y +y -z +z; all >= 0 inside."""
     local = to_box_frames(points, boxes)
     half = 0.5 * boxes[None, :, 3:6]
     return torch.stack([half + local, half - local], dim=-1).flatten(-2)
 
 
 def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tensor:
-    """(P, 3), (N, 9) -> (P, N) bool; faces count as inside. At most ``chunk`` pairs are expanded at a time."""
+    """(P, 3), (N, 9) -> (P, N) bool; faces count as inside. Expands at most ``chunk`` pairs at a time."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise ValueError(f"points must have shape (P, 3), got {tuple(points.shape)}")
     inside = torch.empty(points.shape[0], boxes.shape[0], dtype=torch.bool, device=points.device)
@@ -171,7 +171,7 @@ def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tens
 
 
 def box_from_points(points: Tensor, yaw: float) -> Tensor:
-    """(P, 3) points -> (9,) the tightest upright box turned by ``yaw`` (alpha) about z.
+    """(P, 3) points -> (9,) the tightest upright box of the given ``yaw`` (alpha).
 
     Raises ``ValueError`` when there is no point.
     """
@@ -188,7 +188,7 @@ def box_from_points(points: Tensor, yaw: float) -> Tensor:
 
 
 def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Tensor:
-    """Move (N, 9) boxes by the rigid (4, 4) ``T``: ``T_a_b`` takes boxes in frame b to frame a. All nine degrees.
+    """Move (N, 9) boxes by the rigid (4, 4) ``T``: ``T_a_b`` maps boxes from frame b to frame a.
 
     Raises ``ValueError`` when ``T`` is not rigid.
     """
@@ -205,10 +205,9 @@ def scale_boxes(boxes: Tensor, factor: float) -> Tensor:
 
 
 def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
-    """Mirror the world: coordinate ``axis`` (0, 1, 2) changes sign. Right for tilted boxes too.
+    """Mirror the world: coordinate ``axis`` (0, 1, 2) changes sign. Valid for tilted boxes.
 
-    A mirror M alone would leave a left-handed box; a box is its own mirror image along its axes, so ``M R M`` is the
-    same set of points and a rotation.
+    ``M R M`` is a rotation and describes the mirrored solid, because a box is symmetric along its axes.
     """
     if axis not in (0, 1, 2):
         raise ValueError(f"axis must be 0, 1 or 2, got {axis!r}")
@@ -218,12 +217,11 @@ def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
 
 
 def upright_boxes(boxes: Tensor) -> Tensor:
-    """The canonical form of (N, 9) boxes: the same solids, their axes named by what they do in the world.
+    """Return the canonical form of (N, 9) boxes: the same solids with permuted and reversed axes.
 
-    z is the axis nearest to world up and points up (of equally near ones the first); x is the longer of the other two,
-    and the turn about z, alpha, lies in (-90, 90] degrees. Where both are equally long (to 1e-6 of their sum) x is the
-    one that leaves alpha in (-45, 45]. A lying or tilted box keeps its tilt: only axes are permuted and reversed.
-    So the sizes of a thing that stands are always (longer side, shorter side, height).
+    z is the axis nearest to world up and points up (on a tie the first); x is the longer of the others, with alpha in
+    (-90, 90] degrees. If both are equally long (to 1e-6 of their sum), x is the one with alpha in (-45, 45]. Tilt is
+    kept. Sizes of an upright object are (longer side, shorter side, height).
     """
     R, sizes = rotations(boxes), boxes[..., 3:6]
     up = R[..., 2, :].abs()  # (N, 3) how far each axis points up or down
@@ -261,7 +259,7 @@ def upright_boxes(boxes: Tensor) -> Tensor:
 
 
 def checked_frames(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
-    """Centres (N, 3), half sizes (N, 3) and rotations (N, 3, 3) of (N, 9) boxes as contiguous float64 arrays.
+    """Return centres (N, 3), half sizes (N, 3) and rotations (N, 3, 3) of (N, 9) boxes as float64 arrays.
 
     Raises ``ValueError`` as :func:`check_boxes`.
     """
@@ -275,8 +273,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     """(N, 9), (M, 9) -> (N, M) exact IoU of arbitrarily rotated boxes, in a's dtype and on its device.
 
     Boxes without volume have IoU 0 with everything, themselves included. Not differentiable (see :func:`paired_iou`).
-    Raises ``ValueError`` only as :func:`check_boxes`, on a device for the shape alone: it computes there, and nothing
-    is read back.
+    Computes on the device without reading back. Raises ``ValueError`` as :func:`check_boxes`.
     """
     if runs_compiled(a, b):
         return torch.from_numpy(_loops_iou(a, b)).to(a)
@@ -292,13 +289,12 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def paired_iou(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (N, 9) -> (N,) exact IoU of the i-th boxes; differentiable in both, on their device, when one needs it.
+    """(N, 9), (N, 9) -> (N,) exact IoU of the i-th boxes; differentiable in both on their device.
 
-    The gradient is zero where boxes do not touch: a loss made of it needs another term to bring them together. Raises
-    as :func:`box_iou`.
+    The gradient is zero for disjoint boxes, so a loss needs another term for them. Raises as :func:`box_iou`.
     """
     if a.shape != b.shape:
-        raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
+        raise ValueError(f"need as many boxes on both sides, got {tuple(a.shape)} and {tuple(b.shape)}")
     if runs_compiled(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         return torch.from_numpy(_loops_paired_iou(a, b)).to(a)
     return _iou_of_pairs(check_boxes(a, "a"), check_boxes(b, "b")).to(a.dtype)
@@ -325,8 +321,7 @@ def _loops_paired_iou(a: Tensor, b: Tensor) -> F64:
 
 
 def _iou_of_pairs(a: Tensor, b: Tensor) -> Tensor:
-    """(P, 9), (P, 9) -> (P,) float64 by tensor operations: areas of faces cancel, float32 would leave 1e-4 of a thin
-    box."""
+    """(P, 9), (P, 9) -> (P,) IoU by tensor operations, in float64 because areas of faces cancel."""
     both = torch.stack([a.double(), b.double()])
     center, half, rot = both[..., :3], 0.5 * both[..., 3:6], rotations(both)
     inter = overlap.intersection_volumes(center[0], half[0], rot[0], center[1], half[1], rot[1])
@@ -342,16 +337,15 @@ def _iou_of_pairs(a: Tensor, b: Tensor) -> Tensor:
 
 
 def flatten_boxes(boxes: Tensor) -> Tensor:
-    """Upright boxes of height 1 at z = 0 with the boxes' x, y, dx, dy, alpha: their IoU is that of the rectangles."""
+    """Return upright boxes of height 1 at z = 0; their IoU is that of the bird's-eye rectangles."""
     zero = torch.zeros_like(boxes[:, :1])
     return torch.cat([boxes[:, :2], zero, boxes[:, 3:5], zero + 1.0, boxes[:, 6:7], zero, zero], dim=-1)
 
 
 def footprints(boxes: Tensor) -> Tensor:
-    """(N, 9) -> (N, 6, 2) the shadow of each box on the floor, counter-clockwise; corners repeat for upright boxes.
+    """(N, 9) -> (N, 6, 2) vertical projection of each box, counter-clockwise; corners repeat for upright boxes.
 
-    The shadow of a box is the sum of the shadows of its three edges: a hexagon that is walked along the edges in the
-    order of their directions.
+    The projection is the Minkowski sum of the projected edges: a hexagon with the edges in order of their directions.
     """
     edges = (rotations(boxes)[:, :2, :] * boxes[:, None, 3:6]).transpose(1, 2)  # (N, 3, 2)
     edges = torch.where((edges[..., 1:] < 0) | ((edges[..., 1:] == 0) & (edges[..., :1] < 0)), -edges, edges)
@@ -364,14 +358,14 @@ def footprints(boxes: Tensor) -> Tensor:
 
 
 def footprint_areas(boxes: Tensor) -> Tensor:
-    """(N, 9) -> (N,) square metres of the shadows."""
+    """(N, 9) -> (N,) area of the projections, square metres."""
     p = footprints(boxes)
     q = p.roll(-1, dims=1)
     return 0.5 * (p[..., 0] * q[..., 1] - p[..., 1] * q[..., 0]).sum(1)
 
 
 def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (M, 9) -> (N, M) square metres common to the shadows of two boxes."""
+    """(N, 9), (M, 9) -> (N, M) common area of the projections, square metres."""
     pa = footprints(check_boxes(a, "a").detach().to("cpu", torch.float64))
     pb = footprints(check_boxes(b, "b").detach().to("cpu", torch.float64))
     area = overlap.convex_overlap_areas(pa.contiguous().numpy(), pb.contiguous().numpy())
@@ -379,7 +373,7 @@ def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
 
 
 def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
-    """(N, 9), (M, 9) -> (N, M) IoU of the shadows on the floor."""
+    """(N, 9), (M, 9) -> (N, M) IoU of the projections."""
     inter = footprint_overlaps(a.double(), b.double())
     union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
     return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)
@@ -390,16 +384,16 @@ def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def box_rotations(boxes: F64) -> F64:
-    """(N, 9) -> (N, 3, 3) world <- box: :func:`rotations` of arrays."""
+    """Compute :func:`rotations` of arrays."""
     R: F64 = overlap.frames(np.ascontiguousarray(boxes, dtype=np.float64))[2]
     return R
 
 
 def canonical_boxes(boxes: F64) -> F64:
-    """(N, 9) -> (N, 9) float64: :func:`upright_boxes` of arrays; what has it already stays as it is to the bit."""
+    """Compute :func:`upright_boxes` of arrays in float64; canonical boxes are returned bit for bit."""
     given: F64 = np.array(boxes, dtype=np.float64)
     longer, shorter, alpha = given[:, 3], given[:, 4], given[:, 6]
-    # most stand, their longer side first and within half a turn: they need no search
+    # most boxes are canonical already
     known = ~given[:, 7:].any(axis=1) & (longer - shorter > 2e-6 * (longer + shorter)) & (np.abs(alpha) < 1.57)
     rows = np.flatnonzero(~known)
     if len(rows) == 0:
@@ -411,14 +405,14 @@ def canonical_boxes(boxes: F64) -> F64:
 
 
 def box_corners(boxes: F64) -> F64:
-    """(N, 9) -> (N, 8, 3) metres: :func:`corners` of arrays, joined by :data:`BOX_EDGES`."""
+    """Compute :func:`corners` of arrays; :data:`BOX_EDGES` joins them."""
     points: F64 = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
     return points
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Axis-aligned bounds of N boxes in some frame: cheap to intersect, and exact for boxes along the axes.
+    """Axis-aligned bounds of N boxes: cheap to intersect, and exact for boxes along the axes.
 
     Attributes:
         low, high: (N, 3) metres.
@@ -429,7 +423,7 @@ class Bounds:
 
     @classmethod
     def of(cls, boxes: F64, turn: F64 | None = None) -> Bounds:
-        """Of (N, 9) boxes; ``turn`` (2, 2): of the boxes turned about gravity and the origin."""
+        """Compute the bounds of (N, 9) boxes, rotated first by the horizontal (2, 2) ``turn``."""
         center, R = boxes[:, :3].copy(), box_rotations(boxes)
         if turn is not None:
             center[:, :2] = center[:, :2] @ turn.T
@@ -444,17 +438,17 @@ class Bounds:
 
     @cached_property
     def volume(self) -> F64:
-        """(N,) cubic metres, never quite nothing."""
+        """(N,) cubic metres, at least 1e-9."""
         return np.asarray(np.maximum(self.extent.prod(axis=1), _LEAST_M3))
 
     def __getitem__(self, rows: NDArray[np.intp]) -> Bounds:
-        """The bounds of some of the boxes."""
+        """Select boxes."""
         return Bounds(self.low[rows], self.high[rows])
 
     def pairs_within(self, other: Bounds, reach_m: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart in x and in y, in order.
+        """Return (P,), (P,) sorted indices of pairs with ``other`` at most ``reach_m`` apart in x and in y.
 
-        A sweep along x: of two intervals that meet, one begins within the other.
+        Sweeps along x: of two overlapping intervals one begins inside the other.
         """
         low, high, low2, high2 = self.low[:, 0], self.high[:, 0], other.low[:, 0], other.high[:, 0]
         rows, columns = _begin_within(low, high, low2, reach_m, "left")
@@ -465,17 +459,17 @@ class Bounds:
         return np.divmod(np.sort(rows * len(other.low) + columns), max(len(other.low), 1))
 
     def common_extent(self, other: Bounds, axis: int) -> F64:
-        """(N, M) metres that each shares with each of ``other`` along one axis."""
+        """Return (N, M) common length with ``other`` along one axis, metres."""
         high = np.minimum(self.high[:, None, axis], other.high[None, :, axis])
         return np.asarray(np.maximum(high - np.maximum(self.low[:, None, axis], other.low[None, :, axis]), 0.0))
 
     def common_volume(self, other: Bounds) -> F64:
-        """(N, M) cubic metres."""
+        """Return (N, M) common volume, cubic metres."""
         x, y, z = (self.common_extent(other, axis) for axis in range(3))
         return np.asarray(x * y * z)
 
     def iou(self, other: Bounds) -> F64:
-        """(N, M) of the bounds."""
+        """Return (N, M) IoU of the bounds."""
         common = self.common_volume(other)
         return np.asarray(common / (self.volume[:, None] + other.volume[None] - common))
 
@@ -483,7 +477,7 @@ class Bounds:
 def _begin_within(
     low: F64, high: F64, begin: F64, reach_m: float, side: Literal["left", "right"]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices of all pairs of an interval and a number of ``begin`` in [low, high + reach_m]; "right": beyond low."""
+    """Return indices of pairs of an interval and a ``begin`` in [low, high + reach_m]; "right": excluding low."""
     order = np.argsort(begin, kind="stable")
     first = np.searchsorted(begin[order], low, side=side)
     count = np.maximum(np.searchsorted(begin[order], high + reach_m, side="right") - first, 0)
@@ -492,14 +486,14 @@ def _begin_within(
     return rows, order[np.repeat(first, count) + within]
 
 
-_SORTED_UP_TO = 4096  # short rows are sorted sooner than they are partitioned
+_SORTED_UP_TO = 4096  # sorting short rows is faster than partitioning
 
 
 def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(K, A) values -> (A,), (A,) their ``trim_percent`` and ``100 - trim_percent`` percentiles, column by column.
+    """(K, A) values -> (A,), (A,) ``trim_percent`` and ``100 - trim_percent`` percentiles of each column.
 
-    The same as numpy's percentiles (linear between ranks) at a fraction of the cost for the few hundred points of one
-    thing. Raises ``ValueError`` for no values, or a share outside of [0, 50].
+    Equals numpy's linear percentiles, faster for a few hundred points. Raises ``ValueError`` for no values, or a
+    percentage outside of [0, 50].
     """
     if values.ndim != 2 or len(values) == 0:
         raise ValueError(f"values must be (K, A) with K > 0, got {values.shape}")
@@ -521,7 +515,7 @@ def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[ND
 
 
 def median(values: NDArray[np.float64]) -> float:
-    """Of (K,) numbers: as numpy's, to the bit, at a fraction of the cost for a few hundred. Raises ``ValueError`` for
+    """Return the median of (K,) numbers, bit-equal to numpy's and faster for a few hundred. Raises ``ValueError`` for
     none."""
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"values must be (K,) with K > 0, got {values.shape}")

@@ -1,8 +1,7 @@
-"""Compiled kernels that survive a damaged cache.
+"""``njit`` with a cache that tolerates damaged files.
 
-numba keeps compiled code on the disk, and flushes none of it: after a power cut an index or a kernel may be empty, and
-numba then raises ``EOFError`` whenever the kernel is first called, at every start. Here such a file is named in the log
-and the kernel compiled anew, which writes it anew.
+numba does not flush its cache: after a power cut a file may be empty, and numba raises ``EOFError`` at the kernel's
+first call on every start. Here the file is logged, and the kernel is compiled and written again.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def njit(**options: Any) -> Callable[[FunctionT], FunctionT]:
-    """``numba.njit``, whose ``cache=True`` does not fail for what is damaged on the disk."""
+    """``numba.njit`` whose ``cache=True`` tolerates damaged files."""
     compiled = numba.njit(**options)
 
     def decorate(function: FunctionT) -> FunctionT:
         kernel: FunctionT = compiled(function)
-        # where numba is switched off (NUMBA_DISABLE_JIT) it gives the function itself
+        # with NUMBA_DISABLE_JIT this is the plain function
         cache = getattr(kernel, "_cache", None)
         if isinstance(cache, FunctionCache):
             locator = cache._impl.locator
@@ -37,7 +36,7 @@ def njit(**options: Any) -> Callable[[FunctionT], FunctionT]:
 
 
 class _TolerantCacheFile(IndexDataCacheFile):
-    """Damaged entries are as absent ones: the kernel is compiled, and written over them."""
+    """Treats damaged entries as absent, so that the kernel is compiled and they are overwritten."""
 
     def _load_index(self) -> Any:
         return self._or_none(super()._load_index, self._index_path) or {}
@@ -51,7 +50,7 @@ class _TolerantCacheFile(IndexDataCacheFile):
         try:
             return load()
         except OSError:
-            raise  # numba knows what to do
-        except Exception as error:  # bytes of any kind make pickle raise anything
-            _LOG.warning("%s is damaged (%s): its kernel is compiled anew", path, type(error).__name__)
+            raise  # numba handles it
+        except Exception as error:  # damaged data makes pickle raise any exception
+            _LOG.warning("%s is damaged (%s): its kernel is compiled again", path, type(error).__name__)
             return None

@@ -1,12 +1,10 @@
-"""The Manhattan frame: the world turned about gravity along the walls, regions in it, and the yaw of walls.
+"""Manhattan frame: the world rotated about gravity to align with the walls; regions in it, and the yaw of walls.
 
-A network of ordinary convolutions knows the directions of its grid. A robot's odometry starts at any heading, so a grid
-along the world's axes would show every room at another angle; along the walls it shows rooms as they are built.
-Training turns scenes the same way (quarter turns and a few degrees).
+Convolutions depend on the direction of their grid, and odometry starts at any heading. A grid along the walls shows
+rooms at the same angle; training rotates scenes accordingly (quarter turns and a few degrees).
 
-The yaw of the walls is estimated twice, for two uses: :func:`wall_aligned_frame` chooses among multiples of 3 degrees,
-from nothing but occupied voxels, so that the network's grid seldom moves; :func:`wall_yaw` is continuous, from surface
-normals, for boxes that stand along the walls to a fraction of a degree.
+:func:`wall_aligned_frame` chooses among multiples of 3 degrees from occupied voxels, so that the network's grid seldom
+moves; :func:`wall_yaw` is continuous, from surface normals, for boxes along the walls.
 """
 
 from __future__ import annotations
@@ -21,22 +19,19 @@ from embodied_perceptron.geometry.kernels import njit
 
 F64 = NDArray[np.float64]
 
-STEP_DEG = 3  # between frames; a room lies at most half of it off its own
+STEP_DEG = 3  # between frames; a room is at most half of it off its frame
 _DIRECTIONS = 90 // STEP_DEG
-_LOW_M, _HIGH_M = 0.3, 2.2  # above the floor: walls and tall furniture, no floor, no ceiling
+_LOW_M, _HIGH_M = 0.3, 2.2  # heights above the floor of walls and tall furniture
 _COLUMN_M = 0.04
 _BIN_M = 0.06
 _MIN_COLUMNS = 50
-_KEPT_SHARPNESS = 0.85  # of the best: until the walls have turned 0.3 degrees past the middle between two steps
-_MIN_CONTRAST = 1.2  # best direction against the mean of all; an empty hall of columns has 1
+_KEPT_SHARPNESS = 0.85  # of the best: hysteresis of 0.3 degrees beyond the midpoint of two steps
+_MIN_CONTRAST = 1.2  # least ratio of the best direction to the mean of all
 
 
 @dataclass(frozen=True)
 class ManhattanFrame:
-    """The world turned by ``yaw_rad`` about its z axis through its origin: ``p_world = Rz(yaw) p_manhattan``.
-
-    The frame at 0 is the world itself, bit for bit.
-    """
+    """The world rotated by ``yaw_rad`` about its z axis: ``p_world = Rz(yaw) p_manhattan``; 0 is exactly the world."""
 
     yaw_rad: float = 0.0
 
@@ -65,7 +60,7 @@ class ManhattanFrame:
         return moved
 
     def boxes_to_world(self, boxes: F64) -> F64:
-        """(N, 9) manhattan -> world, yaw in (-pi, pi]; only place and yaw change, so tilt stays what it is."""
+        """(N, 9) manhattan -> world, yaw in (-pi, pi]; tilt is unchanged."""
         if self.yaw_rad == 0:
             return boxes
         moved: F64 = boxes.copy()
@@ -74,13 +69,13 @@ class ManhattanFrame:
         return moved
 
     def world_cells(self, cells: NDArray[np.int64], cell_size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The world's cells whose centre lies in one of the given cells of this frame.
+        """Return the world's cells whose centre is in one of the given cells of this frame.
 
         Args:
             cells: (M, 3) distinct cells of this frame.
-            cell_size_m: edge of the cells of both.
+            cell_size_m: edge of the cells of both frames.
 
-        Returns (K, 3) world cells, each once, and the (K,) row of ``cells`` that each one's centre falls into.
+        Returns (K, 3) distinct world cells, and (K,) the row of ``cells`` that contains each centre.
         """
         if self.yaw_rad == 0:
             return cells, np.arange(len(cells))
@@ -101,10 +96,10 @@ WORLD = ManhattanFrame()
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of the world with faces along a Manhattan frame.
+    """An axis-aligned region of a Manhattan frame.
 
     Attributes:
-        lower_m, upper_m: (3,) in that frame; infinite where there is no end.
+        lower_m, upper_m: (3,) in that frame; infinite = unbounded.
         manhattan: the frame.
     """
 
@@ -114,16 +109,16 @@ class Region:
 
     @staticmethod
     def nowhere() -> Region:
-        """Holds nothing."""
+        """Return an empty region."""
         return Region(np.zeros(3), np.zeros(3))
 
     @staticmethod
     def everywhere() -> Region:
-        """Holds everything."""
+        """Return an unbounded region."""
         return Region(np.full(3, -np.inf), np.full(3, np.inf))
 
     def same_as(self, other: Region) -> bool:
-        """Whether both are the same part of the world, along the same frame."""
+        """True when bounds and frame are equal."""
         return (
             self.manhattan == other.manhattan
             and np.array_equal(self.lower_m, other.lower_m)
@@ -131,7 +126,7 @@ class Region:
         )
 
     def contains(self, points_m: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """(N, 3) world -> (N,) whether they lie in [lower, upper)."""
+        """(N, 3) world -> (N,) True inside of [lower, upper)."""
         at = self.manhattan.from_world(points_m)
         inside: NDArray[np.bool_] = np.all((at >= self.lower_m) & (at < self.upper_m), axis=1)
         return inside
@@ -140,11 +135,10 @@ class Region:
 def wall_aligned_frame(
     coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float, last: ManhattanFrame | None = None
 ) -> ManhattanFrame:
-    """The frame along the walls: of all multiples of 3 degrees the one along whose axes the map's profile is sharpest.
+    """Return the frame along the walls: the multiple of 3 degrees with the sharpest profiles of the map.
 
-    What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
-    up in few bins, and the sum of squares is largest. A pure function of the voxels, so that the same map is always
-    seen alike. Without much to see, or without a distinct direction, the world's own axes.
+    Voxels at wall heights are projected along each direction; along the walls they fall into few bins, and the sum of
+    squares is largest. A pure function of the voxels. Returns the world for few voxels or without a distinct direction.
 
     Args:
         coords: (N, 3) voxels of the map, world, gravity-aligned.
@@ -156,16 +150,16 @@ def wall_aligned_frame(
 
 
 def wall_heights(floor_z_m: float) -> tuple[float, float]:
-    """Between these walls and the furniture along them are looked for."""
+    """Return the heights between which walls are detected."""
     return floor_z_m + _LOW_M, floor_z_m + _HIGH_M
 
 
 def frame_of_columns(filled: NDArray[np.int64], width: int, last: ManhattanFrame | None = None) -> ManhattanFrame:
-    """:func:`wall_aligned_frame` by how many voxels stand in each cell of 0.04 m of the ground: a grid, flat, its rows
-    along x, and their width.
+    """Compute :func:`wall_aligned_frame` from the number of voxels above each ground cell of 0.04 m: a flat grid with
+    rows along x, and their width.
 
-    ``last``, an earlier answer for the same map, stays while the profile along it is nearly as sharp as along what is
-    found now: the frame of a map whose walls lie between two steps would otherwise turn with every voxel.
+    ``last``, an earlier result for the same map, is kept while its profile is nearly as sharp, so that the frame of
+    walls between two steps does not change with every voxel.
     """
     sharpness = _sharpness_of(filled, width, np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
     if sharpness is None:
@@ -175,16 +169,15 @@ def frame_of_columns(filled: NDArray[np.int64], width: int, last: ManhattanFrame
         before = round(math.degrees(last.yaw_rad) / STEP_DEG) % _DIRECTIONS
         if sharpness[before] >= _KEPT_SHARPNESS * sharpness[best]:
             return last
-    turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
+    turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest equivalent angle modulo 90 degrees
     return ManhattanFrame(math.radians(turn * STEP_DEG)) if turn else WORLD
 
 
 def wall_yaw(normals: F64) -> float:
-    """Main direction of vertical surfaces in [0, pi/2): the angle that most of (N, 3) unit normals are square to; 0 for
-    none."""
+    """Return the main direction of (N, 3) unit normals of vertical surfaces, in [0, pi/2); 0 for none."""
     if len(normals) == 0:
         return 0.0
-    # four times the angle maps all four directions of a right-angled room to one, so that they can be averaged
+    # four times the angle maps the four wall directions to one, for averaging
     angle = 4.0 * np.arctan2(normals[:, 1], normals[:, 0])
     rough = np.arctan2(np.sin(angle).sum(), np.cos(angle).sum())
     error = np.angle(np.exp(1j * (angle - rough)))
@@ -194,7 +187,7 @@ def wall_yaw(normals: F64) -> float:
 
 
 def _sharpness_of(filled: NDArray[np.int64], width: int, yaws_rad: F64) -> F64 | None:
-    """How sharp the profile of a map is along each direction; None where there is not enough to see."""
+    """Return the sharpness of the map's profile along each direction; None for too few columns."""
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return None
@@ -207,7 +200,7 @@ def _sharpness_of(filled: NDArray[np.int64], width: int, yaws_rad: F64) -> F64 |
 def _columns(
     coords: NDArray[np.integer], voxel_size_m: float, low_m: float, high_m: float
 ) -> tuple[NDArray[np.int64], int]:
-    """How many voxels between two heights stand in each cell of 0.04 m of the ground: their grid, flat; its width."""
+    """Count voxels between two heights above each ground cell of 0.04 m: a flat grid, and its width."""
     between = np.empty((coords.shape[0], 2), np.int64)
     n = 0
     for i in range(coords.shape[0]):
@@ -231,7 +224,7 @@ def _columns(
 
 @njit(cache=True, nogil=True)
 def wall_column(coord: int, voxel_size_m: float) -> int:
-    """The cell of the ground that a voxel stands in, along one axis."""
+    """Return the ground cell of a voxel along one axis."""
     return int(np.floor((coord + 0.5) * voxel_size_m / _COLUMN_M))
 
 

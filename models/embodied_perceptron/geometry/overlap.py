@@ -1,19 +1,17 @@
 """Exact volume of the intersection of two arbitrarily rotated boxes: CPU kernels and a differentiable torch twin.
 
-The method. Seen from box ``a``, which is ``[-h, h]^3``, the field ``F(p) = (clamp(p_x, -h_x, h_x), 0, 0)`` has
+In the frame of box ``a``, which is ``[-h, h]^3``, the field ``F(p) = (clamp(p_x, -h_x, h_x), 0, 0)`` has
 divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box ``b`` cut by a's y and z slabs gives
 
     volume(a and b) = sum over faces f of b of  integral of clamp(p_x, -h_x, h_x) over f cut by the slabs,
                                                  projected along x (signed by the direction that the face looks in)
 
-because on the cuts themselves F has no normal component. So only the faces of ``b`` are clipped, in the plane, against
-four half planes; there is no search for coplanar faces, no cap polygon and no case that can fail: every term is
-continuous in the boxes, and a face that lies in a face of ``a`` adds the same from either side of it. Of two boxes that
-stand upright the same holds one dimension lower, for the area that their footprints have in common. Boxes without
-volume come out as zero.
+because F has no normal component on the cuts. So only the faces of ``b`` are clipped against four half planes, without
+cap polygons or special cases for coplanar faces: every term is continuous in the boxes. Upright boxes use the same in
+two dimensions, for the common area of their footprints. Boxes without volume give zero.
 
-Everything here works on centres, half sizes and rotations (columns are a box's axes); the public functions on nine
-numbers stand in :mod:`embodied_perceptron.geometry.boxes`.
+The functions take centres, half sizes and rotations (columns are a box's axes); the public functions on (N, 9) boxes
+are in :mod:`embodied_perceptron.geometry.boxes`.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def frames(boxes: Array) -> tuple[Array, Array, Array]:
 
 @njit(cache=True, nogil=True)
 def canonical(boxes: Array) -> Array:
-    """(N, 9) -> (N, 9): ``upright_boxes`` of :mod:`.boxes`, in one pass."""
+    """Compute ``upright_boxes`` of :mod:`.boxes` in one pass."""
     n = boxes.shape[0]
     rot = frames(boxes)[2]
     out: Array = boxes.copy()
@@ -73,7 +71,7 @@ def canonical(boxes: Array) -> Array:
         for c in range(3):
             z[c] = sign * R[c, k]
         first = length > width
-        if abs(length - width) <= 1e-6 * (length + width):  # as long as wide: the turn decides
+        if abs(length - width) <= 1e-6 * (length + width):  # equally long: the angle decides
             for c in range(3):
                 x[c] = R[c, i]
             _cross(z, x, y)
@@ -169,7 +167,7 @@ def _clip_to_slab(polygon: Array, n: int, axis: int, half: float, work: Array) -
 
 @njit(cache=True, nogil=True)
 def _slab(middle: float, edge_u: float, edge_v: float, half: float) -> int:
-    """How a rectangle's extent along one axis lies to the slab of +-``half``."""
+    """Return how a rectangle's extent along one axis lies to the slab of +-``half``."""
     extent = abs(edge_u) + abs(edge_v)
     if middle - extent > half or middle + extent < -half:
         return _OUTSIDE
@@ -249,7 +247,7 @@ def _intersection(half_a: Array, half_b: Array, rot: Array, shift: Array, polygo
 
 @njit(cache=True, nogil=True)
 def _mean_of_clamped(x0: float, x1: float, limit: float) -> float:
-    """Mean of ``clamp(x, -limit, limit)`` on the way from x0 to x1."""
+    """Return the mean of ``clamp(x, -limit, limit)`` from x0 to x1."""
     low, high = min(x0, x1), max(x0, x1)
     if low >= limit:
         return limit
@@ -302,7 +300,7 @@ def _world_bounds(center: Array, half: Array, rot: Array) -> tuple[Array, Array,
 def _may_exceed(
     low_a: Array, high_a: Array, volume_a: float, low_b: Array, high_b: Array, volume_b: float, threshold: float
 ) -> bool:
-    """False when the volumes or the world bounds alone show that the IoU cannot exceed ``threshold``."""
+    """Return False when volumes or world bounds show that the IoU cannot exceed ``threshold``."""
     bound = 1.0
     for k in range(3):
         length = min(high_a[k], high_b[k]) - max(low_a[k], low_b[k])
@@ -415,16 +413,15 @@ def greedy_nms(
 def greedy_nms_with_votes(
     center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], threshold: float, voting: float
 ) -> tuple[NDArray[np.bool_], Array]:  # pragma: no cover - compiled
-    """:func:`greedy_nms`, and what the boxes of its label with IoU > ``voting``, itself included, say about each kept
-    box. Every IoU is computed once for both.
+    """Run :func:`greedy_nms` and sum the votes of the boxes of its label with IoU > ``voting`` for each kept box.
 
     Returns:
-        (N,) bool, kept, and (N, 7) sums over those boxes of weight times IoU, and of that times their centre and times
-        their half sizes, which are named by the axes of the kept box that they are nearest to; 0 where not kept.
+        (N,) bool, kept, and (N, 7) sums over the voting boxes, itself included, of weight times IoU, and of this times
+        centre and times half sizes, assigned to the nearest axes of the kept box; 0 where not kept.
     """
     n = center.shape[0]
     by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
-    # side by side in memory what is compared
+    # compared boxes are contiguous in memory
     center, half, rot, weights, labels = (
         center[by_label], half[by_label], rot[by_label], weights[by_label], labels[by_label]
     )  # fmt: skip
@@ -450,7 +447,7 @@ def greedy_nms_with_votes(
             elif (
                 low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
             ):
-                continue  # most are somewhere else
+                continue  # most boxes are apart
             elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], least):
                 iou = _iou_of_pair(
                     center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
@@ -466,17 +463,17 @@ def greedy_nms_with_votes(
                 axis = np.argmax(small[3 + k])  # of the other box, nearest to this one's axis k
                 sums[i, 1 + k] += weight * center[j, k]
                 sums[i, 4 + k] += weight * half[j, axis]
-    keep, said = np.empty(n, dtype=np.bool_), np.empty((n, 7))
-    keep[by_label], said[by_label] = kept, sums
-    return keep, said
+    keep, votes = np.empty(n, dtype=np.bool_), np.empty((n, 7))
+    keep[by_label], votes[by_label] = kept, sums
+    return keep, votes
 
 
 @njit(cache=True, nogil=True)
 def greedy_groups(
     center: Array, half: Array, rot: Array, threshold: float, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
-    """The first ``limit`` boxes that :func:`greedy_nms` keeps of one label, and (P, 2) pairs, in order, of the number
-    of a kept box and the row of a box that it overlaps by more, itself included."""
+    """Return the first ``limit`` boxes that :func:`greedy_nms` keeps of one label, and (P, 2) sorted pairs of a kept
+    box's number and the row of a box that it suppresses, itself included."""
     n = center.shape[0]
     free = np.ones(n, dtype=np.bool_)
     low, high, volume = _world_bounds(center, half, rot)
@@ -493,7 +490,7 @@ def greedy_groups(
             same = i == j
             if not same and not (
                 low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
-            ):  # most are somewhere else
+            ):  # most boxes are apart
                 if j < i and free[j]:
                     continue  # both are kept
                 if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
@@ -522,7 +519,7 @@ def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - com
     size = 4 * (k + l) + 16
     src, dst = np.zeros((size, 3)), np.zeros((size, 3))
     for j in range(m):
-        shortest = 0.0  # edges shorter than this are rounding: their direction means nothing
+        shortest = 0.0  # shorter edges are rounding errors without direction
         for e in range(l):
             dx, dy = b[j, (e + 1) % l, 0] - b[j, e, 0], b[j, (e + 1) % l, 1] - b[j, e, 1]
             shortest = max(shortest, 1e-7 * math.hypot(dx, dy))
@@ -551,7 +548,7 @@ def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - com
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# the same in torch: any device, differentiable in every argument
+# the same in torch: on any device, differentiable in every argument
 
 
 def _face_signs() -> Iterator[float]:
@@ -584,9 +581,7 @@ def _clip_torch(
     candidates = torch.stack([polygon, point], dim=2).view(M, 2 * K, 3)
     emitted = torch.stack([inside & valid, crossing], dim=2).view(M, 2 * K)
     new_count = emitted.sum(1, keepdim=True)
-    width = (
-        3 * (K // 2) + K % 2
-    )  # no polygon has more, see _MAX_CORNERS; what is not needed is left out where it is free
+    width = 3 * (K // 2) + K % 2  # the maximum, see _MAX_CORNERS; on the CPU the actual number is known
     if runs_compiled(polygon):
         width = max(int(new_count.max()) if M else 0, 1)
     order = emitted.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]  # emitted first, in order
@@ -612,8 +607,8 @@ def intersection_volumes(
     center_a: torch.Tensor, half_a: torch.Tensor, rot_a: torch.Tensor,
     center_b: torch.Tensor, half_b: torch.Tensor, rot_b: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; the slow, differentiable twin, all pairs at
-    once. On a device nothing is read back."""
+    """(P, 3), (P, 3), (P, 3, 3) of either box of P pairs -> (P,) volumes; differentiable, for all pairs
+    at once, without reading back from a device."""
     P = center_a.shape[0]
     rot = rot_a.transpose(1, 2) @ rot_b
     shift = torch.einsum("pki,pk->pi", rot_a, center_b - center_a)

@@ -1,12 +1,11 @@
-"""When two boxes are of one thing: every rule of overlap of the library, and one table of their thresholds.
+"""Rules for when two boxes are of the same object, with one table of their thresholds.
 
-Nobody else compares an overlap with a number of their own (a test searches for it). Settings that users may change are
+No other module compares an overlap with a constant (a test checks this). Settings that users may change are
 in :class:`~embodied_perceptron.config.TrackingConfig` (``match_iou``, ``stacked_iou``); presets of networks and layouts
 of 2-D detectors take theirs from here.
 
-The network's boxes and the objects of the map are compared by the exact IoU of boxes with nine degrees of freedom; what
-a sentence compares, which may be hundreds of boxes, by the IoU of their axis-aligned bounds
-(:class:`~embodied_perceptron.geometry.boxes.Bounds`).
+Boxes of the network and objects of the map are compared by the exact IoU of 9-DoF boxes; the candidates of a sentence,
+possibly hundreds, by the IoU of their axis-aligned bounds (:class:`~embodied_perceptron.geometry.boxes.Bounds`).
 """
 
 from __future__ import annotations
@@ -34,66 +33,66 @@ from embodied_perceptron.geometry.boxes import (
 
 F64 = NDArray[np.float64]
 
-UNNAMED = "object"  # label of what is found by shape alone
+UNNAMED = "object"  # label of objects found by shape alone
 
 # --------------------------------------------------------------------------------------------------------------------
-# the table: an overlap, and what it decides
+# the table of overlap thresholds
 
 # a network's boxes, by exact IoU
-NMS_IOU = 0.25  # of two boxes of one class that overlap more the better stays: our presets
-PUBLISHED_NMS_IOU = 0.5  # the same as published: preset `paper`, and what states nothing else
-VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing, and vote on its place and size
-REFINED_TOGETHER_IOU = 0.5  # boxes that overlap more are refined once, under all of their names
-QUERY_NMS_IOU = 0.4  # boxes that overlap more are one query of the grounding head, whatever they are called
-PHRASE_NMS_IOU = 0.5  # of two boxes for one phrase that overlap more the better stays, also of several windows
-SAME_THING_IOU = 0.5  # a box with a name and one without are of one thing, or two whose names stand for one
-CONFLICT_IOU = 0.25  # two boxes that overlap more cannot both be right: the score of one speaks against the other
-PIECE_SHARE = 0.6  # of a box's volume inside of a grown one of its name: it is a piece of it
-_PIECE_END_M = 0.1  # a piece without a name has the top and bottom of the whole, to this
+NMS_IOU = 0.25  # NMS per class: our presets
+PUBLISHED_NMS_IOU = 0.5  # NMS per class as published: preset `paper`, and the default
+VOTING_IOU = 0.3  # boxes of one class that vote on position and size
+REFINED_TOGETHER_IOU = 0.5  # boxes refined once for all of their names
+QUERY_NMS_IOU = 0.4  # boxes of any class that are one query of the grounding head
+PHRASE_NMS_IOU = 0.5  # NMS per phrase, also across windows
+SAME_THING_IOU = 0.5  # a named and an unnamed box, or two synonyms, are one object
+CONFLICT_IOU = 0.25  # boxes that exclude each other
+PIECE_SHARE = 0.6  # share of a box's volume inside of an enlarged one of its name: it is a part of it
+_PIECE_END_M = 0.1  # tolerance of top and bottom for an unnamed part
 
-# a 2-D detector's boxes, in the picture: families that leave suppression to their users, as they are deployed
+# 2-D boxes of detectors that leave NMS to the user, with their usual thresholds
 DETECTOR_NMS_IOU = {"nanodet": 0.6, "nanodet-plus": 0.6, "yolov8": 0.7, "yolo11": 0.7, "yolox": 0.45}
 
-# detections of a 2-D detector that were lifted into the map
-LIFTED_AFFINITY = 0.25  # share of common cells from which two of one name are of one thing
-LIFTED_OTHER_NAME_AFFINITY = 0.5  # and of two names
-LIFTED_OTHER_NAME_SIZE = 0.4  # of the larger one's longest side: a cup is no part of the table that it stands on
-SHAPE_SHARE = 0.5  # of a thing's surface that a shape of the map holds: it is that shape
-_LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside under one name, of things that are one
-_FUSED_SAME_NAME_IOU, _FUSED_OTHER_NAME_IOU = 0.15, 0.25  # a box of the network and a lifted one are one thing
-_FUSED_PART_SHARE, _FUSED_PART_RATIO = 0.4, 0.05  # or of one name: share inside the other, and of the volumes
-_FUSED_INSIDE_SHARE, _FUSED_INSIDE_RATIO = 0.7, 0.25  # the same of two names
+# lifted 2-D detections
+LIFTED_AFFINITY = 0.25  # share of common cells of two detections of one name
+LIFTED_OTHER_NAME_AFFINITY = 0.5  # of two names
+LIFTED_OTHER_NAME_SIZE = 0.4  # least ratio of sizes: a cup is not part of its table
+SHAPE_SHARE = 0.5  # share of an object's points in a shape of the map
+_LIFTED_ONE_IOU, _LIFTED_ONE_SHARE = 0.3, 0.7  # exact IoU, or share inside for one name, of equal objects
+_FUSED_SAME_NAME_IOU, _FUSED_OTHER_NAME_IOU = 0.15, 0.25  # a box of the network and a lifted one
+_FUSED_PART_SHARE, _FUSED_PART_RATIO = 0.4, 0.05  # for one name: share inside the other, and ratio of volumes
+_FUSED_INSIDE_SHARE, _FUSED_INSIDE_RATIO = 0.7, 0.25  # the same for two names
 
-# objects of the map, by exact IoU of boxes no thinner than two perceptions differ by
-INSIDE_SHARE = 0.7  # of a box within another: it is a part of it
-_THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
-DENIED_IOU = 0.3  # a detection is what a user said is not there
+# objects of the map, by exact IoU of thickened boxes
+INSIDE_SHARE = 0.7  # share of a box inside another: it is a part of it
+_THINNEST_M = 0.1  # predictions of one flat object differ by a few centimetres
+DENIED_IOU = 0.3  # a detection of an object that the user denied
 _DENIED_AT_ONCE = 256
-_ONE_OBJECT_IOU = 0.5  # two objects are one where a name is missing
-_ONE_NAME_IOU = 0.15  # of one name: things of one kind do not stand in each other
-_TWO_NAMES_IOU = 0.3  # nor do others; a network in doubt finds one thing under several names
-_LAYERED_IOU = 0.65  # but a curtain before its window and a door in its frame are two things in one place
+_ONE_OBJECT_IOU = 0.5  # two objects, one unnamed, are one
+_ONE_NAME_IOU = 0.15  # of one name: objects of one class do not intersect
+_TWO_NAMES_IOU = 0.3  # of two names: an uncertain network finds one object under several names
+_LAYERED_IOU = 0.65  # a curtain and its window, or a door and its frame, are two objects at one location
 _LAYERED = frozenset(
     {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
 )
-_MIN_GROWTH = 0.15  # volume of a part, as a share of the whole that it grew into
-_MIN_SHRINKAGE = 0.35  # what is found of a known thing is a part of it, or another thing, when it is smaller
-_OTHER_NAME = 0.7  # affinity across names: networks in doubt find one thing under several
-_OTHER_NAME_IOU = 0.5  # but what has been called otherwise for long must fill the same place
-_BLEND_IOU = 0.6  # boxes that overlap less are two opinions, of which one counts; others are averaged
-_BLEND_RAD = 0.6  # and so are boxes that are turned by more
+_MIN_GROWTH = 0.15  # least volume of a part relative to the whole it grew into
+_MIN_SHRINKAGE = 0.35  # a smaller detection is a part of the known object, or another object
+_OTHER_NAME = 0.7  # affinity across names
+_OTHER_NAME_IOU = 0.5  # for an object of a settled other name
+_BLEND_IOU = 0.6  # boxes that overlap less are not averaged
+_BLEND_RAD = 0.6  # nor boxes rotated by more
 
 # candidates of a sentence, by IoU of bounds
-ONE_THING_IOU = 0.4  # candidates that overlap more are one thing: one of them is enough
-ONE_PLACE_IOU = 0.5  # candidates that overlap more share their score between their names
-PROPOSED_IOU = 0.2  # a proposal of the network's grounding means the object that it overlaps more
-RELATED_IOU = 0.3  # things that overlap more are too much alike to stand in a relation to each other
-BETWEEN_IOU = 0.2  # and for anything to lie between them
+ONE_THING_IOU = 0.4  # candidates that are one object
+ONE_PLACE_IOU = 0.5  # candidates that share their score between names
+PROPOSED_IOU = 0.2  # a proposal of the grounding head matches an object
+RELATED_IOU = 0.3  # objects that overlap too much for a spatial relation
+BETWEEN_IOU = 0.2  # objects that overlap too much for an object between them
 
 # objects of two maps of one place
-UNCHANGED_IOU = 0.25  # what overlaps more is the thing that stood there, whatever it is called
-UNCHANGED_NAME_IOU = 0.1  # and of one name
-HELD_SHARE = 0.75  # of a thing within another, by volume of bounds: a description says that it is in it
+UNCHANGED_IOU = 0.25  # the same object under any name
+UNCHANGED_NAME_IOU = 0.1  # the same object under one name
+HELD_SHARE = 0.75  # share of bounds inside another: described as inside
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -101,11 +100,11 @@ HELD_SHARE = 0.75  # of a thing within another, by volume of bounds: a descripti
 
 
 def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
-    """Greedy suppression with exact IoU, each label by itself.
+    """Non-maximum suppression with exact IoU, per label.
 
     Args:
-        boxes: (N, 9), scores: (N,) float, labels: (N,) integer; iou_threshold: a box goes when its IoU with a kept box
-            of its label and a better score (of equal scores the lower index) is greater.
+        boxes: (N, 9), scores: (N,) float, labels: (N,) integer; iou_threshold: a box is removed when its IoU
+            with a kept box of its label and a better score (on a tie the lower index) is greater.
 
     Returns:
         (K,) int64 indices of the kept boxes, best score first, on the device of ``boxes``.
@@ -116,10 +115,10 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
 
 
 def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`nms` of boxes of one label, and which boxes belong to those that stay; every IoU is computed once.
+    """Run :func:`nms` on boxes of one label and return the boxes that each kept one suppresses.
 
     Args:
-        boxes: (N, 9), scores: (N,) float, iou_threshold: see :func:`nms`. limit: only so many stay, the best.
+        boxes: (N, 9), scores: (N,) float, iou_threshold: see :func:`nms`. limit: number of boxes kept.
 
     Returns:
         (K,) int64 indices as :func:`nms`; (P,) and (P,) pairs of a position among those and the index of a box whose
@@ -137,19 +136,18 @@ def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int)
 def voted_nms(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, voting_iou: float
 ) -> tuple[Tensor, Tensor]:
-    """:func:`nms`, and what all boxes say together about each kept one: the weighted mean of those of its label around.
+    """Run :func:`nms` with box voting: each kept box becomes the weighted mean of the boxes of its label around it.
 
-    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
-    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
-    Centres and sizes are averaged, weighted by score times IoU; the rotation stays that of the kept box, and the sides
-    of the others are named by the axes of it that they are nearest to.
+    The mean over many predictions is more accurate than the best one (Gidaris and Komodakis, ICCV 2015, section 4.2).
+    Centres and sizes are averaged with score times IoU as weight; the rotation stays, and the sides of other boxes are
+    assigned to its nearest axes.
 
     Args:
         boxes: (N, 9) with volume; scores: (N,) >= 0; labels: (N,) integer; iou_threshold: see :func:`nms`.
-        voting_iou: boxes that overlap the kept one by more have a say; at least 0.
+        voting_iou: boxes with a greater IoU vote; at least 0.
 
     Returns:
-        (K,) as :func:`nms`, and (K, 9) what stands in their place; a kept box of score 0 stays as it is.
+        (K,) as :func:`nms`, and (K, 9) voted boxes; a kept box of score 0 is unchanged.
     """
     if not 0.0 <= voting_iou <= 1.0:
         raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
@@ -158,16 +156,16 @@ def voted_nms(
     kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
     keep, sums = order[kept], sums[kept]
     result = boxes.detach().to("cpu", torch.float64).numpy()[keep]
-    heard = sums[:, 0] > 0
-    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
-    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
+    voted = sums[:, 0] > 0
+    result[voted, :3] = sums[voted, 1:4] / sums[voted, :1]
+    result[voted, 3:6] = 2.0 * sums[voted, 4:] / sums[voted, :1]
     return torch.from_numpy(keep).to(boxes.device), torch.from_numpy(result).to(boxes)
 
 
 def _by_score(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
 ) -> tuple[NDArray[np.int64], F64, F64, F64, NDArray[np.int64]]:
-    """Checked, as arrays: the order of falling score, and in it centres, half sizes, rotations and labels."""
+    """Check the input; return the order of descending score, and sorted centres, half sizes, rotations, labels."""
     n = boxes.shape[0]
     if scores.shape != (n,) or labels.shape != (n,):
         raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -185,14 +183,14 @@ def _by_score(
 
 
 def footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
-    """Greedy suppression by bird's eye overlap, each label by itself; indices, best first."""
+    """Run :func:`nms` on the bird's-eye view of the boxes."""
     return nms(flatten_boxes(boxes), scores, labels, iou_threshold)
 
 
 def picture_nms(boxes: F64, scores: F64, classes: NDArray[np.int64], iou_threshold: float) -> NDArray[np.int64]:
-    """Rows that stay when of boxes of one class in a picture that overlap more only the best counts, best first.
+    """Non-maximum suppression of 2-D boxes per class; return the kept rows, best first.
 
-    What is not finite is left out of the comparison and stays: it is dropped, and counted, later.
+    Non-finite boxes are not compared and stay; they are dropped and counted later.
 
     Args:
         boxes: (N, 4) left, top, right, bottom; scores, classes: (N,); iou_threshold: see :func:`nms`.
@@ -213,7 +211,7 @@ def picture_nms(boxes: F64, scores: F64, classes: NDArray[np.int64], iou_thresho
 
 
 def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes, no side thinner than what two perceptions differ by."""
+    """Return (N, 9) boxes with sides of at least the difference of two predictions."""
     thick: NDArray[np.float64] = boxes.copy()
     thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
     return thick
@@ -228,7 +226,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(P, 9), (P, 9) boxes -> (P,) IoU, and (P,) share of a's volume inside b: :func:`overlaps` of pairs."""
+    """(P, 9), (P, 9) boxes -> (P,) IoU, and (P,) share of a's volume inside b."""
     iou = paired_iou_of_arrays(a, b)
     volume_a, volume_b = a[:, 3:6].prod(axis=1), b[:, 3:6].prod(axis=1)
     shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
@@ -236,7 +234,7 @@ def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDA
 
 
 def touching_pairs(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows i < j of (N, 9) boxes, as thick as they count, whose bounds overlap; in the order of i, then j."""
+    """Return rows i < j of (N, 9) boxes whose thickened bounds overlap, ordered by i, then j."""
     bounds = Bounds.of(thickened(boxes))
     low, high = bounds.low, bounds.high
     apart = ((low[:, None] > high[None]) | (high[:, None] < low[None])).any(axis=2)
@@ -251,13 +249,13 @@ def touching_pairs(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArra
 def same_thing_pairs(
     boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of a row of ``things`` and one of ``named`` whose (N, 9) boxes are of one thing."""
+    """Return the pairs of a row of ``things`` and one of ``named`` whose (N, 9) boxes are of one object."""
     thick = thickened(boxes)
     center, reach = thick[:, :3], 0.5 * np.linalg.norm(thick[:, 3:6], axis=1)
     volume = thick[:, 3:6].prod(axis=1)
     apart = np.abs(center[things][:, None] - center[named][None]).max(axis=2)
     ratio = volume[things][:, None] / volume[named][None]
-    # IoU cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch
+    # IoU is at most the ratio of volumes, and 0 for disjoint bounding spheres
     near = (apart < reach[things][:, None] + reach[named][None]) & (ratio > SAME_THING_IOU)
     near &= ratio < 1.0 / SAME_THING_IOU
     i, j = np.nonzero(near)
@@ -267,26 +265,25 @@ def same_thing_pairs(
 
 
 class OverlappingDetections(NamedTuple):
-    """Boxes in conflict: row ``by[p]`` of ``counted``, the rows that count at all, overlaps ``of[p]``, which need not
-    count itself. (C,), (P,) and (P,) rows."""
+    """Pairs of conflicting boxes: row ``by[p]``, one of ``counted``, overlaps row ``of[p]``. (C,), (P,), (P,) rows."""
 
     counted: NDArray[np.int64]
     of: NDArray[np.int64]
     by: NDArray[np.int64]
 
     def best_scores(self, scores: F64) -> F64:
-        """(N,) the best of the ``scores`` of the boxes that overlap each; 0 without one."""
+        """Return (N,) the best score of the boxes that overlap each; 0 without one."""
         best = np.zeros(len(scores))
         np.maximum.at(best, self.of, scores[self.by])
         return best
 
 
 def overlapping_detections(boxes: F64, counted: NDArray[np.int64]) -> OverlappingDetections:
-    """Of (N, 9) ``boxes`` the pairs in conflict (:data:`CONFLICT_IOU`); only rows ``counted`` speak against others."""
+    """Find conflicting pairs (:data:`CONFLICT_IOU`) of (N, 9) boxes, one of each pair in ``counted``."""
     volume = boxes[:, 3:6].prod(axis=1)
     i, j = Bounds.of(boxes).pairs_within(Bounds.of(boxes[counted]), 0.0)
     j = counted[j]
-    # IoU cannot exceed the ratio of the volumes
+    # IoU is at most the ratio of volumes
     near = (i != j) & (np.minimum(volume[i], volume[j]) > CONFLICT_IOU * np.maximum(volume[i], volume[j]))
     i, j = i[near], j[near]
     conflict = paired_iou_of_arrays(boxes[i], boxes[j]) > CONFLICT_IOU
@@ -294,8 +291,9 @@ def overlapping_detections(boxes: F64, counted: NDArray[np.int64]) -> Overlappin
 
 
 def without_pieces(boxes: F64, scores: F64, labels: Sequence[str], grown: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(K,) rows, in order, without the pieces of what has grown: what lies in a grown box and has its name and at most
-    its score, or has no name and its height.
+    """Return (K,) rows, in order, without parts of enlarged boxes.
+
+    A part lies inside of an enlarged box and has its name and at most its score, or is unnamed and of its height.
 
     Args:
         boxes: (N, 9); scores: (N,); labels: N names; grown: (N,) whether a box was enlarged.
@@ -322,12 +320,12 @@ def without_pieces(boxes: F64, scores: F64, labels: Sequence[str], grown: NDArra
 
 
 def fusion_affinity(network: F64, lifted: F64, same_name: NDArray[np.bool_], unnamed: NDArray[np.bool_]) -> F64:
-    """(N, M) affinity in [0, 1] of those pairs of a network's and a lifted box that may be one thing, otherwise 0.
+    """Return (N, M) affinities in [0, 1] of boxes of the network and lifted boxes; 0 for different objects.
 
     Args:
         network, lifted: (N, 9) and (M, 9).
-        same_name: (N, M) whether the names agree.
-        unnamed: (N,) which of the network's boxes have no name.
+        same_name: (N, M) True where the names agree.
+        unnamed: (N,) True for unnamed boxes of the network.
     """
     if len(network) == 0 or len(lifted) == 0:
         return np.zeros((len(network), len(lifted)))
@@ -338,19 +336,19 @@ def fusion_affinity(network: F64, lifted: F64, same_name: NDArray[np.bool_], unn
     ratio = np.minimum(volume_a, volume_b) / np.maximum(volume_a, volume_b)
     inside = np.maximum(share_a, share_b)
     enough = np.where(same_name | unnamed[:, None], iou >= _FUSED_SAME_NAME_IOU, iou >= _FUSED_OTHER_NAME_IOU)
-    # a chair's back alone is thin, and its whole reaches half out of another's idea of it
+    # the back of a chair is thin, and the whole chair may extend half out of another estimate
     part = np.where(
         same_name,
         (inside >= _FUSED_PART_SHARE) & (ratio >= _FUSED_PART_RATIO),
         (inside >= _FUSED_INSIDE_SHARE) & (ratio >= _FUSED_INSIDE_RATIO),
     )
     value = np.maximum(iou, 0.5 * np.maximum(share_a, share_b))
-    result: F64 = np.where(enough | part, value + same_name, 0.0) / 2  # the same name first
+    result: F64 = np.where(enough | part, value + same_name, 0.0) / 2  # pairs of one name first
     return result
 
 
 def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
-    """Rows of (N, 9) lifted boxes, best first, without those that are one thing with a better one."""
+    """Return rows of (N, 9) lifted boxes, given best first, without duplicates of a better one."""
     if len(boxes) == 0:
         return []
     thick = thickened(boxes)
@@ -369,7 +367,7 @@ def distinct_lifted(boxes: F64, labels: Sequence[str]) -> list[int]:
 
 
 def one_object_iou(a: str, b: str) -> float:
-    """How much two objects of these names overlap when they are one thing."""
+    """Return the IoU from which two objects of these names are one."""
     if UNNAMED in (a, b):
         return _ONE_OBJECT_IOU
     if a == b:
@@ -378,25 +376,25 @@ def one_object_iou(a: str, b: str) -> float:
 
 
 def is_one_object(iou: float, thin_iou: float, name_a: str, name_b: str, two: bool) -> bool:
-    """Whether two known objects are one thing.
+    """Return True when two known objects are one.
 
     Args:
-        iou: of the boxes as thick as they count (:func:`thickened`).
-        thin_iou: of the boxes as they are.
-        two: there is evidence that they are two (both were found at once): then they must fill one place.
+        iou: of the thickened boxes (:func:`thickened`).
+        thin_iou: of the boxes themselves.
+        two: there is evidence of two objects (both were found at once), so the overlap must be larger.
     """
     least = one_object_iou(name_a, name_b)
     if two:
         least = max(least, _ONE_OBJECT_IOU)
     if iou < least:
         return False
-    # thin things side by side, as books, overlap by no more than what they are thickened by
+    # thin objects side by side, such as books, overlap only because they are thickened
     return not two or thin_iou >= 0.5 * least
 
 
 def one_object_pairs(boxes: F64, labels: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp], F64]:
-    """Rows i < j of (N, 9) boxes that are one object, as far as boxes tell, in the order of i, then j; and the IoU of
-    these as thin as they are."""
+    """Return rows i < j of (N, 9) boxes that may be one object, ordered by i, then j, and the IoU of the boxes
+    without thickening."""
     first, second = touching_pairs(boxes)
     thick = thickened(boxes)
     iou, _ = paired_overlaps(thick[first], thick[second])
@@ -409,7 +407,7 @@ def one_object_pairs(boxes: F64, labels: Sequence[str]) -> tuple[NDArray[np.intp
 def denied_detections(
     boxes: F64, labels: Sequence[str], denied: F64, denied_labels: Sequence[str]
 ) -> NDArray[np.bool_]:
-    """(N,) which detections are what a user said is not there: of its name, or one has none, and in its place.
+    """Return (N,) True for detections of an object that the user denied: same name or unnamed, at its location.
 
     Args:
         boxes, denied: (N, 9) and (M, 9); labels, denied_labels: their names.
@@ -420,7 +418,7 @@ def denied_detections(
     names = np.array([numbers[label] for label in labels], np.intp)
     denied_names = np.array([numbers[label] for label in denied_labels], np.intp)
     bounds = Bounds.of(boxes)
-    for start in range(0, len(denied), _DENIED_AT_ONCE):  # all may lie in one place: memory must not hold every pair
+    for start in range(0, len(denied), _DENIED_AT_ONCE):  # bounds the memory of pairs
         part = slice(start, start + _DENIED_AT_ONCE)
         i, j = bounds.pairs_within(Bounds.of(denied[part]), 0.0)
         a, b = names[i], denied_names[part][j]
@@ -434,9 +432,9 @@ def denied_detections(
 def found_inside(
     boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
 ) -> tuple[list[list[int]], NDArray[np.float64]]:
-    """For each box that was not found: the rows of found ones that touch it, and the share of it that they fill.
+    """Return, for each missed box, the rows of found boxes that touch it, and the share of it that they fill.
 
-    What it lies inside of is not among them: a part is no less there for the whole that was found around it.
+    Boxes that contain it are excluded: a found whole is no evidence against its part.
     """
     others: list[list[int]] = [[] for _ in boxes]
     covered = np.zeros(len(boxes))
@@ -455,10 +453,9 @@ def found_inside(
 
 
 def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9), (M, 9) -> (N, M) how much two boxes of one name may be of the same object, in [0, 1].
+    """(N, 9), (M, 9) -> (N, M) affinity in [0, 1] of two boxes of one name.
 
-    The IoU; and for a part that grew into a whole (or, less far, the reverse), which overlap little, half of the share
-    of the smaller inside the larger.
+    The IoU; for a part that grew into a whole (or, less, the reverse) half of the share of the smaller in the larger.
     """
     iou, share_known, share_found, ratio = _compared(known, found)
     grown = (share_known >= INSIDE_SHARE) & (ratio >= _MIN_GROWTH)
@@ -476,16 +473,16 @@ def association_affinity(
     settled: NDArray[np.bool_],
     cut: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """(N, M) how much each detection may be of each known object, in [0, 1]; 0 where it can't be.
+    """Return (N, M) affinities in [0, 1] of detections with known objects; 0 = different objects.
 
-    A part never takes the identity of a whole: across names only boxes that fill the same place compare (a chair under
-    a table, a drawer in its dresser overlap little), and of one name a small box within a large one is a part of it.
+    A part never takes the identity of a whole: boxes of other names must fill the same space (a chair under a table
+    overlaps it little), and a small box inside a large one of its name is a part of it.
 
     Args:
         known, found: (N, 9) and (M, 9).
-        same_name: (N, M) whether the names agree, or one has none.
-        settled: (N,) whose name is beyond doubt.
-        cut: (M,) boxes that the border of what was looked at cuts: of these a part is all that can be seen.
+        same_name: (N, M) True where the names agree or one is missing.
+        settled: (N,) True for objects whose name is certain.
+        cut: (M,) True for boxes cut by the border of the predicted region, which may be parts.
     """
     affinity = box_affinity(known, found)
     iou, _, share_found, ratio = _compared(known, found)
@@ -498,7 +495,7 @@ def association_affinity(
 def _compared(
     known: NDArray[np.float64], found: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(N, M) IoU, share of the known box in the found one, the reverse, and the smaller volume over the larger one."""
+    """Return (N, M) IoU, share of the known box in the found one, the reverse, and smaller over larger volume."""
     known, found = thickened(known), thickened(found)
     iou, share_known = overlaps(known, found)
     volume_known, volume_found = known[:, 3:6].prod(axis=1)[:, None], found[:, 3:6].prod(axis=1)[None, :]
@@ -508,7 +505,7 @@ def _compared(
 
 
 def _axis_names() -> NDArray[np.float64]:
-    """(24, 3, 3) rotations that map a box's axes onto its axes: other names for the same box."""
+    """Return (24, 3, 3) the rotations that permute a box's axes."""
     found = []
     for order in itertools.permutations(range(3)):
         for signs in itertools.product((1.0, -1.0), repeat=3):
@@ -523,12 +520,10 @@ _AXIS_NAMES = _axis_names()
 
 
 def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float = 0.5) -> NDArray[np.float64]:
-    """The (9,) box ``gain`` of the way from ``old`` to ``new``.
+    """Interpolate (9,) boxes by ``gain`` from ``old`` to ``new``, with the axis permutation nearest to the old box.
 
-    Boxes that do not agree are not blended: what has grown around the old one is known better now, so the new one
-    counts; otherwise the one that the gain favours.
-
-    Of the 24 ways to name the new box's axes the one nearest to the old box's counts.
+    Boxes that differ too much are not interpolated: returns the new one if it contains the old one, otherwise the one
+    that the gain favours.
     """
     iou, share_old = overlaps(thickened(old[None]), thickened(new[None]))
     if float(iou[0, 0]) < _BLEND_IOU:

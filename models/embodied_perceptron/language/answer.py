@@ -396,8 +396,8 @@ class _Answer:
     def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
         """(N,) bool: labels similar enough to the noun, or else labels that contain it."""
         kinds = {label: lexicon().is_kind(label, noun) for label in set(self.labels)}
-        says = np.array([kinds[label] for label in self.labels], dtype=bool)
-        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
+        says: NDArray[np.bool_] = np.array([kinds[label] for label in self.labels], dtype=bool)
+        there: NDArray[np.bool_] = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & says)
         return there if there.any() else (kind > 0.0) & says
 
     def _weighed(self, evidence: Evidence) -> tuple[list[int], F64, F64]:

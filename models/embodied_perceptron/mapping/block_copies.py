@@ -91,8 +91,10 @@ class Arena:
 
     def take(self, starts: Index, other: Arena, others: Index, counts: Index) -> None:
         """Copy the voxels of some blocks from another arena."""
-        ours, theirs = ((a.coords, a.records, a.last_seen_ns, a.points_m, a.colors, a.lengths) for a in (self, other))
-        _take_blocks(ours, starts, theirs, others, counts)
+        for name in ("coords", "records", "last_seen_ns", "points_m", "colors"):
+            ours, theirs = (a if a.ndim == 2 else a[:, None] for a in (getattr(self, name), getattr(other, name)))
+            copy_rows(theirs, others, counts, ours, starts)
+        self.lengths[starts // _UNIT] = other.lengths[others // _UNIT]
 
 
 @dataclass(frozen=True, eq=False)
@@ -488,21 +490,6 @@ def copy_rows(source: Array, starts: Array, counts: Array, target: Array, places
         for i in range(counts[b]):
             for c in range(source.shape[1]):
                 target[places[b] + i, c] = source[starts[b] + i, c]
-
-
-@njit(cache=True, nogil=True)
-def _take_blocks(
-    ours: tuple[Array, ...], starts: Array, theirs: tuple[Array, ...], others: Array, counts: Array
-) -> None:
-    """See :meth:`Arena.take`; arenas as tuples of their attributes."""
-    for b in range(starts.shape[0]):
-        a, o, n = starts[b], others[b], counts[b]
-        ours[0][a : a + n] = theirs[0][o : o + n]
-        ours[1][a : a + n] = theirs[1][o : o + n]
-        ours[2][a : a + n] = theirs[2][o : o + n]
-        ours[3][a : a + n] = theirs[3][o : o + n]
-        ours[4][a : a + n] = theirs[4][o : o + n]
-        ours[5][a // _UNIT] = theirs[5][o // _UNIT]
 
 
 @njit(cache=True, nogil=True)

@@ -44,28 +44,6 @@ def hash_position(key: int, shift: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _find(table_keys: Array, table_slots: Array, shift: int, key: int) -> int:
-    mask = table_keys.shape[0] - 1
-    i = hash_position(key, shift)
-    while table_keys[i] != _EMPTY:
-        if table_keys[i] == key:
-            slot: int = table_slots[i]
-            return slot
-        i = (i + 1) & mask
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _insert(table_keys: Array, table_slots: Array, shift: int, key: int, slot: int) -> None:
-    mask = table_keys.shape[0] - 1
-    i = hash_position(key, shift)
-    while table_keys[i] != _EMPTY:
-        i = (i + 1) & mask
-    table_keys[i] = key
-    table_slots[i] = slot
-
-
-@njit(cache=True, nogil=True)
 def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
     """Remove ``key`` (present) by shifting the following run back: no tombstones that would slow probing down."""
     mask = table_keys.shape[0] - 1
@@ -87,17 +65,26 @@ def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _find_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> int:
+    """Fill ``slots``, -1 where absent; returns the number of absent keys."""
+    mask = table_keys.shape[0] - 1
     missing = 0
-    for i in range(keys.shape[0]):
-        slots[i] = _find(table_keys, table_slots, shift, keys[i])
-        missing += slots[i] < 0
+    for k in range(keys.shape[0]):
+        i = hash_position(keys[k], shift)
+        while table_keys[i] != _EMPTY and table_keys[i] != keys[k]:
+            i = (i + 1) & mask
+        slots[k] = -1 if table_keys[i] == _EMPTY else table_slots[i]
+        missing += slots[k] < 0
     return missing
 
 
 @njit(cache=True, nogil=True)
 def _insert_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> None:
-    for i in range(keys.shape[0]):
-        _insert(table_keys, table_slots, shift, keys[i], slots[i])
+    mask = table_keys.shape[0] - 1
+    for k in range(keys.shape[0]):
+        i = hash_position(keys[k], shift)
+        while table_keys[i] != _EMPTY:
+            i = (i + 1) & mask
+        table_keys[i], table_slots[i] = keys[k], slots[k]
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,6 @@ or releasing the accelerator they are computed again. A corrected pose does not 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -60,7 +59,6 @@ class ImageFeatures:
     ) -> None:
         self._encode = encode
         self._channels, self._site_size_m, self._sampling = tuple(channels), site_size_m, sampling
-        self._make_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling)
         self._device = device
         self._lock = threading.Lock()  # of the two fields below; not held during encoding
         # weak keys: features are freed with their keyframe; each with the pose of its view
@@ -180,7 +178,7 @@ class ImageFeatures:
 
     def _start_on(self, manhattan: ManhattanFrame) -> None:
         self._manhattan = manhattan
-        self._sums = self._make_sums(self._device)
+        self._sums = StreamingLookup(self._channels, self._site_size_m, self._sampling, self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     # --------------------------------------------------------------------------------------------------------- memory

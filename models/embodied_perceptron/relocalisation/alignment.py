@@ -1,5 +1,8 @@
-"""Rigid motions with four degrees of freedom: both frames know where down is, so what is sought is a turn about the
-vertical and a shift."""
+"""Alignment with four degrees of freedom (yaw and shift), as both frames are gravity-aligned.
+
+:class:`SurfaceLayers` finds shifts and yaws under which seen surfaces fit those of a map: the map's surfaces are cells
+in layers of height, and for each yaw a Fourier transform counts the cells in common for all shifts at once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Motions:
         return Motions(self.yaw_rad[rows], self.shift_m[rows])
 
     def matrix(self, row: int) -> F64:
-        """(4, 4) of one."""
+        """Return one as (4, 4)."""
         return level_transform(float(self.yaw_rad[row]), self.shift_m[row])
 
     def apply(self, points_m: F64) -> F64:
@@ -53,19 +56,19 @@ class Motions:
 
 
 def difference(A: F64, B: F64, at_m: F64) -> tuple[float, float]:
-    """How far two (4, 4) poses bring a camera at (3,) ``at_m`` apart, metres, and how much they turn it, radians."""
+    """Return the distance (metres) and angle (radians) between two (4, 4) poses of a camera at (3,) ``at_m``."""
     shift = np.linalg.norm(transform_points(A, at_m[None])[0] - transform_points(B, at_m[None])[0])
     return float(shift), abs((yaw_of(A) - yaw_of(B) + np.pi) % (2 * np.pi) - np.pi)
 
 
 def are_apart(A: F64, B: F64, at_m: F64) -> bool:
-    """Whether two poses bring a camera at (3,) ``at_m`` to two places."""
+    """Return True when two poses bring a camera at (3,) ``at_m`` to different locations."""
     shift, turn = difference(A, B, at_m)
     return shift > _APART_M or turn > _APART_RAD
 
 
 def motions_of_pairs(from_m: F64, to_m: F64, first: NDArray[np.integer], second: NDArray[np.integer]) -> Motions:
-    """Motions that bring two points each onto their matches: (K,) rows ``first`` and ``second`` of (N, 3) points."""
+    """Return (K,) motions, each from two matches: rows ``first`` and ``second`` of (N, 3) points."""
     a, b = from_m[second] - from_m[first], to_m[second] - to_m[first]
     yaw = np.arctan2(b[:, 1], b[:, 0]) - np.arctan2(a[:, 1], a[:, 0])
     middle_from, middle_to = (from_m[first] + from_m[second]) / 2, (to_m[first] + to_m[second]) / 2
@@ -76,7 +79,7 @@ def motions_of_pairs(from_m: F64, to_m: F64, first: NDArray[np.integer], second:
 
 
 def best_motion(from_m: F64, to_m: F64, weights: F64) -> F64:
-    """(4, 4) level motion of least squares that brings (N, 3) points onto their matches; (N,) weights, N >= 2."""
+    """Return the (4, 4) level least-squares motion of (N, 3) points to their matches; (N,) weights, N >= 2."""
     share = weights / weights.sum()
     center_from, center_to = share @ from_m, share @ to_m
     a, b = from_m - center_from, to_m - center_to
@@ -89,7 +92,7 @@ def best_motion(from_m: F64, to_m: F64, weights: F64) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """Points of a map's surfaces, to be aligned with.
+    """Points of a map's surfaces for alignment.
 
     Attributes:
         points_m: (N, 3), smoothed onto the surface.
@@ -103,7 +106,7 @@ class Surface:
 
     @classmethod
     def of(cls, points_m: F64) -> Surface:
-        """Of (N, 3) points."""
+        """Build from (N, 3) points."""
         points_m = np.ascontiguousarray(points_m, np.float64)
         tree = cKDTree(points_m)
         count = min(_NORMAL_NEIGHBOURS, len(points_m))
@@ -114,13 +117,13 @@ class Surface:
         return cls(points_m, axes[:, :, 0] * flat[:, None], tree)
 
     def distance_m(self, points_m: F64, reach_m: float) -> F64:
-        """(N,) to the nearest point of the surface; infinite beyond ``reach_m``."""
+        """Return (N,) distances to the nearest surface point; infinite beyond ``reach_m``."""
         distance: F64 = self.tree.query(points_m, distance_upper_bound=reach_m)[0]
         return distance
 
 
 def least_held(points_m: F64, surface: Surface, T: F64, reach_m: float) -> F64:
-    """(3,) horizontal direction along which the surfaces hold (N, 3) points least at ``T``: that of a corridor."""
+    """Return (3,) the horizontal direction in which the surfaces constrain (N, 3) points least at ``T``."""
     distance, nearest = surface.tree.query(transform_points(T, points_m), distance_upper_bound=reach_m)
     normal = surface.normals[nearest[np.isfinite(distance)]]
     _, axes = np.linalg.eigh(normal[:, :2].T @ normal[:, :2])  # eigenvalues grow
@@ -128,9 +131,9 @@ def least_held(points_m: F64, surface: Surface, T: F64, reach_m: float) -> F64:
 
 
 def refine(points_m: F64, surface: Surface, T: F64, reaches_m: Sequence[float]) -> F64:
-    """(4, 4) ``T`` after iterated closest points: (N, 3) points against the planes of the surface.
+    """Refine (4, 4) ``T`` by point-to-plane ICP of (N, 3) points with the surface.
 
-    ``reaches_m``: how far a match may lie, by iteration.
+    ``reaches_m``: largest distance of a match, by iteration.
     """
     for reach_m in reaches_m:
         moved = points_m @ T[:3, :3].T + T[:3, 3]
@@ -167,7 +170,7 @@ class SurfaceLayers:
 
     Args:
         points_m: (N, 3) of the map.
-        floor_z_m: of the map; what is no higher than a layer above it fits everywhere, and is left out.
+        floor_z_m: of the map; the layer above it fits everywhere and is left out.
     """
 
     def __init__(self, points_m: F64, floor_z_m: float) -> None:
@@ -187,8 +190,8 @@ class SurfaceLayers:
         self._spectra: dict[tuple[int, int], NDArray[np.complex64]] = {}
 
     def candidates(self, points_m: F64, floor_z_m: float, count: int) -> tuple[Motions, F64]:
-        """The ``count`` motions at most under which (N, 3) points fit best, apart from each other, and (K,) the share
-        of points that then lie on a surface, the largest first."""
+        """Return at most ``count`` distinct motions under which (N, 3) points fit best, and (K,) their share of points
+        on a surface, the largest first."""
         shift_z = self.floor_z_m - floor_z_m
         layer = np.floor((points_m[:, 2] - floor_z_m) / _LAYER_M).astype(np.int64)
         points_m, layer = points_m[(layer >= 1) & (layer < self._layers)], layer[(layer >= 1) & (layer < self._layers)]

@@ -1,8 +1,7 @@
-"""Places of a map: views that keyframes had, by their features; bounded, and kept with the map.
+"""Places of a map: features of keyframe views, bounded in number and saved with the map.
 
-Keyframes are dropped after a while, with their images; places stay, some 12 kilobytes each (22 of XFeat). A view that
-was had before replaces the older one, so that their number follows the size of the map and not the length of the run,
-and the light is that of the last visit.
+Places remain after their keyframes are dropped, at about 12 KB each (22 KB for XFeat). A new view replaces an older one
+of the same pose, so their number grows with the map and not with the run, and the lighting is that of the last visit.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _MAX_SAVED = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """One view of the map.
+    """Features of one view of the map.
 
     Attributes:
-        kind: of its features.
-        stamp_ns: when it was seen, time of the map.
+        kind: of the features.
+        stamp_ns: of the view, in the map's time.
         T_map_camera: (4, 4) float64 pose of the camera's optical frame.
         points_mm: (N, 3) int16 of its features in the camera's frame, millimetres.
         descriptors: (N, D) uint8.
@@ -51,7 +50,7 @@ class Place:
 
     @property
     def points_m(self) -> NDArray[np.float64]:
-        """(N, 3) of its features in the map."""
+        """Return (N, 3) feature positions in the map."""
         points: NDArray[np.float64] = (
             self.points_mm / _MILLIMETRES @ self.T_map_camera[:3, :3].T + self.T_map_camera[:3, 3]
         )
@@ -59,12 +58,12 @@ class Place:
 
     @property
     def nbytes(self) -> int:
-        """Memory of its features."""
+        """Return the memory of the features."""
         return self.points_mm.nbytes + self.descriptors.nbytes
 
 
 class PlaceMemory:
-    """At most ``max_places`` places, the one seen longest ago first. Not thread-safe."""
+    """At most ``max_places`` places, the least recently seen first. Not thread-safe."""
 
     def __init__(self, max_places: int) -> None:
         self.max_places = max_places
@@ -78,26 +77,26 @@ class PlaceMemory:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all features."""
+        """Return the memory of all features."""
         return sum(place.nbytes for place in self._places)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Delete all places."""
         self._places = []
 
     def add(self, place: Place) -> None:
-        """In place of those that are the same view; beyond ``max_places``, of the one seen longest ago."""
+        """Add a place; it replaces those of the same view, or the least recently seen beyond ``max_places``."""
         others = [other for other in self._places if not _is_same_view(place, other)]
         self._places = [*others, place][-self.max_places :]
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
-        """After a correction of the map: ``motion_at`` gives the (4, 4) motion of what was seen at a time."""
+        """Apply a correction of the map; ``motion_at`` gives the (4, 4) motion at a stamp."""
         self._places = [replace(p, T_map_camera=motion_at(p.stamp_ns) @ p.T_map_camera) for p in self._places]
 
     # ---- map files
 
     def pack(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors and header entries of a map file; none where there is no place."""
+        """Return tensors and header entries for a map file; empty without places."""
         if not self._places:
             return {}, {}
         tensors = {f"{_HEADER}.T_map_camera": torch.from_numpy(np.stack([p.T_map_camera for p in self._places]))}
@@ -108,7 +107,7 @@ class PlaceMemory:
 
     @classmethod
     def unpack(cls, saved: SavedMap, max_places: int) -> PlaceMemory:
-        """Those of a map file; none of a file that has none. Raises :class:`MapFileError` for what is none."""
+        """Read the places of a map file, which may have none. Raises :class:`MapFileError` for damaged ones."""
         memory = cls(max_places)
         entries = saved.header.get(_HEADER)
         if entries is None:
@@ -117,7 +116,7 @@ class PlaceMemory:
         try:
             entries = plain_values.sequence(entries, _HEADER)
             if len(entries) > _MAX_SAVED:
-                raise ValueError(f"they are {len(entries)}, more than {_MAX_SAVED}")
+                raise ValueError(f"{len(entries)} places, more than {_MAX_SAVED}")
             poses = take_array(path, tensors, f"{_HEADER}.T_map_camera", torch.float64, (len(entries), 4, 4))
             for i, entry in enumerate(entries):
                 described = plain_values.mapping(entry, "a place")
@@ -142,7 +141,7 @@ class PlaceMemory:
 
 
 def place_of(keyframe: Keyframe, of: FeatureExtractor) -> Place | None:
-    """The place that a keyframe of the map shows; None where it shows next to nothing."""
+    """Return the place of a keyframe; None with too few features."""
     features = features_of(keyframe.frame, of)
     if len(features) < _LEAST_FEATURES:
         return None

@@ -1,10 +1,9 @@
-"""The search for the robot's place in a saved map, frame by frame, until one place is sure.
+"""Relocalisation: search for the robot's pose in a saved map, frame by frame, until one hypothesis is certain.
 
-Hypotheses come from two sides: pairs of features of today that match those of the map's places, and shifts and turns
-under which the surfaces of today fit those of the map whatever they look like. Each is aligned with the map's surfaces,
-and judged by three things at once: how much of what depth sees lies on a surface of the map, how much of the map is
-seen through, and how many features look like those that the map has at the same spot. A place is sure when all of that
-is good and no other place comes near: a corridor of equal doors keeps the search going.
+Hypotheses come from feature matches with the map's places, and from shifts and yaws under which the seen surfaces fit
+those of the map. Each is aligned with the map's surfaces and scored by the share of depth on a surface of the map, the
+share of the map seen through, and the number of features that match at the same position. A hypothesis is certain when
+all three are good and no other location comes close, so a corridor of equal doors continues the search.
 """
 
 from __future__ import annotations
@@ -42,33 +41,33 @@ I64 = NDArray[np.int64]
 
 _SURFACE_M = 0.05  # the map's points are thinned to one a cell
 _COARSE_M = 0.1
-_DEPTH_POINTS = 1200  # of all frames, that are aligned and judged
+_DEPTH_POINTS = 1200  # of all frames, for alignment and scoring
 _FRAME_POINTS = 1500  # of one frame
-_LEAST_DEPTH_POINTS = 50  # cells of all frames; fewer say nothing
+_LEAST_DEPTH_POINTS = 50  # least number of cells of all frames
 _NEAR_M, _FAR_M = 0.3, 6.0
-_HIT_M = 0.1  # so near is on the surface
-_GIVEN = 0.15  # that a place was said to be it, against the share of what is seen
-_LIKES = 5  # features of the map that look most like one of today
+_HIT_M = 0.1  # distance within which a point is on the surface
+_GIVEN = 0.15  # evidence of the given pose, in shares of depth
+_LIKES = 5  # nearest map features of each current one
 _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
-_SLIDES_M = (-0.3, -0.2, -0.1, 0.1, 0.2, 0.3)  # as far as a first match may be off
-_CLEARLY = 0.05  # evidence of two alignments of one place that differ by less says nothing
-_VIEWS_THROUGH = 4  # frames that are asked what they see through
+_SLIDES_M = (-0.3, -0.2, -0.1, 0.1, 0.2, 0.3)  # possible offsets of the first match
+_CLEARLY = 0.05  # significant difference of the evidence of two alignments
+_VIEWS_THROUGH = 4  # frames checked for seeing through
 
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """When a place is sure.
+    """Conditions for a certain pose.
 
     Attributes:
-        min_frames: of today; one alone may fit by chance.
-        min_on_surface: share of the depth of today that lies on a surface of the map.
-        max_seen_through: share of the map's surfaces in view that depth sees through.
-        min_recognised: features of today that the map has where they are. Rooms of one building have the same walls,
-            and what is there looks different; the place where the map was said to lie needs none.
-        min_advantage: of the evidence (:meth:`Hypothesis.evidence`) over the next best place.
-        max_frames: remembered; the oldest is forgotten.
+        min_frames: least number of frames; one alone may fit by chance.
+        min_on_surface: least share of depth on a surface of the map.
+        max_seen_through: largest share of the map's surfaces in view that depth sees through.
+        min_recognised: least number of features that match at the same position, because rooms of one building have
+            equal walls but look different; not needed for the given pose.
+        min_advantage: of the evidence (:meth:`Hypothesis.evidence`) over the next best location.
+        max_frames: number of frames kept.
     """
 
     min_frames: int = 2
@@ -81,14 +80,14 @@ class SearchLimits:
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """A place that the robot may be at.
+    """A possible pose of the robot.
 
     Attributes:
-        T_map_world: (4, 4) level pose of the world of today in the map.
+        T_map_world: (4, 4) level pose of the current world in the map.
         on_surface, seen_through: see :class:`SearchLimits`.
-        recognised: features of today whose likes in the map lie where they are, of ``features``; one whose likes are
-            in several places counts in parts.
-        is_given: it is where the map was said to lie.
+        recognised: number of current features, of ``features``, whose nearest map features are at their position; a
+            feature with several positions counts in parts.
+        is_given: it is the given pose.
     """
 
     T_map_world: F64
@@ -100,20 +99,20 @@ class Hypothesis:
 
     @property
     def evidence(self) -> float:
-        """Of surfaces and features: ten times as many features are worth about a quarter of what is seen."""
+        """Return the score; ten times as many features are worth about a quarter of the depth."""
         given = _GIVEN if self.is_given else 0.0
         return self.on_surface - self.seen_through + 0.1 * float(np.log1p(self.recognised)) + given
 
 
 @dataclass(frozen=True, eq=False)
 class PlaceEstimate:
-    """What is known of the robot's place after a frame.
+    """Result of the search after a frame.
 
     Attributes:
-        found: whether it is sure.
-        best, other: the most likely place, and the most likely one elsewhere; None = there is none.
-        reason: in words, why it is not sure; "" where it is.
-        frames: looked at so far.
+        found: the pose is certain.
+        best, other: the best hypothesis, and the best one elsewhere; None = none.
+        reason: why it is not certain; "" if it is.
+        frames: number of frames so far.
     """
 
     found: bool
@@ -125,14 +124,14 @@ class PlaceEstimate:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """One frame of today, points in the world.
+    """Features and depth of a current frame, in the world.
 
     Attributes:
-        points_m: (N, 3) of its features.
-        likes_m: (N, k, 3) where those of the map lie that look most like each; not finite where none is alike.
-        feature, place: (M,) of its matches: row of the feature, and of the map's place.
-        world_m, map_m: (M, 3) where the matches lie in the world and in the map.
-        depth_m: (D, 3) of its depth.
+        points_m: (N, 3) of the features.
+        likes_m: (N, k, 3) of the nearest map features of each; NaN where none is similar.
+        feature, place: (M,) of the matches: row of the feature, and of the map's place.
+        world_m, map_m: (M, 3) positions of the matches in the world and in the map.
+        depth_m: (D, 3) of the depth.
     """
 
     posed: PosedFrame
@@ -152,14 +151,14 @@ class PlaceSearch:
         places: of the map.
         surface_m: (N, 3) points of the map's surfaces.
         floor_of: height of the floor under (N, 3) points, or None.
-        T_map_world: (4, 4) where the world lies in the map if nothing speaks against it: a robot that starts where it
-            started. It counts for a little more than other places.
-        limits: when a place is sure.
+        T_map_world: (4, 4) given pose of the world in the map, of a robot that starts where it started before; it has
+            a small advantage.
+        limits: see :class:`SearchLimits`.
 
     Attributes:
         estimate: after the last frame.
 
-    Raises :class:`FeatureError` where the map has no features that can be read here.
+    Raises :class:`FeatureError` for a map without usable features.
     """
 
     def __init__(
@@ -174,7 +173,9 @@ class PlaceSearch:
         self._kinds = _indices(places)
         thin_m = _thinned(np.asarray(surface_m, np.float64), _SURFACE_M)
         if len(thin_m) < _DEPTH_POINTS:
-            raise FeatureError(f"the map has next to no surfaces: {len(thin_m)} cells of {_SURFACE_M} m")
+            raise FeatureError(
+                f"the map has too few surfaces: {len(thin_m)} cells of {_SURFACE_M} m, {_DEPTH_POINTS} are needed"
+            )
         self._surface, self._coarse_m = Surface.of(thin_m), _thinned(thin_m, _COARSE_M)
         self._floor_of, self._given = floor_of, T_map_world
         floor_z_m = floor_of(thin_m)
@@ -183,10 +184,10 @@ class PlaceSearch:
         self._views: list[_View] = []
         self._frames = 0
         self._rng = np.random.default_rng(0)
-        self.estimate = PlaceEstimate(False, None, None, "no frame has come yet", 0)
+        self.estimate = PlaceEstimate(False, None, None, "no frame has arrived yet", 0)
 
     def look(self, posed: PosedFrame) -> PlaceEstimate:
-        """What is known with one frame more; its pose is the world's."""
+        """Add a frame, posed in the world, and return the estimate."""
         self._views = [*self._views, self._view(posed)][-self.limits.max_frames :]
         self._frames += 1
         self.estimate = self._judge()
@@ -221,35 +222,35 @@ class PlaceSearch:
     def _judge(self) -> PlaceEstimate:
         hypotheses = self._hypotheses()
         if not hypotheses:
-            return PlaceEstimate(False, None, None, "there is next to no depth within 6 m", self._frames)
+            return PlaceEstimate(False, None, None, "too little depth within 6 m", self._frames)
         best = hypotheses[0]
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
         other = next((h for h in hypotheses if are_apart(h.T_map_world, best.T_map_world, at_m)), None)
         return PlaceEstimate(not (reason := self._doubt(best, other)), best, other, reason, self._frames)
 
     def _doubt(self, best: Hypothesis, other: Hypothesis | None) -> str:
-        """In words, why ``best`` is not sure."""
+        """Return why ``best`` is not certain; "" if it is."""
         limits = self.limits
         if self._frames < limits.min_frames:
-            return f"{self._frames} of at least {limits.min_frames} frames has come"
+            return f"{self._frames} of at least {limits.min_frames} frames has arrived"
         if best.on_surface < limits.min_on_surface:
-            return f"only {best.on_surface:.0%} of what is seen lies on surfaces of the map at the most likely place"
+            return f"only {best.on_surface:.0%} of the depth lies on surfaces of the map at the most likely pose"
         if best.seen_through > limits.max_seen_through:
-            return f"at the most likely place {best.seen_through:.0%} of the map's surfaces in view are seen through"
+            return f"at the most likely pose {best.seen_through:.0%} of the map's surfaces in view are seen through"
         if other is not None and best.evidence - other.evidence < limits.min_advantage:
             return (
-                f"two places look alike: {best.on_surface:.0%} of what is seen fits one and {other.on_surface:.0%} the "
+                f"two places look alike: {best.on_surface:.0%} of the depth fits one and {other.on_surface:.0%} the "
                 f"other, {best.recognised:.0f} and {other.recognised:.0f} features are recognised"
             )
         if best.recognised < limits.min_recognised and not best.is_given:
             return (
-                f"{best.on_surface:.0%} of what is seen fits the most likely place, but only {best.recognised:.0f} of "
+                f"{best.on_surface:.0%} of the depth fits the most likely pose, but only {best.recognised:.0f} of "
                 f"{best.features} features are recognised there, {limits.min_recognised:.0f} are needed"
             )
         return ""
 
     def _hypotheses(self) -> list[Hypothesis]:
-        """Places that the robot may be at, the most likely first."""
+        """Return possible poses, the most likely first."""
         depth_m = _thinned(np.concatenate([v.depth_m for v in self._views]), _COARSE_M)
         if len(depth_m) < _LEAST_DEPTH_POINTS:
             return []
@@ -267,8 +268,8 @@ class PlaceSearch:
         return [self._slid(judged[0], some_m), *judged[1:]]
 
     def _slid(self, best: Hypothesis, some_m: F64) -> Hypothesis:
-        """A hypothesis, or one that is clearly better some way off along the direction that surfaces hold least:
-        alignment stays there where it began; what is at the walls, and features, tell how far along it is."""
+        """Return the hypothesis, or a clearly better one shifted along the least constrained direction, along which
+        alignment of surfaces does not converge."""
         along = np.eye(4)
         direction = least_held(some_m, self._surface, best.T_map_world, _HIT_M)
         found = []
@@ -284,7 +285,7 @@ class PlaceSearch:
         return Hypothesis(T, self._on_surface(T, some_m), self._seen_through(T), *self._recognised(T), is_given)
 
     def _screened(self, poses: list[F64], few_m: F64) -> list[F64]:
-        """The poses that fit best once they are roughly aligned by a few points."""
+        """Return the poses that fit best after rough alignment of a few points."""
         poses = [refine(few_m, self._surface, T, _ROUGH_M) for T in poses]
         fits = [self._on_surface(T, few_m) for T in poses]
         return [poses[k] for k in np.argsort([-fit for fit in fits], kind="stable")[:_SCREENED]]
@@ -298,7 +299,7 @@ class PlaceSearch:
         return [motions.matrix(k) for k in range(len(motions))]
 
     def _by_features(self) -> list[F64]:
-        """Poses on which most matches agree, of pairs of matches of one frame with one place."""
+        """Return the poses with most agreeing matches, from pairs of matches of one frame with one place."""
         world_m = np.concatenate([v.world_m for v in self._views])
         map_m = np.concatenate([v.map_m for v in self._views])
         frame = np.repeat(np.arange(len(self._views)), [len(v.feature) for v in self._views])
@@ -321,7 +322,7 @@ class PlaceSearch:
         return poses
 
     def _seen_through(self, T_map_world: F64) -> float:
-        """Share of the map's surfaces in view that lie clearly before what depth measures there."""
+        """Return the share of the map's surfaces in view that are clearly in front of the measured depth."""
         step = max(1, len(self._views) // _VIEWS_THROUGH)
         through = visible = 0
         for view in self._views[::-step]:
@@ -330,8 +331,10 @@ class PlaceSearch:
         return through / visible if visible else 0.0
 
     def _recognised(self, T: F64) -> tuple[float, int]:
-        """How many features have their likes in the map where they are, and how many features there are. One whose
-        likes lie in several places (the edge of a floor board) counts as little for each."""
+        """Return the number of features whose nearest map features are at their position, and of all features.
+
+        A feature with several positions (the edge of a floor board) counts in parts.
+        """
         recognised, features = 0.0, 0
         for view in self._views:
             eye_m = view.posed.T_world_camera[:3, 3]
@@ -359,9 +362,9 @@ class _Index:
         self.points_m = np.concatenate([places[i].points_m for i in rows])
 
     def matches(self, descriptors: NDArray[np.uint8], near: Neighbours) -> tuple[I64, I64]:
-        """Rows of a frame's features and of the index that match, for the places that resemble the frame most.
+        """Return matching rows of a frame's features and of the index, for the places most similar to the frame.
 
-        ``near``: the nearest of the index to each feature.
+        ``near``: nearest of the index for each feature.
         """
         rows, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         if len(descriptors):
@@ -393,12 +396,12 @@ def _indices(places: Sequence[Place]) -> list[_Index]:
         if rows:
             indices.append(_Index(of, places, rows))
     if not indices:
-        raise FeatureError("; ".join(missing) or "the map's features of places are of another width than their kind's")
+        raise FeatureError("; ".join(missing) or "the map's features have another width than their kind")
     return indices
 
 
 def _mutual(a: NDArray[np.uint8], b: NDArray[np.uint8], of: FeatureExtractor) -> tuple[I64, I64]:
-    """Rows of ``a`` and ``b`` that are each other's nearest, alike, and clearer than the second."""
+    """Return rows of ``a`` and ``b`` that are mutually nearest, similar, and pass the ratio test."""
     there, back = of.nearest(a, b, 2), of.nearest(b, a, 1)
     candidate = there.index[:, 0]
     good = back.index[candidate, 0] == np.arange(len(a))
@@ -407,7 +410,7 @@ def _mutual(a: NDArray[np.uint8], b: NDArray[np.uint8], of: FeatureExtractor) ->
 
 
 def _motions_of_matches(world_m: F64, map_m: F64, group: I64, rng: np.random.Generator, count: int = 4000) -> Motions:
-    """Motions of random pairs of matches of one group that keep their distance."""
+    """Return motions from random pairs of matches of one group with equal distances."""
     order = np.argsort(group, kind="stable")
     sorted_group = group[order]
     start = np.searchsorted(sorted_group, sorted_group)
@@ -426,7 +429,7 @@ def _motions_of_matches(world_m: F64, map_m: F64, group: I64, rng: np.random.Gen
 
 
 def _agreeing(motions: Motions, world_m: F64, map_m: F64, tolerance_m: F64, feature: I64) -> I64:
-    """(K,) features that agree with each motion, each counted once."""
+    """Return (K,) the number of distinct features that agree with each motion."""
     counts, features = np.zeros(len(motions), np.int64), int(feature.max()) + 1
     for first in range(0, len(motions), 256):
         part = np.arange(first, min(first + 256, len(motions)))
@@ -439,7 +442,7 @@ def _agreeing(motions: Motions, world_m: F64, map_m: F64, tolerance_m: F64, feat
 
 
 def _polished(T: F64, world_m: F64, map_m: F64, tolerance_m: F64) -> F64:
-    """The motion by all matches that agree with it."""
+    """Refit the motion to all matches that agree with it."""
     for widen in (1.5, 1.0, 1.0):
         agree = np.linalg.norm(transform_points(T, world_m) - map_m, axis=1) < widen * tolerance_m
         if int(agree.sum()) < 3:
@@ -453,7 +456,7 @@ def _polished(T: F64, world_m: F64, map_m: F64, tolerance_m: F64) -> F64:
 
 
 def _depth_points(posed: PosedFrame) -> F64:
-    """(D, 3) points of a frame's depth in the world, spread over the image."""
+    """Return (D, 3) world points of a frame's depth, sampled over the image."""
     frame, k = posed.frame, posed.frame.intrinsics
     step = max(1, int(np.sqrt(k.width * k.height / _FRAME_POINTS)))
     rows, columns = np.mgrid[step // 2 : k.height : step, step // 2 : k.width : step]
@@ -465,7 +468,7 @@ def _depth_points(posed: PosedFrame) -> F64:
 
 
 def _see_through(surface_m: F64, T_map_world: F64, posed: PosedFrame) -> tuple[int, int]:
-    """How many of the map's points a frame sees through, of those in view that are not hidden."""
+    """Return the number of map points that a frame sees through, and of visible ones."""
     T_map_camera = T_map_world @ posed.T_world_camera
     near = surface_m[np.abs(surface_m - T_map_camera[:3, 3]).max(1) < 4.0]
     points = transform_points(invert_transform(T_map_camera), near)
@@ -476,12 +479,12 @@ def _see_through(surface_m: F64, T_map_world: F64, posed: PosedFrame) -> tuple[i
     inside = (u >= 0) & (u < k.width) & (v >= 0) & (v < k.height)
     z, measured = points[inside, 2], posed.frame.depth_m[v[inside], u[inside]]
     margin = 0.15 + 0.02 * z**2
-    visible = (measured > 0) & (z < measured + margin)  # what lies behind is hidden, and says nothing
+    visible = (measured > 0) & (z < measured + margin)  # points behind are occluded
     return int((z[visible] < measured[visible] - margin[visible]).sum()), int(visible.sum())
 
 
 def _thinned(points_m: F64, cell_m: float) -> F64:
-    """One of (N, 3) points in each cell."""
+    """Keep one of (N, 3) points in each cell."""
     kept: F64 = points_m[np.unique(np.floor(points_m / cell_m).astype(np.int64), axis=0, return_index=True)[1]]
     return kept
 

@@ -1,9 +1,9 @@
-"""From a calibration message's numbers to an undistorted pinhole camera.
+"""Camera calibration: undistortion to a pinhole camera, and registration of depth to colour.
 
-Everything behind this module works with :class:`~embodied_perceptron.geometry.transforms.Intrinsics`, a pinhole without
-distortion. Images of a distorted camera are resampled once, here; models that are not known are refused by name.
-Model names and parameter orders are those of ``sensor_msgs/CameraInfo`` and OpenCV; what drivers write instead is
-brought to them by :func:`standard_distortion`.
+The rest of the library uses :class:`~embodied_perceptron.geometry.transforms.Intrinsics`, a pinhole without distortion.
+Images of a distorted camera are resampled once, here; unknown distortion models are refused by name. Model names and
+parameter orders are those of ``sensor_msgs/CameraInfo`` and OpenCV; :func:`standard_distortion` converts those of
+drivers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.kernels import njit
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
 
-# coefficients that each model may have
+# number of coefficients of each model
 _COEFFICIENTS = {
     "plumb_bob": (4, 5),  # k1 k2 p1 p2 [k3]
     "rational_polynomial": (8, 12, 14),  # k1 k2 p1 p2 k3 k4 k5 k6 [s1..s4 [tau_x tau_y]]
     "equidistant": (4,),  # k1..k4, OpenCV's fisheye
 }
 SUPPORTED_MODELS = tuple(_COEFFICIENTS)
-# names that drivers and calibration tools give them, in small letters without separators
+# names used by drivers and calibration tools, in lower case without separators
 _POLYNOMIAL_NAMES = frozenset(
     {
         *("plumbbob", "brownconrady", "modifiedbrownconrady", "brown", "radtan", "radialtangential", "pinholeradtan"),
@@ -49,7 +49,7 @@ class CameraModel:
         model: one of :data:`SUPPORTED_MODELS`.
         distortion: coefficients in the model's order; empty or all zero = no distortion.
 
-    Raises ``ValueError`` naming the model or the coefficient that does not fit.
+    Raises ``ValueError`` naming the model or the coefficients.
     """
 
     intrinsics: Intrinsics
@@ -75,34 +75,34 @@ class CameraModel:
 
     @property
     def is_distorted(self) -> bool:
-        """Whether images have to be resampled."""
+        """True when images must be resampled."""
         return any(d != 0 for d in self.distortion)  # NaN != 0, and is refused above
 
     def rectify(
         self, color: NDArray[np.uint8], depth_m: NDArray[np.float32]
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Undistorted (H, W, 3) colour (bilinear) and (H, W) depth (nearest: surfaces must not be mixed).
+        """Undistort (H, W, 3) colour (bilinear) and (H, W) depth (nearest, so that surfaces do not mix).
 
-        What falls outside of the raw image is black, and unknown depth. Without distortion the arguments come back.
+        Pixels outside of the raw image are black with unknown depth. Returns the arguments without distortion.
         """
         return self.rectify_color(color), self.rectify_depth(depth_m)
 
     def rectify_color(self, color: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Undistorted (H, W, 3) colour alone, see :meth:`rectify`."""
+        """Undistort (H, W, 3) colour, see :meth:`rectify`."""
         if not self.is_distorted:
             return color
-        return _as_uint8(cv2.remap(color, *self._undistortion_maps(), cv2.INTER_LINEAR))
+        return np.asarray(cv2.remap(color, *self._undistortion_maps(), cv2.INTER_LINEAR), dtype=np.uint8)
 
     def rectify_depth(self, depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Undistorted (H, W) depth alone, see :meth:`rectify`."""
+        """Undistort (H, W) depth, see :meth:`rectify`."""
         if not self.is_distorted:
             return depth_m
-        return _as_float32(cv2.remap(depth_m, *self._undistortion_maps(), cv2.INTER_NEAREST))
+        return np.asarray(cv2.remap(depth_m, *self._undistortion_maps(), cv2.INTER_NEAREST), dtype=np.float32)
 
     def undistort_boxes(self, boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(N, 4) left, top, right, bottom in the raw image -> the upright boxes around them in the rectified one.
+        """Convert (N, 4) boxes in the raw image to the boxes around them in the rectified one.
 
-        A distorted edge is bent: points along all four are moved. What has no place comes back as NaN.
+        Points along all four edges are moved, because distortion bends them. Non-finite boxes become NaN.
         """
         boxes = np.asarray(boxes_px, dtype=np.float64).reshape(-1, 4)
         if not self.is_distorted or len(boxes) == 0:
@@ -130,19 +130,11 @@ class CameraModel:
         return x, y
 
 
-def _as_uint8(image: Any) -> NDArray[np.uint8]:
-    return np.asarray(image, dtype=np.uint8)
-
-
-def _as_float32(image: Any) -> NDArray[np.float32]:
-    return np.asarray(image, dtype=np.float32)
-
-
 def standard_distortion(model: str, d: Sequence[float]) -> tuple[str, tuple[float, ...]]:
-    """A driver's distortion -> one of :data:`SUPPORTED_MODELS` and as many coefficients as it has.
+    """Convert a driver's distortion to one of :data:`SUPPORTED_MODELS` and its coefficients.
 
-    Vectors may be short or end in zeros, the rational polynomial may be called plumb_bob, and names may be those of
-    other tools (radtan, fisheye, KannalaBrandt4, ...). No coefficient but zeros means no distortion, whatever the name.
+    Vectors may be short or end in zeros, the rational polynomial may be named plumb_bob, and names may be those of
+    other tools (radtan, fisheye, KannalaBrandt4, ...). All zeros mean no distortion under any name.
 
     Raises ``ValueError`` for an unknown model, values that are not finite, and more coefficients than the model has.
     """
@@ -176,7 +168,7 @@ def standard_distortion(model: str, d: Sequence[float]) -> tuple[str, tuple[floa
 
 @dataclass(frozen=True, eq=False)
 class CameraInfoFields:
-    """A ``sensor_msgs/CameraInfo``, of whatever library read it.
+    """Fields of a ``sensor_msgs/CameraInfo``, independent of the library that read it.
 
     Attributes:
         width, height: of the full-resolution calibration.
@@ -198,10 +190,9 @@ class CameraInfoFields:
 
 
 def camera_model_from_info(info: CameraInfoFields, image_is_rectified: bool = False) -> CameraModel:
-    """Model of the camera whose images are published with ``info``.
+    """Return the model of the camera whose images are published with ``info``.
 
-    ``image_is_rectified``: they are undistorted already (topics named ``image_rect*``); then ``p`` holds and ``d`` does
-    not.
+    ``image_is_rectified``: images are undistorted (topics ``image_rect*``), so ``p`` is used and ``d`` ignored.
 
     Raises ``ValueError`` naming the field for an uncalibrated camera (zero or NaN K), unknown distortion, a bad size.
     """
@@ -225,9 +216,9 @@ def camera_model_from_info(info: CameraInfoFields, image_is_rectified: bool = Fa
     return CameraModel(intrinsics, model, distortion)
 
 
-SAME_SURFACE = 0.05  # neighbours whose depths differ by a smaller share of the nearer one are of one surface
+SAME_SURFACE = 0.05  # largest relative depth difference of neighbours on one surface
 _MIN_DEPTH_M = 1e-6
-_MAX_PATCH_PX = 32.0  # from the middle of a patch to its edge: what lies right before a camera does not fill its image
+_MAX_PATCH_PX = 32.0  # from a patch's centre to its edge; keeps points close to the camera from filling the image
 
 
 def register_depth(
@@ -236,14 +227,14 @@ def register_depth(
     color_camera: Intrinsics,
     T_color_depth: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float32]:
-    """(h, w) canonical depth -> (H, W) depth at the pixels of colour, along its optical axis.
+    """Register (h, w) canonical depth to colour: (H, W) depth along the optical axis of colour.
 
     Args:
         depth: float32 metres; 0 = unknown, +Inf = nothing within range.
-        depth_camera, color_camera: of both images, undistorted.
-        T_color_depth: (4, 4) pose of the depth camera in that of colour; None = one centre and one direction.
+        depth_camera, color_camera: undistorted intrinsics.
+        T_color_depth: (4, 4) pose of the depth camera in the colour camera; None = identity.
 
-    Raises ``ValueError`` for a depth image that is not of the size of its camera and a transform that is not rigid.
+    Raises ``ValueError`` for a depth image of another size than its camera, and a transform that is not rigid.
     """
     if depth.shape != (depth_camera.height, depth_camera.width):
         raise ValueError(
@@ -261,10 +252,10 @@ def register_depth(
 
 
 def compile_kernels() -> None:
-    """Compile what registers depth, before the first image comes."""
+    """Compile the kernels of :func:`register_depth` before the first image."""
     camera, T = Intrinsics(8.0, 8.0, 3.5, 2.5, 8, 6), np.eye(4)
     T[0, 3] = 0.05
-    for writable in (True, False):  # images may share a message's memory
+    for writable in (True, False):  # images may share read-only message memory
         depth = np.ones((6, 8), np.float32)
         depth.setflags(write=writable)
         register_depth(depth, camera, camera, T)
@@ -283,8 +274,10 @@ def _on_the_same_rays(
 
 @njit(cache=True, nogil=True, inline="always")
 def _edge(x: float, y: float, z: float, near: float, other: float, to: NDArray[Any], step: NDArray[Any]):  # type: ignore[no-untyped-def]
-    """Where a patch at (x, y, z) in colour ends towards a neighbour: half way to it, as both of them compute it, so
-    that no pixel falls between them; of another surface, half a pixel on at the patch's own depth."""
+    """Return the edge of the patch at (x, y, z) in colour towards a neighbour.
+
+    On one surface the midpoint, which both compute alike, so that no pixel is left out; otherwise half a pixel on.
+    """
     if to[2] > 0 and (near == other or abs(near - other) <= SAME_SURFACE * min(near, other)):
         return 0.5 * (x + to[0]), 0.5 * (y + to[1])
     s = 1.0 if math.isinf(z) else near / z
@@ -293,12 +286,12 @@ def _edge(x: float, y: float, z: float, near: float, other: float, to: NDArray[A
 
 @njit(cache=True, nogil=True)
 def _move_row(depth: NDArray[np.float32], v: int, M: NDArray[np.float64], places: NDArray[np.float64]) -> None:
-    """Fill (3, w + 2) ``places`` with x, y, z in colour of row ``v``; z = 0: nothing there, or behind the camera."""
+    """Fill (3, w + 2) ``places`` with x, y, z in colour of row ``v``; z = 0: no depth, or behind the camera."""
     for u in range(len(depth)):
         z = float(depth[u])
         places[2, u + 1] = 0.0
         if z > 0:
-            far = math.isinf(z)  # only turns count there
+            far = math.isinf(z)  # only rotation matters there
             s, t = (1.0, 0.0) if far else (z, 1.0)
             pz = (M[2, 0] * u + M[2, 1] * v + M[2, 2]) * s + M[2, 3] * t
             if pz > _MIN_DEPTH_M:
@@ -312,12 +305,12 @@ def _move(depth: NDArray[np.float32], M: NDArray[np.float64], reach: float, foun
     """Fill (H, W) ``found``, zeros, with (h, w) ``depth``.
 
     Args:
-        M: (3, 4), of a pixel (u, v) of depth z the pixel of colour is that of M (u z, v z, z, 1).
-        reach: most pixels from the middle of a patch to its edge.
+        M: (3, 4) maps a pixel (u, v) of depth z to colour: M (u z, v z, z, 1).
+        reach: largest distance in pixels from a patch's centre to its edge.
     """
     h, w = depth.shape
     H, W = found.shape
-    # three rows at a time, with a border that is nowhere; z = 0: nothing there, or behind the camera
+    # three rows at a time, with an empty border
     places = np.zeros((3, 3, w + 2))
     right, down = M[:, 0], M[:, 1]
     left, up = -right, -down
@@ -350,12 +343,12 @@ def _move(depth: NDArray[np.float32], M: NDArray[np.float64], reach: float, foun
 
 @dataclass(frozen=True, eq=False)
 class UnregisteredDepth:
-    """A depth image in its own camera, to be brought to the pixels of colour where that one's calibration is known.
+    """A depth image in its own camera, to be registered once colour's calibration is known.
 
     Attributes:
         depth_m: (h, w) float32 canonical depth.
-        camera: that took it.
-        T_color_depth: (4, 4) pose of that camera in the one of colour; None = one centre and one direction.
+        camera: the depth camera.
+        T_color_depth: (4, 4) pose of the depth camera in the colour camera; None = identity.
     """
 
     depth_m: NDArray[np.float32]
@@ -364,16 +357,16 @@ class UnregisteredDepth:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the image."""
+        """Return the memory of the image."""
         return self.depth_m.nbytes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the image."""
+        """Return (h, w)."""
         return self.depth_m.shape
 
     def registered(self, color_camera: Intrinsics) -> NDArray[np.float32]:
-        """(H, W) depth at the pixels of colour, undistorted. Raises like :func:`register_depth`."""
+        """Return (H, W) undistorted depth registered to colour. Raises as :func:`register_depth`."""
         expected = self.camera.intrinsics.height, self.camera.intrinsics.width
         depth_m = self.camera.rectify_depth(self.depth_m) if self.shape == expected else self.depth_m
         return register_depth(depth_m, self.camera.intrinsics, color_camera, self.T_color_depth)

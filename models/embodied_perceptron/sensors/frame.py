@@ -1,4 +1,4 @@
-"""RGB-D frames: valid once built.
+"""RGB-D frames, checked at construction, and poses of the cameras that took them.
 
 Depth convention inside the library (REP-117/118 resolved at this boundary): float32 metres along the optical axis;
 ``0`` = unknown (NaN, -Inf "too close", zero, negative on input), ``+Inf`` = nothing within the sensor's range, so the
@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
 
-DEPTH_UNIT_M = {
-    "16UC1": 0.001,
-    "32FC1": 1.0,
-    "mono16": 0.001,
-    "64FC1": 1.0,
-}  # REP-118: the encoding decides, never a parameter
+# REP-118: the unit follows from the encoding
+DEPTH_UNIT_M = {"16UC1": 0.001, "32FC1": 1.0, "mono16": 0.001, "64FC1": 1.0}
 
 
 def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
@@ -29,7 +25,7 @@ def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
 
     ``16UC1`` (``mono16``) is millimetres with 0 invalid (65535, the saturated value, is invalid too); ``32FC1``
     (``64FC1``, decoded to float32) is metres.
-    Raises ``ValueError`` for any other encoding, or for a dtype or shape that does not fit it.
+    Raises ``ValueError`` for any other encoding, or for another dtype or shape.
     """
     if encoding not in DEPTH_UNIT_M:
         raise ValueError(f"depth encoding must be one of {sorted(DEPTH_UNIT_M)}, got {encoding!r}")
@@ -59,7 +55,7 @@ class RgbdFrame:
         depth_m: (H, W) float32, canonical (module docstring).
         intrinsics: of both images; sizes must agree.
 
-    Raises ``ValueError`` naming the value that does not fit.
+    Raises ``ValueError`` naming the value.
     """
 
     stamp_ns: int
@@ -92,7 +88,7 @@ class RgbdFrame:
 
     @property
     def has_depth(self) -> bool:
-        """Whether any pixel carries information (a distance, or +Inf = free)."""
+        """True when any pixel has a distance or is +Inf (free)."""
         return bool((self.depth_m > 0).any())
 
 
@@ -103,8 +99,7 @@ class PosedFrame:
     Attributes:
         frame: the images.
         T_world_camera: (4, 4) float64 rigid transform; checked.
-        arrival_ns: wall clock when the colour image was sent, or arrived where the transport does not say; 0 = not
-            known (recordings). What latencies are measured from.
+        arrival_ns: wall clock when the colour image was sent, or arrived if unknown; start of latencies. 0 = recording.
     """
 
     frame: RgbdFrame
@@ -117,16 +112,16 @@ class PosedFrame:
 
 F64 = NDArray[np.float64]
 
-_TOGETHER_NS = 1_000_000_000  # cameras whose newest frames are no further apart look at the same time
+_TOGETHER_NS = 1_000_000_000  # newest frames of cameras within this time count as simultaneous
 
 
 @dataclass(frozen=True, eq=False)
 class ViewDirection:
-    """A point and a direction.
+    """Mean position and viewing direction of cameras.
 
     Attributes:
-        origin_m: (3,) where the cameras are, on average.
-        direction: (3,) mean of the unit vectors that they look along: short where they look to different sides.
+        origin_m: (3,) mean position.
+        direction: (3,) mean of the unit viewing directions; short where cameras face different sides.
     """
 
     origin_m: F64
@@ -134,23 +129,22 @@ class ViewDirection:
 
     @classmethod
     def of(cls, *T_world_camera: F64) -> ViewDirection:
-        """Of one or more (4, 4) poses of optical frames."""
+        """Average one or more (4, 4) poses of optical frames."""
         poses = np.stack(T_world_camera)
         return cls(poses[:, :3, 3].mean(axis=0), poses[:, :3, 2].mean(axis=0))
 
     def ahead_m(self, distance_m: float) -> F64:
-        """(3,) the origin, moved horizontally; by all of ``distance_m`` for cameras that look straight ahead, not at
-        all for one that looks straight down."""
+        """Return (3,) the origin moved by ``distance_m`` along the direction, projected to the horizontal plane."""
         moved: F64 = self.origin_m + distance_m * self.direction * [1.0, 1.0, 0.0]
         return moved
 
 
 @dataclass(frozen=True, eq=False)
 class LatestCameraPoses:
-    """Where each camera was when it gave its newest frame. Immutable: a perception keeps the one that it began with.
+    """Pose of each camera at its newest frame. Immutable, so a prediction keeps its state.
 
     Attributes:
-        newest: the frame that was fused last, of any camera; None before the first.
+        newest: the last fused frame of any camera; None before the first.
         poses: stamp and (4, 4) T_world_camera of the newest frame of every camera.
     """
 
@@ -159,17 +153,17 @@ class LatestCameraPoses:
 
     @property
     def stamp_ns(self) -> int:
-        """The latest stamp of all; 0 before the first frame."""
+        """Return the latest stamp; 0 before the first frame."""
         return max((stamp_ns for stamp_ns, _ in self.poses.values()), default=0)
 
     @property
     def camera_m(self) -> F64 | None:
-        """(3,) where the newest frame was taken; None before the first."""
+        """Return (3,) the camera position of the newest frame; None before the first."""
         return None if self.newest is None else self.newest.T_world_camera[:3, 3]
 
     @property
     def view_direction(self) -> ViewDirection | None:
-        """Of all cameras whose newest frame is about as new as the newest of all; None before the first frame."""
+        """Return the mean over cameras with a recent frame; None before the first frame."""
         if self.newest is None:
             return None
         newest_ns = self.poses[self.newest.frame.camera][0]
@@ -178,13 +172,13 @@ class LatestCameraPoses:
         )
 
     def after(self, posed: PosedFrame) -> LatestCameraPoses:
-        """With one more frame."""
+        """Return the poses with one more frame."""
         newest = replace(posed, T_world_camera=posed.T_world_camera.copy())
         camera, stamp_ns = posed.frame.camera, posed.frame.stamp_ns
         return LatestCameraPoses(newest, {**self.poses, camera: (stamp_ns, newest.T_world_camera)})
 
     def moved(self, T: F64) -> LatestCameraPoses:
-        """After the world was moved by the rigid (4, 4) ``T``."""
+        """Return the poses moved by the rigid (4, 4) ``T``."""
         if self.newest is None:
             return self
         poses = {name: (stamp_ns, T @ pose) for name, (stamp_ns, pose) in self.poses.items()}

@@ -1,9 +1,9 @@
 """Poses over time: buffers, and a small tree of transforms between named frames, looked up by stamp.
 
-A lookup never raises for a missing pose and never guesses one: its answer is a value that says whether waiting helps.
+A lookup never raises for a missing pose and never guesses one; its result tells whether waiting helps.
 
 ========================  =====================================  ==============
-answer                    meaning                                does waiting help
+result                    meaning                                does waiting help
 ========================  =====================================  ==============
 :class:`Found`            the pose                               --
 :class:`TooEarly`         poses have not reached the stamp yet   yes
@@ -27,26 +27,26 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
 
-JUMP_NS = 1_000_000_000  # off by more: not the lateness of one message
-EVIDENCE = 3  # stamps in a row before a stream is believed to have moved
+JUMP_NS = 1_000_000_000  # a larger offset is more than lateness of one message
+EVIDENCE = 3  # stamps in a row that confirm a jump of the stream
 
 Verdict = Literal["fits", "odd", "moved"]
 
 
 class StampJudge:
-    """The time of one stream of stamped messages.
+    """Outlier and jump detection for the stamps of one stream.
 
-    A stamp is *odd* when it lies before the newest one by more than ``jump_ns``, or after it by more than ``jump_ns``
-    beyond the time that has passed since on the receiver's clock (a recording played fast is recognised by the steps
-    between its stamps). One before the newest fits all the same where it goes on from one of the last two that fitted:
-    after stamps that were each a little ahead, the newest may be so by more. When :data:`EVIDENCE` odd stamps in a row
-    ascend, the stream has *moved* there. A stamp that fits in between proves the earlier odd ones wrong.
+    A stamp is *odd* when it is earlier than the newest by more than ``jump_ns``, or later by more than ``jump_ns`` plus
+    the time passed on the receiver's clock (a recording played fast is recognised by the steps between its stamps). An
+    earlier stamp still fits if it continues one of the last two that fitted, because stamps that were each a little
+    ahead may add up. After :data:`EVIDENCE` ascending odd stamps in a row the stream has *moved*. A fitting stamp in
+    between discards the odd ones.
 
     Attributes:
-        newest_ns: the newest stamp that fits; None before the first.
-        suspects: odd stamps in a row that wait for more evidence, the last one included.
-        shift_ns: how far the stream moved when it moved last, as far as arrival tells.
-        heard_ns: receiver's clock at the last stamp of any kind.
+        newest_ns: the newest fitting stamp; None before the first.
+        suspects: odd stamps in a row, including the last.
+        shift_ns: size of the last jump, estimated from arrival times.
+        received_ns: receiver's clock at the last stamp.
     """
 
     def __init__(self, jump_ns: int = JUMP_NS) -> None:
@@ -54,9 +54,9 @@ class StampJudge:
         self.restart()
 
     def restart(self) -> None:
-        """The next stamp counts, whatever it is."""
+        """Accept any next stamp."""
         self.newest_ns: int | None = None
-        self.heard_ns: int | None = None
+        self.received_ns: int | None = None
         self.shift_ns = 0
         self.suspects: list[int] = []
         self._newest_at_ns: int | None = None
@@ -65,8 +65,8 @@ class StampJudge:
         self._suspected_shift_ns = 0
 
     def judge(self, stamp_ns: int, now_ns: int | None = None) -> Verdict:
-        """Judge the next stamp; ``now_ns``: receiver's clock, None = not known: no stamp is too far ahead then."""
-        self.heard_ns = now_ns
+        """Classify the next stamp; ``now_ns``: receiver's clock, None = unknown: no stamp is too far ahead."""
+        self.received_ns = now_ns
         shift_ns = self._odd_by(stamp_ns, now_ns)
         if shift_ns == 0:
             self._accept(stamp_ns, now_ns)
@@ -85,11 +85,11 @@ class StampJudge:
         return "moved"
 
     def near(self, first_ns: int, last_ns: int) -> bool:
-        """Whether the newest stamp lies within the jump of the stretch from ``first_ns`` to ``last_ns``."""
+        """True when the newest stamp is within ``jump_ns`` of the interval from ``first_ns`` to ``last_ns``."""
         return self.newest_ns is not None and first_ns - self._jump_ns <= self.newest_ns <= last_ns + self._jump_ns
 
     def _odd_by(self, stamp_ns: int, now_ns: int | None) -> int:
-        """How far the stamp lies from where the stream should be; 0 = it fits."""
+        """Return the offset of the stamp from the expected time; 0 = it fits."""
         if self.newest_ns is None:
             return 0
         step_ns = stamp_ns - self.newest_ns
@@ -102,7 +102,7 @@ class StampJudge:
         return 0
 
     def _goes_on(self, stamp_ns: int, now_ns: int | None) -> bool:
-        """Whether as much time passed on both clocks since one of the last two stamps that fitted."""
+        """True when equal time passed on both clocks since one of the last two fitting stamps."""
         return now_ns is not None and any(
             abs((stamp_ns - before_ns) - (now_ns - at_ns)) <= self._jump_ns for before_ns, at_ns in self._fitted
         )
@@ -124,12 +124,12 @@ _NEAR_NS = NS_PER_S
 
 
 def seconds_to_ns(seconds: float) -> int:
-    """Duration in seconds -> integer nanoseconds."""
+    """Convert seconds to integer nanoseconds."""
     return round(seconds * NS_PER_S)
 
 
 def format_stamp(stamp_ns: int) -> str:
-    """``12.345678900`` for messages: exact, unlike a float."""
+    """Format a stamp as exact seconds, ``12.345678900``."""
     sign = "-" if stamp_ns < 0 else ""
     return f"{sign}{abs(stamp_ns) // NS_PER_S}.{abs(stamp_ns) % NS_PER_S:09d}"
 
@@ -143,20 +143,20 @@ class Found:
 
 @dataclass(frozen=True)
 class TooEarly:
-    """The newest pose is older than the stamp; the pose may still come."""
+    """The newest pose is older than the stamp; the pose may still arrive."""
 
     stamp_ns: int
     newest_ns: int | None
     where: str = ""
 
     def __str__(self) -> str:
-        have = "none has come yet" if self.newest_ns is None else f"the newest is at {format_stamp(self.newest_ns)}"
+        have = "none has arrived" if self.newest_ns is None else f"the newest is at {format_stamp(self.newest_ns)}"
         return f"no pose{self.where and ' of ' + self.where} at {format_stamp(self.stamp_ns)} yet; {have}"
 
 
 @dataclass(frozen=True)
 class TooOld:
-    """The stamp lies before the oldest pose that is kept; waiting cannot help."""
+    """The stamp is before the oldest kept pose; waiting cannot help."""
 
     stamp_ns: int
     oldest_ns: int
@@ -171,7 +171,7 @@ class TooOld:
 
 @dataclass(frozen=True)
 class Gap:
-    """The two poses around the stamp are further apart than may be interpolated over."""
+    """The poses around the stamp are too far apart in time to interpolate."""
 
     stamp_ns: int
     before_ns: int
@@ -192,7 +192,7 @@ class Disconnected:
 
     Attributes:
         target, source: the frames of the lookup.
-        missing: the missing link in words, e.g. ``"'map' is unknown; known frames: base, odom"``.
+        missing: the missing link, e.g. ``"'map' is unknown; known frames: base, odom"``.
     """
 
     target: str
@@ -218,7 +218,7 @@ class PoseSource(Protocol):
     """Poses of cameras over time."""
 
     def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
-        """``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
+        """Return ``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
         ...
 
 
@@ -230,9 +230,9 @@ class PoseBuffer:
 
     Rules:
         * equal stamps: the later insertion replaces the earlier one (``"replaced"``);
-        * out of order within the history: sorted in (``"added"``); before the history of a bounded buffer: not kept
+        * out of order within the history: inserted (``"added"``); before the history of a bounded buffer: not kept
           (``"ignored"``);
-        * a stamp outside of the known poses is never extrapolated.
+        * lookups never extrapolate.
     """
 
     def __init__(
@@ -244,8 +244,8 @@ class PoseBuffer:
     ) -> None:
         """Args: ``None`` = no limit.
 
-        history_s: poses older than the newest by more than this are forgotten.
-        max_gap_s: poses further apart are not interpolated between.
+        history_s: poses older than the newest by more are deleted.
+        max_gap_s: longest gap that is interpolated.
         name: of the moving frame, for messages.
         """
         for label, value in (("history_s", history_s), ("max_gap_s", max_gap_s)):
@@ -262,16 +262,16 @@ class PoseBuffer:
 
     @property
     def newest_ns(self) -> int | None:
-        """Stamp of the newest pose, or None when empty."""
+        """Return the stamp of the newest pose; None when empty."""
         return self._stamps[-1] if self._stamps else None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all poses."""
         self._stamps.clear()
         self._poses.clear()
 
     def insert(self, stamp_ns: int, T: FloatArray) -> InsertResult:
-        """Add one (4, 4) pose; see the class for equal and unordered stamps.
+        """Add a (4, 4) pose; see the class for equal and unordered stamps.
 
         Raises ``ValueError`` for a pose that is not finite or not rigid.
         """
@@ -304,7 +304,7 @@ class PoseBuffer:
             del self._stamps[:first], self._poses[:first]
 
     def lookup(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
-        """Pose at ``stamp_ns``; never extrapolates."""
+        """Return the pose at ``stamp_ns``; never extrapolates."""
         if not self._stamps or stamp_ns > self._stamps[-1]:
             return TooEarly(stamp_ns, self.newest_ns, self.name)
         if stamp_ns < self._stamps[0]:
@@ -321,7 +321,7 @@ class PoseBuffer:
 
 
 def frame_name(name: str) -> str:
-    """Frame id without the leading slash that ROS 1 allowed. Raises ``ValueError`` when nothing is left."""
+    """Return a frame id without the leading slash of ROS 1. Raises ``ValueError`` for an empty name."""
     stripped = name[1:] if name.startswith("/") else name
     if not stripped:
         raise ValueError(f"frame name must not be empty, got {name!r}")
@@ -336,8 +336,8 @@ class _Link:
         self.moving = moving
         self.fixed: NDArray[np.float64] | None = None
         self.judge = judge
-        self.odd: list[tuple[int, NDArray[np.float64]]] = []  # until the next ones tell
-        self.odd_since = 0  # how many transforms had fitted, in the whole tree, when the first of them came
+        self.odd: list[tuple[int, NDArray[np.float64]]] = []  # waiting for the next stamps
+        self.odd_since = 0  # number of fitting transforms in the tree when the first odd one arrived
 
     def at(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
         if self.fixed is not None:
@@ -345,11 +345,11 @@ class _Link:
         assert self.moving is not None
         answer = self.moving.lookup(stamp_ns)
         if isinstance(answer, TooOld | Gap) and self.odd and stamp_ns >= self.odd[0][0] - _NEAR_NS:
-            return TooEarly(stamp_ns, self.odd[-1][0], self.moving.name)  # time may just be starting over
+            return TooEarly(stamp_ns, self.odd[-1][0], self.moving.name)  # time may be restarting
         return answer
 
     def forget(self) -> None:
-        """What has stamps."""
+        """Delete stamped transforms."""
         self.odd.clear()
         self.judge.restart()
         if self.moving is not None:
@@ -359,20 +359,20 @@ class _Link:
 class TransformTree:
     """Transforms by child frame; every frame has at most one parent.
 
-    Answers as ``tf2`` does (each link is interpolated at the stamp, then the chain is multiplied), without ROS; a
-    broken chain names its missing link.
+    Works as ``tf2`` (each link is interpolated at the stamp, then the chain is multiplied), without ROS; the result for
+    a broken chain names the missing link.
 
     Rules:
-        * a child that arrives with another parent starts anew under that parent (counted in :attr:`reparented`: two
-          publishers that fight over one frame are a fault that ``doctor`` reports);
-        * a static transform replaces a moving one of the same child, and the other way round;
-        * a stamp that is off its link by more than ``jump_s`` (:class:`~embodied_perceptron.sensors.poses.StampJudge`)
-          is one late or wrong message: late ones are sorted in, nothing is cleared. Where the next ones follow it, the
-          link has moved: it starts anew there, and with it every moving link if none has gone on as before;
+        * a child with a new parent restarts under that parent (counted in :attr:`reparented`: ``doctor`` reports two
+          conflicting publishers of a frame);
+        * a static transform replaces a moving one of the same child, and vice versa;
+        * a stamp that is off its link by more than ``jump_s`` (:class:`StampJudge`) is one late or wrong message: late
+          ones are inserted, nothing is deleted. If the next stamps follow it, the link restarts there, and with it
+          every moving link unless one has continued as before;
         * a transform that would close a loop, values that are not finite or not rigid, and names longer than
           :data:`MAX_FRAME_NAME` raise ``ValueError``.
 
-    Not thread-safe: one owner, or a lock around it.
+    Not thread-safe.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class TransformTree:
         """Args: ``None`` = no limit.
 
         history_s, max_gap_s: see :class:`PoseBuffer`, of which every moving link has one.
-        jump_s: see the class; ``None`` = every stamp is sorted in.
+        jump_s: see the class; ``None`` = every stamp is inserted.
         """
         if jump_s is not None and not jump_s >= 0:
             raise ValueError(f"jump_s must not be negative, got {jump_s}")
@@ -400,7 +400,7 @@ class TransformTree:
     ) -> InsertResult:
         """Add one moving (4, 4) transform at ``stamp_ns``.
 
-        ``now_ns``: receiver's clock, by which stamps of the future are told; None = not known, none is.
+        ``now_ns``: receiver's clock, to detect future stamps; None = unknown, no stamp is too far ahead.
         Raises ``ValueError`` (see the class).
         """
         parent, child = frame_name(parent), frame_name(child)
@@ -426,7 +426,7 @@ class TransformTree:
         return "ignored"
 
     def _restart(self, link: _Link) -> InsertResult:
-        """A link goes on elsewhere in time. Where none has gone on as before, time itself has started over."""
+        """Restart a link at its odd stamps, and all links if none continued as before: time itself restarted."""
         self.restarts += 1
         together = link.odd_since == self._fitted
         assert link.moving is not None
@@ -438,13 +438,13 @@ class TransformTree:
             if together and other is not link and other.moving is not None:
                 odd = list(other.odd)
                 other.forget()
-                for stamp_ns, T in odd:  # what came of the new time already
+                for stamp_ns, T in odd:  # transforms of the new time
                     other.judge.judge(stamp_ns)
                     other.moving.insert_checked(stamp_ns, T)
         return "restarted"
 
     def insert_static(self, parent: str, child: str, T_parent_child: FloatArray) -> None:
-        """Add one (4, 4) transform that holds at every time. Raises ``ValueError`` (see the class)."""
+        """Add a (4, 4) transform that is valid at every time. Raises ``ValueError`` (see the class)."""
         parent, child = frame_name(parent), frame_name(child)
         fixed = check_transform(T_parent_child, f"static transform {parent!r} -> {child!r}").copy()
         fixed.setflags(write=False)
@@ -454,7 +454,7 @@ class TransformTree:
         link.fixed = fixed
 
     def clear_moving(self) -> None:
-        """Forget what has stamps; static transforms and the shape of the tree stay."""
+        """Delete stamped transforms; static ones and the links stay."""
         for link in self._links.values():
             link.forget()
 
@@ -475,7 +475,7 @@ class TransformTree:
                 raise ValueError(f"frame names may have at most {MAX_FRAME_NAME} characters, got {short}")
         if parent == child or child in self._ancestors(parent):
             raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
-        if link is None and len(self._links) >= MAX_LINKS:  # whoever invents names must not fill the memory
+        if link is None and len(self._links) >= MAX_LINKS:  # bounds the memory against invented names
             raise ValueError(f"transform {parent!r} -> {child!r}: more than {MAX_LINKS} frames are known")
         if link is not None:
             self.reparented[child] = self.reparented.get(child, 0) + 1
@@ -486,16 +486,16 @@ class TransformTree:
 
     @property
     def frames(self) -> tuple[str, ...]:
-        """All known frames, sorted."""
+        """Return all frames, sorted."""
         return tuple(sorted(set(self._links) | {link.parent for link in self._links.values()}))
 
     @property
     def links(self) -> Mapping[str, str]:
-        """Child -> parent."""
+        """Return child -> parent."""
         return {child: link.parent for child, link in self._links.items()}
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
-        """``T_target_source`` at ``stamp_ns`` (points of ``source`` into ``target``), or why there is none."""
+        """Return ``T_target_source`` at ``stamp_ns`` (maps points of ``source`` into ``target``), or why not."""
         target, source = frame_name(target), frame_name(source)
         if target == source:
             return Found(np.eye(4))
@@ -512,10 +512,9 @@ class TransformTree:
         return Found(invert_transform(T_ancestor_target.T) @ T_ancestor_source.T)
 
     def latest_common_ns(self, target: str, source: str) -> int | None:
-        """Newest stamp at which :meth:`lookup` can be answered.
+        """Return the newest stamp at which :meth:`lookup` finds a transform.
 
-        None when the frames are not connected, or a link has no transform yet. A chain of static transforms alone
-        answers 0 (it holds at every stamp).
+        None when the frames are not connected or a link has no transform yet; 0 for a chain of static transforms.
         """
         target, source = frame_name(target), frame_name(source)
         chain = ([], []) if target == source else self._chain(target, source)
@@ -532,19 +531,19 @@ class TransformTree:
         return min(newest, default=0)
 
     def lookup_latest(self, target: str, source: str) -> PoseLookup:
-        """``T_target_source`` at :meth:`latest_common_ns`."""
+        """Return ``T_target_source`` at :meth:`latest_common_ns`."""
         stamp = self.latest_common_ns(target, source)
         return self.lookup(target, source, 0 if stamp is None else stamp)
 
     def _ancestors(self, frame: str) -> list[str]:
-        """``frame`` and everything above it, bottom first."""
+        """Return ``frame`` and its ancestors, bottom first."""
         path = [frame]
         while path[-1] in self._links:
             path.append(self._links[path[-1]].parent)
         return path
 
     def _chain(self, target: str, source: str) -> tuple[list[str], list[str]] | Disconnected:
-        """Children whose links lead from ``source``, and from ``target``, up to their common ancestor."""
+        """Return the children on the paths from ``source`` and from ``target`` to their common ancestor."""
         for frame in (target, source):
             if frame not in self._links and frame not in self.frames:
                 listed = ", ".join(self.frames) or "none"
@@ -552,12 +551,12 @@ class TransformTree:
         above_source, above_target = self._ancestors(source), self._ancestors(target)
         common = next((frame for frame in above_source if frame in above_target), None)
         if common is None:
-            missing = f"{source!r} hangs under {above_source[-1]!r}, {target!r} under {above_target[-1]!r}"
-            return Disconnected(target, source, f"{missing}; nothing links these two roots")
+            missing = f"{source!r} is under {above_source[-1]!r}, {target!r} under {above_target[-1]!r}"
+            return Disconnected(target, source, f"{missing}; no transform links these roots")
         return above_source[: above_source.index(common)], above_target[: above_target.index(common)]
 
     def _climb(self, children: list[str], stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
-        """``T_ancestor_frame`` of the chain that starts at ``children[0]``."""
+        """Return ``T_ancestor_frame`` of the chain that starts at ``children[0]``."""
         T = np.eye(4)
         for child in children:
             answer = self._links[child].at(stamp_ns)

@@ -1,10 +1,10 @@
 """RGB-D synchronizer: colour, depth, calibration and pose of several cameras, joined by stamp into posed frames.
 
-Nothing is lost unexplained. A frame of one camera is *pending* from the first of its images (colour or depth) that
-arrives until it leaves as a :class:`~embodied_perceptron.sensors.frame.PosedFrame` or as a :class:`Drop` with a reason:
-at every moment ``accepted == emitted + sum(dropped) + pending``, over all cameras and for each of them.
+Every frame is accounted for. It is *pending* from the arrival of its first image (colour or depth) until it leaves as a
+:class:`~embodied_perceptron.sensors.frame.PosedFrame` or as a :class:`Drop` with a reason: for each camera
+``accepted == emitted + sum(dropped) + pending`` always holds.
 
-Stamps decide everything; the time ``now_ns``, an argument of every call, only bounds waiting. One owner; no locks.
+Matching uses stamps alone; ``now_ns``, an argument of every call, only bounds waiting. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from embodied_perceptron.sensors.poses import (
     seconds_to_ns,
 )
 
-RESTART_NS = 3_000_000_000  # back by more, of all streams, is a new beginning; less is a clock that was set
-_ALIVE_NS = 5_000_000_000  # a stream that was silent for longer is not waited for
-_TOGETHER_NS = 10_000_000_000  # streams that go back within this go back together
+RESTART_NS = 3_000_000_000  # a jump back of all streams by more is a restart, by less a clock that was set
+_ALIVE_NS = 5_000_000_000  # a stream without messages for longer is inactive
+_TOGETHER_NS = 10_000_000_000  # streams that jump back within this time jump together
 _MAX_KEPT_DROPS = 1000
 DepthInput: TypeAlias = "NDArray[np.float32] | UnregisteredDepth | BadImage"
 _SIZE_REMEDY = "depth must be registered to colour, or come with a calibration of its own"
@@ -46,19 +46,19 @@ class DropReason:
     """Why a frame was dropped."""
 
     NO_PAIR = "no_pair"  # colour without depth, or depth without colour
-    OUT_OF_ORDER = "out_of_order"  # older than what the same stream had delivered already
-    DUPLICATE = "duplicate"  # same stamp as what the same stream had delivered already
-    QUEUE_FULL = "queue_full"  # the oldest makes room for the newest
-    LOST = "lost_on_the_way"  # the sender numbered it, the middleware did not deliver it
+    OUT_OF_ORDER = "out_of_order"  # older than the newest of its stream
+    DUPLICATE = "duplicate"  # same stamp as the newest of its stream
+    QUEUE_FULL = "queue_full"  # the oldest is dropped for the newest
+    LOST = "lost_on_the_way"  # numbered by the sender, not delivered by the middleware
     NO_CAMERA_INFO = "no_camera_info"
     SIZE_MISMATCH = "size_mismatch"  # colour, depth and calibration disagree: depth is not registered to colour
-    BAD_FRAME = "bad_frame"  # undecodable, or values that no frame may have
+    BAD_FRAME = "bad_frame"  # undecodable, or invalid values
     POSE_TIMEOUT = "pose_timeout"  # the pose did not arrive within max_pose_wait_s
     POSE_TOO_OLD = "pose_too_old"  # the stamp lies before the oldest pose
     POSE_GAP = "pose_gap"  # poses around the stamp are too far apart
     NO_TRANSFORM = "no_transform"  # the frames were never connected within max_pose_wait_s
-    TIME_JUMP = "time_jump"  # was waiting when time went on elsewhere
-    ODD_STAMP = "odd_stamp"  # far from the stamps before and after it
+    TIME_JUMP = "time_jump"  # was pending when the stream's time jumped
+    ODD_STAMP = "odd_stamp"  # far from the stamps around it
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class BadCalibration:
 
 @dataclass(frozen=True)
 class TimeJump:
-    """The stamps of cameras went on elsewhere.
+    """A jump of the stamps of cameras.
 
     Attributes:
-        cameras: whose.
-        shift_ns: how far; negative = back.
-        restart: the clock, or all streams that live, went back by more than :data:`RESTART_NS`: a recording loops, a
-            simulation was started anew. Otherwise a clock was set.
+        cameras: their names.
+        shift_ns: size of the jump; negative = back.
+        restart: the clock, or all active streams, jumped back by more than :data:`RESTART_NS`: a recording loops or a
+            simulation restarted. Otherwise a clock was set.
     """
 
     cameras: tuple[str, ...]
@@ -110,12 +110,12 @@ class SynchronizerStats:
     """Counts since the start.
 
     Attributes:
-        accepted: frames begun.
-        emitted: posed frames handed out.
+        accepted: frames of which an image arrived.
+        emitted: posed frames returned.
         dropped: frames dropped, by :class:`DropReason`.
-        pending: frames that wait now.
-        calibration_changes: times a camera's calibration changed to other values.
-        time_jumps: times that stamps went on elsewhere or the clock went back.
+        pending: frames waiting now.
+        calibration_changes: number of changed calibrations.
+        time_jumps: number of jumps of stamps or of the clock.
     """
 
     accepted: int = 0
@@ -130,22 +130,22 @@ class RgbdSynchronizer:
     """Pairs colour and depth by stamp, adds calibration and pose, and accounts for every frame.
 
     Feed it with :meth:`add_color`, :meth:`add_depth`, :meth:`add_camera_info` in any order, then :meth:`poll`. Frames
-    of one camera come out in the order of their stamps.
+    of one camera are returned in the order of their stamps.
 
     Rules:
         * images whose stamps differ by at most ``pair_tolerance_s`` make a pair; equal stamps, or nearly equal ones,
-          pair at once, others when no better partner can come any more;
-        * an unpaired image whose partner can no longer come is dropped (``no_pair``), at the latest after
+          pair at once, others when no nearer image can arrive;
+        * an unpaired image whose partner can no longer arrive is dropped (``no_pair``), at the latest after
           ``max_pair_wait_s``;
         * calibration: the one stamped like the frame, otherwise the newest before it; where calibration arrives with
-          every frame, a frame waits for its own;
+          every frame, a frame waits for it;
         * the pose is looked up at the stamp of the colour image, for at most ``max_pose_wait_s``;
         * more than ``queue_mib`` of waiting images, or ``queue_size`` of one kind where it is set: the oldest is
           dropped;
         * an image whose stamp is off its stream by more than ``jump_s`` (:class:`StampJudge`) waits for the next
-          ones: where they follow it, the stream has moved, what waited from before is dropped (``time_jump``) and the
-          image counts; otherwise it is dropped (``odd_stamp``);
-        * ``now_ns`` that goes back by more than ``jump_s``: time restarted, what waits is dropped.
+          ones: if they follow it, the stream has jumped and earlier pending frames are dropped (``time_jump``);
+          otherwise the image is dropped (``odd_stamp``);
+        * ``now_ns`` that goes back by more than ``jump_s`` restarts time; pending frames are dropped.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class RgbdSynchronizer:
         jump_s: float = 1.0,
         on_drop: Callable[[Drop], None] | None = None,
     ) -> None:
-        """``cameras``: the accepted names (any other raises ``KeyError``); None = whatever comes. ``on_drop``: told
-        every drop as it happens, instead of :meth:`take_drops`."""
+        """``cameras``: accepted names (others raise ``KeyError``); None = all. ``on_drop``: called with every drop
+        instead of keeping it for :meth:`take_drops`."""
         self._config = config
         self._poses = poses
         self._open = cameras is None
@@ -167,57 +167,57 @@ class RgbdSynchronizer:
         self._drops: deque[Drop] = deque(maxlen=_MAX_KEPT_DROPS)
         self._on_drop = self._drops.append if on_drop is None else on_drop
         self._jumps: deque[TimeJump] = deque(maxlen=_MAX_KEPT_DROPS)
-        self._moved: dict[tuple[str, str], tuple[int, int]] = {}  # streams that went back lately: shift, when
+        self._moved: dict[tuple[str, str], tuple[int, int]] = {}  # streams that jumped recently: shift, time
         self._now_ns: int | None = None
         self._clock_jumps = 0
         self.late = 0
-        """Frames of the last :meth:`poll` that had waited for their pose: a burst that says nothing about load."""
+        """Frames of the last :meth:`poll` that had waited for their pose: a burst that does not indicate load."""
         self._cameras = {name: self._new_camera(name) for name in cameras or ()}
 
     def add_color(
         self, camera: str, stamp_ns: int, color: NDArray[np.uint8] | BadImage, now_ns: int, arrival_ns: int = 0
     ) -> None:
-        """Add an (H, W, 3) uint8 RGB image, or the reason why there is none.
+        """Add an (H, W, 3) uint8 RGB image, or a decoding failure.
 
-        ``arrival_ns``: wall clock when it was sent or arrived, handed on as :attr:`PosedFrame.arrival_ns`.
+        ``arrival_ns``: wall clock when it was sent or arrived; becomes :attr:`PosedFrame.arrival_ns`.
         """
         self._add(camera, "color", _PendingFrame(stamp_ns, now_ns, color=color, arrival_ns=arrival_ns))
 
     def add_depth(self, camera: str, stamp_ns: int, depth_m: DepthInput, now_ns: int) -> None:
-        """Add an (H, W) float32 canonical depth image (:func:`~embodied_perceptron.sensors.frame.canonical_depth`) at
-        the pixels of colour, or one that is brought to them here."""
+        """Add an (H, W) float32 canonical depth image (:func:`~embodied_perceptron.sensors.frame.canonical_depth`)
+        registered to colour, or one to be registered here."""
         self._add(camera, "depth", _PendingFrame(stamp_ns, now_ns, depth_m=depth_m))
 
     def add_camera_info(
         self, camera: str, stamp_ns: int, calibration: Intrinsics | CameraModel | BadCalibration, now_ns: int
     ) -> None:
-        """Add the calibration that holds from ``stamp_ns`` on, or the reason why there is none from then on."""
+        """Add the calibration, or a calibration failure, that is valid from ``stamp_ns`` on."""
         self._tick(now_ns)
         model = CameraModel(calibration) if isinstance(calibration, Intrinsics) else calibration
         self._camera(camera).add_calibration(stamp_ns, model)
 
     def poll(self, now_ns: int) -> list[PosedFrame]:
-        """Everything that is ready, by stamp within each camera; drops what waited too long."""
+        """Return the frames that are complete, by stamp within each camera, and drop those that waited too long."""
         return self._collect(now_ns, ended=False)
 
     def flush(self, now_ns: int) -> list[PosedFrame]:
-        """At the end of the stream: what is ready when nothing more is waited for; the rest is dropped."""
+        """End the stream: return the frames that are complete without waiting, and drop the rest."""
         return self._collect(now_ns, ended=True)
 
     def take_drops(self) -> list[Drop]:
-        """The drops since the last call, for the log. At most the newest 1000 are kept; the counts lose none."""
+        """Return the drops since the last call, at most the newest 1000; the counts include all."""
         drops = list(self._drops)
         self._drops.clear()
         return drops
 
     def take_jumps(self) -> list[TimeJump]:
-        """The time jumps since the last call; frames of :meth:`poll` are from after them, earlier ones from before."""
+        """Return the time jumps since the last call; frames of the next :meth:`poll` are from after them."""
         jumps = list(self._jumps)
         self._jumps.clear()
         return jumps
 
     def stats(self, camera: str | None = None) -> SynchronizerStats:
-        """A copy of the counts, of one camera or of all. Raises ``KeyError`` for an unknown camera."""
+        """Return a copy of the counts of one camera or of all. Raises ``KeyError`` for an unknown camera."""
         if camera is not None and camera not in self._cameras:
             raise self._unknown(camera)
         parts = [self._cameras[camera].stats] if camera else [c.stats for c in self._cameras.values()]
@@ -254,23 +254,23 @@ class RgbdSynchronizer:
         self._bound_memory()
 
     def _all_went_back(self, name: str, stream: str, shift_ns: int, now_ns: int) -> bool:
-        """Whether with this stream the last of all that live has gone back far: together, or one alone."""
+        """Return True when every active stream has jumped back in time."""
         self._moved = {key: moved for key, moved in self._moved.items() if now_ns - moved[1] <= _TOGETHER_NS}
         self._moved[name, stream] = shift_ns, now_ns
-        living = [
+        active = [
             (other, kind)
             for other, camera in self._cameras.items()
             for kind, judge in camera.judges.items()
-            if judge.heard_ns is not None and now_ns - judge.heard_ns <= _ALIVE_NS
+            if judge.received_ns is not None and now_ns - judge.received_ns <= _ALIVE_NS
         ]
-        if not all(key in self._moved and self._moved[key][0] < -RESTART_NS for key in living):
+        if not all(key in self._moved and self._moved[key][0] < -RESTART_NS for key in active):
             return False
         self._moved.clear()
         return True
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory of the images that wait, of all cameras."""
+        """Return the memory of pending images of all cameras."""
         return sum(camera.waiting_bytes for camera in self._cameras.values())
 
     def _bound_memory(self) -> None:
@@ -278,7 +278,7 @@ class RgbdSynchronizer:
         while waiting_bytes > self._max_bytes:
             largest = max(self._cameras.values(), key=lambda camera: camera.waiting_bytes)
             before = largest.waiting_bytes
-            if not largest.drop_oldest(f"images of more than {self._config.queue_mib:g} MiB wait"):
+            if not largest.drop_oldest(f"pending images exceed {self._config.queue_mib:g} MiB"):
                 return
             waiting_bytes += largest.waiting_bytes - before
 
@@ -295,21 +295,21 @@ class RgbdSynchronizer:
         self._tick(now_ns)
         frames = [posed for camera in self._cameras.values() for posed in camera.poll(self._poses, now_ns, ended)]
         self.late = sum(camera.late for camera in self._cameras.values())
-        frames.sort(key=lambda posed: posed.frame.stamp_ns)  # stable: cameras stay in their order
+        frames.sort(key=lambda posed: posed.frame.stamp_ns)  # stable: cameras keep their order
         return frames
 
 
 @dataclass(eq=False)
 class _PendingFrame:
-    """A frame that waits for its other image, its calibration or its pose."""
+    """A frame that waits for its second image, calibration or pose."""
 
     stamp_ns: int  # of colour where there is colour, otherwise of depth
     arrived_ns: int  # on the clock that bounds waiting: the later of the two images
     color: NDArray[np.uint8] | BadImage | None = None
     depth_m: DepthInput | None = None
     arrival_ns: int = 0  # wall clock, of colour
-    built: RgbdFrame | None = None  # once everything but the pose is there
-    late: bool = False  # was there before its pose
+    built: RgbdFrame | None = None  # complete except for the pose
+    late: bool = False  # arrived before its pose
 
     @property
     def paired(self) -> bool:
@@ -321,7 +321,7 @@ class _PendingFrame:
 
     @property
     def missing(self) -> str:
-        """The stream that an unpaired image waits for."""
+        """Return the stream that an unpaired image waits for."""
         return "depth" if self.depth_m is None else "color"
 
     @property
@@ -340,9 +340,9 @@ class _CameraQueue:
         self._stats = SynchronizerStats()
         self._on_drop = on_drop
         self._waiting: list[_PendingFrame] = []
-        self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # until the next ones tell
+        self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # waiting for the next stamps
         self._newest: dict[str, int] = {}
-        # (stamp, arrival) of frames that were dropped while unpaired, by the stream that the other image comes on
+        # (stamp, arrival) of frames dropped while unpaired, by the stream of the missing image
         self._orphaned: dict[str, deque[tuple[int, int]]] = {"color": deque(maxlen=256), "depth": deque(maxlen=256)}
         self._recent_colors: deque[int] = deque(maxlen=2)
         self._queue_size = config.queue_size
@@ -359,11 +359,11 @@ class _CameraQueue:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory of the images that wait."""
+        """Return the memory of pending images."""
         return sum(image.nbytes for image in (*self._waiting, *self._odd["color"], *self._odd["depth"]))
 
     def drop_oldest(self, detail: str) -> bool:
-        """Make room; False when nothing waits but what may be the beginning of a moved stream."""
+        """Drop the oldest frame; return False if none is pending except images with odd stamps."""
         if not self._waiting:
             return False
         oldest = self._waiting.pop(0)
@@ -371,7 +371,7 @@ class _CameraQueue:
         return True
 
     def restart(self, detail: str) -> None:
-        """Time restarted: drop what waits, forget stamps."""
+        """Restart time: drop pending frames and forget stamps."""
         for pending in (*self._waiting, *self._odd["color"], *self._odd["depth"]):
             self._drop(self._because(pending, DropReason.TIME_JUMP, detail))
         self._waiting.clear()
@@ -384,25 +384,25 @@ class _CameraQueue:
         self._calibrations.restart()
 
     def _move(self, stream: str, stamp_ns: int, last_ns: int) -> None:
-        """A stream goes on at ``stamp_ns``: what waits from before can find no partner or pose any more."""
+        """Move a stream to ``stamp_ns`` and drop its pending frames, which can no longer be completed."""
         other = "depth" if stream == "color" else "color"
-        followed = self.judges[other].near(stamp_ns, last_ns)  # the other stream has moved before: its images are new
+        followed = self.judges[other].near(stamp_ns, last_ns)  # the other stream jumped first: its images are new
         stale = [p for p in self._waiting if not followed or getattr(p, _FIELD[stream]) is not None]
         self._waiting = [p for p in self._waiting if p not in stale]
         for pending in stale:
-            detail = f"{stream} went on at {format_stamp(stamp_ns)}"
+            detail = f"{stream} jumped to {format_stamp(stamp_ns)}"
             self._drop_pending(pending, self._because(pending, DropReason.TIME_JUMP, detail))
         self._orphaned[stream].clear()
         self._newest.pop(stream, None)
         if not followed:
-            self._newest.pop(other, None)  # says nothing about the new time
+            self._newest.pop(other, None)
             self._stats.time_jumps += 1
         if stream == "color":
             self._recent_colors.clear()
             self._calibrations.restart()
 
     def add_calibration(self, stamp_ns: int, model: CameraModel | BadCalibration) -> None:
-        """A calibration of the far future would never hold: it counts from the newest image on."""
+        """Add a calibration; a stamp in the far future is replaced by the newest image's."""
         newest = self._newest.get("color")
         if newest is not None and stamp_ns > newest + self._jump_ns:
             stamp_ns = newest
@@ -421,13 +421,13 @@ class _CameraQueue:
             self._orphaned[pending.missing].append((pending.stamp_ns, pending.arrived_ns))
 
     def _same_moment(self, a_ns: int, b_ns: int) -> bool:
-        """Closer than a quarter of the tolerance cannot be a mix-up of neighbours in any stream that it fits."""
+        """True when stamps differ by at most a quarter of the tolerance: then the images are no neighbours."""
         return abs(a_ns - b_ns) * 4 <= self._tolerance_ns
 
     # ---- pairing
 
     def add(self, stream: str, image: _PendingFrame) -> int:
-        """Queue one image, and pair what can be paired; returns by how much the stream moved, 0 = not."""
+        """Queue an image and pair images; return the stream's jump, 0 = none."""
         judge, odd = self.judges[stream], self._odd[stream]
         expected_ns = judge.newest_ns
         verdict = judge.judge(image.stamp_ns, image.arrived_ns)
@@ -439,18 +439,18 @@ class _CameraQueue:
             return 0
         if verdict == "fits":
             self._drop_odd(stream, expected_ns)
-            self._take(stream, image)
+            self._accept(stream, image)
             return 0
         earlier = list(odd)
         odd.clear()
-        self._stats.accepted -= len(earlier)  # they are counted when they are taken
+        self._stats.accepted -= len(earlier)  # counted in _accept
         self._move(stream, (earlier or [image])[0].stamp_ns, image.stamp_ns)
         for each in (*earlier, image):
-            self._take(stream, each)
+            self._accept(stream, each)
         return judge.shift_ns
 
     def _drop_odd(self, stream: str, expected_ns: int | None) -> None:
-        """The images with odd stamps were single ones."""
+        """Drop the images with odd stamps."""
         images = list(self._odd[stream])
         self._odd[stream].clear()
         for image in images:
@@ -460,8 +460,8 @@ class _CameraQueue:
             where = "" if expected_ns is None else f", the stream is at {format_stamp(expected_ns)}"
             self._drop_pending(image, self._because(image, DropReason.ODD_STAMP, f"{stream} off its stream{where}"))
 
-    def _take(self, stream: str, image: _PendingFrame) -> None:
-        """An image whose stamp may be believed."""
+    def _accept(self, stream: str, image: _PendingFrame) -> None:
+        """Queue an image whose stamp fits its stream."""
         stamp_ns, newest = image.stamp_ns, self._newest.get(stream)
         in_order = newest is None or stamp_ns > newest
         if in_order:
@@ -482,10 +482,10 @@ class _CameraQueue:
         self._trim()
 
     def _belongs_to_dropped(self, stream: str, image: _PendingFrame) -> bool:
-        """Whether the other image of this frame was dropped, so that the frame is explained already.
+        """True when the other image of this frame was dropped, so that the frame is already counted.
 
-        What came long before is another frame, whose stamp was of the future then. Of an image that came twice the
-        first still waits: this one is its partner, and the next of this stamp the copy's.
+        Earlier drops than the longest wait belong to another frame with a future stamp. If an image arrived twice, the
+        pending one takes this partner, and the next image of this stamp belongs to the dropped copy.
         """
         if any(
             not waiting.paired and waiting.missing == stream and self._same_moment(waiting.stamp_ns, image.stamp_ns)
@@ -502,9 +502,9 @@ class _CameraQueue:
         return False
 
     def _pair(self, final: bool) -> None:
-        """Join unpaired images that are each other's nearest, as soon as no nearer one can come (or ``final``)."""
+        """Pair images that are mutually nearest once no nearer one can arrive (or ``final``)."""
         while self._pair_one(final):
-            pass  # who is nearest has changed
+            pass  # each pair changes the nearest images
 
     def _pair_one(self, final: bool) -> bool:
         colors = [c for c in self._waiting if c.depth_m is None]
@@ -516,33 +516,32 @@ class _CameraQueue:
             difference = abs(color.stamp_ns - depth.stamp_ns)
             if difference > self._tolerance_ns:
                 continue
-            # not of the same moment: the earlier stream must have moved on past the later stamp, what it sends next is
-            # further
+            # with different stamps: the earlier stream must have passed the later stamp, so that its next is further
             earlier = "depth" if depth.stamp_ns < color.stamp_ns else "color"
             settled = self._newest[earlier] >= max(color.stamp_ns, depth.stamp_ns)
             if final or settled or self._same_moment(color.stamp_ns, depth.stamp_ns):
                 self._waiting.remove(depth)
                 color.depth_m = depth.depth_m
                 color.arrived_ns = max(color.arrived_ns, depth.arrived_ns)
-                self._stats.accepted -= 1  # the two images were one frame
+                self._stats.accepted -= 1  # two images of one frame
                 return True
         return False
 
     def _trim(self) -> None:
-        """Drop the oldest while more than ``queue_size`` images of one kind wait, where that is bounded."""
+        """Drop the oldest images beyond ``queue_size`` of one kind; 0 = unbounded."""
         if self._queue_size == 0:
             return
         for kind in ("color", "depth_m"):
             holders = [c for c in self._waiting if getattr(c, kind) is not None]
             for oldest in holders[: max(0, len(holders) - self._queue_size)]:
                 self._waiting.remove(oldest)
-                detail = f"more than {self._queue_size} wait"
+                detail = f"more than {self._queue_size} pending"
                 self._drop_pending(oldest, self._because(oldest, DropReason.QUEUE_FULL, detail))
 
     # ---- ready, dropped, or waiting
 
     def poll(self, poses: PoseSource, now_ns: int, ended: bool) -> list[PosedFrame]:
-        """The frames that are ready; ``ended``: nothing more will come."""
+        """Return the complete frames; ``ended``: nothing more will arrive."""
         for stream, odd in self._odd.items():
             if odd and (ended or now_ns - odd[0].arrived_ns >= max(self._pair_wait_ns, self._pose_wait_ns)):
                 self._drop_odd(stream, self.judges[stream].newest_ns)
@@ -552,7 +551,7 @@ class _CameraQueue:
         while self._waiting:
             outcome = self._outcome(self._waiting[0], poses, now_ns, ended)
             if outcome is None:
-                for behind in self._waiting[1:]:  # the order of stamps is kept: later ones wait behind it
+                for behind in self._waiting[1:]:  # later stamps wait, to keep the order
                     behind.late |= self._waiting[0].late
                 break
             pending = self._waiting.pop(0)
@@ -565,7 +564,7 @@ class _CameraQueue:
         return frames
 
     def _outcome(self, pending: _PendingFrame, poses: PoseSource, now_ns: int, ended: bool) -> PosedFrame | Drop | None:
-        """None: it waits."""
+        """Return the posed frame, the drop, or None to wait."""
         waited_ns = now_ns - pending.arrived_ns
         patient = not ended and waited_ns < self._pair_wait_ns
         if not pending.paired:
@@ -582,7 +581,7 @@ class _CameraQueue:
             if isinstance(built, Drop):
                 return built
             pending.built = built
-            pending.color, pending.depth_m = built.color, built.depth_m  # of rectified images the raw ones may go
+            pending.color, pending.depth_m = built.color, built.depth_m  # frees raw images
         answer = poses.lookup(self.name, pending.stamp_ns)
         if isinstance(answer, Found):
             try:
@@ -620,8 +619,8 @@ class _CameraQueue:
         if color.shape[:2] != pixels["camera_info"] or depth_m.shape[:2] != pixels.get(
             "depth's camera_info", color.shape[:2]
         ):
-            said = {"colour": color.shape[:2], "depth": depth_m.shape[:2], **pixels}
-            sizes = ", ".join(f"{what} {size[1]}x{size[0]}" for what, size in said.items())
+            found = {"colour": color.shape[:2], "depth": depth_m.shape[:2], **pixels}
+            sizes = ", ".join(f"{what} {size[1]}x{size[0]}" for what, size in found.items())
             return self._because(pending, DropReason.SIZE_MISMATCH, f"{sizes}: {_SIZE_REMEDY}")
         try:
             if isinstance(depth_m, UnregisteredDepth):
@@ -645,7 +644,7 @@ class _Span:
 
 
 class _CalibrationHistory:
-    """Which calibration held when: spans of equal calibration, newest last."""
+    """History of calibrations as spans of equal values, newest last."""
 
     def __init__(self, tolerance_ns: int) -> None:
         self._tolerance_ns = tolerance_ns
@@ -654,7 +653,7 @@ class _CalibrationHistory:
         self.changes = 0
 
     def restart(self) -> None:
-        """Time restarted: the newest calibration holds on until another comes."""
+        """Restart time; the newest calibration stays valid until another arrives."""
         self._recent_ns.clear()
         if self._spans:
             self._spans = deque([_Span(0, 0, self._spans[-1].value)], maxlen=self._spans.maxlen)
@@ -672,7 +671,7 @@ class _CalibrationHistory:
         self._spans.append(_Span(stamp_ns, stamp_ns, model))
 
     def at(self, stamp_ns: int, recent_colors_ns: list[int], patient: bool) -> CameraModel | BadCalibration | None:
-        """Calibration of the image at ``stamp_ns``; None = none known, or (``patient``) its own is still to come."""
+        """Return the calibration at ``stamp_ns``; None = none known, or (``patient``) its own may still arrive."""
         if not self._spans:
             return None
         if stamp_ns > self._spans[-1].last_ns + self._tolerance_ns and patient and self._per_image(recent_colors_ns):
@@ -681,7 +680,7 @@ class _CalibrationHistory:
         return held[-1].value if held else self._spans[0].value
 
     def _per_image(self, recent_colors_ns: list[int]) -> bool:
-        """Whether calibration has come with each of the last images, so that it is worth waiting for the next."""
+        """True when calibration arrived with each of the last images."""
         if len(self._recent_ns) < 2 or len(recent_colors_ns) < 2:
             return False
         period = recent_colors_ns[-1] - recent_colors_ns[-2]

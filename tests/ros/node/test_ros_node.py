@@ -25,7 +25,7 @@ from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from nav_msgs.msg import Path as NavPath
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
+from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters, SetParameters
 from rclpy.action import ActionClient
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter as RclpyParameter
@@ -460,6 +460,17 @@ def test_values_in_use_can_be_read(live):
     values = peer.call("/perception/get_parameters", GetParameters, request).values
     assert [v.double_value for v in values[:2]] == [5.0, 0.05]
     assert [v.string_value for v in values[2:]] == ["odom", "color/image_raw"]
+
+
+def test_a_dump_of_all_values_can_be_restored_while_running(live):
+    _, peer, _ = live
+    names = peer.call("/perception/list_parameters", ListParameters).result.names
+    values = peer.call("/perception/get_parameters", GetParameters, GetParameters.Request(names=names)).values
+    read_only = ("qos_", "start_type_description_service")  # by rclpy
+    parameters = [Parameter(name=n, value=v) for n, v in zip(names, values, strict=True) if not n.startswith(read_only)]
+    request = SetParameters.Request(parameters=parameters)
+    results = peer.call("/perception/set_parameters", SetParameters, request).results
+    assert [r.reason for r in results if not r.successful] == []
 
 
 def test_rates_change_while_running(live):

@@ -337,11 +337,15 @@ def test_heights_of_the_grid_are_parameters(make):
 
 
 def test_none_is_empty_in_every_parameter_that_is_empty_by_default(make):
-    names = [n for n, d in DECLARATIONS.items() if d.default == "" and not n.endswith("_frame")]
+    names = [n for n, d in DECLARATIONS.items() if d.default == ""]
     values = read_parameters(make(**dict.fromkeys((*names, "weights", "camera__detections_topic"), "none")))
     assert (values.viewer, values.map_file, values.keyframe_path_topic) == ("", "", "")
     assert (values.config.network.weights, values.config.network.classes) == ("", ())
     assert values.cameras[0].detections_topic == ""
+    assert (values.output_frame, values.map_frame, values.viewpoint_frame) == ("odom", "", "")
+    change = [Parameter("output_frame", value="none")]
+    assert check_change(change, configured=True).successful
+    assert apply_change(values, change).output_frame == "odom"
 
 
 @pytest.mark.parametrize(

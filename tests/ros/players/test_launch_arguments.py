@@ -174,6 +174,17 @@ def test_arguments_of_a_launch_file_that_includes_ours_are_its_own(monkeypatch: 
     assert start(PERCEIVE, {"camera_name": "front", "colour_topic": "/x"}, monkeypatch)
 
 
+@pytest.mark.parametrize("argv", [["my_robot", "perceive.launch.py"], ["/my/launch/perceive.launch.py"]])
+def test_a_launch_file_of_the_same_name_in_another_package_has_its_own_arguments(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", *argv])
+    assert start(PERCEIVE, {"arm": "left"}, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["ros2", "launch", str(PERCEIVE)])
+    with pytest.raises(ValueError, match="there is no argument 'arm'"):
+        start(PERCEIVE, {"arm": "left"}, monkeypatch)
+
+
 def test_every_argument_is_known() -> None:
     names = set()
     for file in options.LAUNCH_FILES:

@@ -238,11 +238,18 @@ sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing"
 def test_ctrl_c_several_times_ends_a_player_without_a_traceback() -> None:
     """A terminal sends SIGINT to the whole group, and ros2 launch again to each process."""
     program = """
-import contextlib, sys, time, rclpy
+import contextlib, sys, threading, time, rclpy
 from embodied_perceptron_ros.players.playback import PlaybackReport, player_parser, read_ahead, run_player
 
 class Player:
     report = PlaybackReport("nothing")
+
+shut_down, rclpy.try_shutdown = rclpy.try_shutdown, lambda **_: check_thread()
+
+def check_thread():
+    if rclpy.ok() and threading.current_thread() is threading.main_thread():
+        print("ROS is shut down inside of the handler", file=sys.stderr)
+    shut_down()
 
 def endless():
     while True:
@@ -269,6 +276,7 @@ sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing"
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 130
         assert "Traceback" not in errors, errors
+        assert "inside of the handler" not in errors, errors
     finally:
         process.kill()
 

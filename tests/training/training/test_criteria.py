@@ -447,7 +447,7 @@ def test_golden_occupancy_losses() -> None:
     for case in ("c0", "c1"):
         logits, target = torch.from_numpy(z[f"{case}_logits"]), torch.from_numpy(z[f"{case}_target"]).long()
         for released in (False, True):  # the same wherever nothing is missing
-            assert occupancy_cross_entropy(logits, target, None, released).item() == pytest.approx(
+            assert occupancy_cross_entropy(logits, target, released).item() == pytest.approx(
                 float(z[f"{case}_ce"]), rel=1e-5
             )
             geometric = geometric_affinity(logits, target, released).item()

@@ -1,4 +1,4 @@
-"""Sensors of another make: sites, colours and pictures that are disturbed, and maps of first views."""
+"""Sensors of another make: sites, colours and pictures that are randomised, and maps of first views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.prompts import PromptSpec
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
+from embodied_perceptron_training.training.domain_randomisation import SiteNoise, randomised_image
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, WindowSpec
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
@@ -45,24 +45,24 @@ def voxels(count: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def test_sites_are_disturbed_as_often_as_asked_and_the_same_again() -> None:
+def test_sites_are_randomised_as_often_as_asked_and_the_same_again() -> None:
     points, colors, hits = voxels()
-    always = SiteDisturbance(1.0)
+    always = SiteNoise(1.0)
     a, b = (always(points, colors, hits, np.random.default_rng(5)) for _ in range(2))
     for x, y in zip(a, b, strict=True):
         np.testing.assert_array_equal(x, y)
     assert len(a[0]) == len(a[1]) == len(a[2]) < len(points)
     moved = np.linalg.norm(a[0] - points[a[2]], axis=1)  # hits tell which voxel it was
     assert 0.0 < moved.mean() < 0.03
-    assert SiteDisturbance(0.0)(points, colors, hits, np.random.default_rng(5))[0] is points
+    assert SiteNoise(0.0)(points, colors, hits, np.random.default_rng(5))[0] is points
     rng = np.random.default_rng(6)
-    disturbed = [len(SiteDisturbance(0.3)(points, colors, hits, rng)[0]) < len(points) for _ in range(60)]
-    assert 8 <= sum(disturbed) <= 30
+    randomised = [len(SiteNoise(0.3)(points, colors, hits, rng)[0]) < len(points) for _ in range(60)]
+    assert 8 <= sum(randomised) <= 30
 
 
 def test_some_samples_have_no_colour() -> None:
     points, colors, hits = voxels(300)
-    kinds = [SiteDisturbance(1.0)(points, colors, hits, np.random.default_rng(i))[1].astype(int) for i in range(80)]
+    kinds = [SiteNoise(1.0)(points, colors, hits, np.random.default_rng(i))[1].astype(int) for i in range(80)]
     constant = sum(int((c == c[0]).all()) for c in kinds)
     grey = sum(int(np.ptp(c, axis=1).mean() < 30) for c in kinds) - constant
     assert 2 <= constant <= 20
@@ -71,7 +71,7 @@ def test_some_samples_have_no_colour() -> None:
 
 def test_holes_take_whole_places_and_never_everything() -> None:
     points, colors, hits = voxels()
-    holes = SiteDisturbance(1.0, jitter_m=0.0, dropout=0.0, holes=40, hole_m=(0.3, 0.3))
+    holes = SiteNoise(1.0, jitter_m=0.0, dropout=0.0, holes=40, hole_m=(0.3, 0.3))
     kept, _, rows = holes(points, colors, hits, np.random.default_rng(1))
     gone = np.setdiff1d(np.arange(len(points)), rows)
     assert 0 < len(gone) < len(points)
@@ -226,7 +226,7 @@ def test_presence_needs_a_detector(homes: Path) -> None:
         build_task(run)
 
 
-def test_disturbed_pictures_have_features_of_their_own(homes: Path, tmp_path: Path) -> None:
+def test_randomised_pictures_have_features_of_their_own(homes: Path, tmp_path: Path) -> None:
     images = build_task(TrainingRun.of({"size": "64x64"}, task="images", data=homes))
     images.save_weights(tmp_path / "i.safetensors", images.model, {})
     options = {"cache": str(homes / ".prepared"), "images": str(tmp_path / "i.safetensors"), "pictures": "2"}
@@ -248,7 +248,7 @@ def test_disturbed_pictures_have_features_of_their_own(homes: Path, tmp_path: Pa
     assert torch.equal(again, drawn[4])
 
 
-def test_an_encoder_that_learns_sees_disturbed_pictures_too(homes: Path) -> None:
+def test_an_encoder_that_learns_sees_randomised_pictures_too(homes: Path) -> None:
     options = {"cache": str(homes / ".prepared"), "pictures": "1"}
     task = build_task(TrainingRun.of(options, task="detection", data=homes, views=3))
     assert isinstance(task, SceneTask)

@@ -121,8 +121,7 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
         dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# samples
+# -- samples
 
 
 def test_scenes_are_moved_as_published() -> None:
@@ -326,8 +325,7 @@ def test_sites_hold_one_measured_point_each_at_the_papers_size(homes: Path) -> N
     assert 0.5 * count < len(sample.coords) <= count  # not the means of a map
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# train --print-run
+# -- train --print-run
 
 
 def printed(*arguments: str) -> Any:

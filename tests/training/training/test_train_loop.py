@@ -71,8 +71,7 @@ def assert_same_training(a: Trainer, b: Trainer) -> None:
             assert torch.equal(value, second["state"][index][key])
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# interruption
+# -- interruption
 
 
 @pytest.mark.parametrize(("workers", "accumulate"), [(0, 1), (2, 3)])
@@ -256,8 +255,7 @@ def test_states_of_other_networks_are_refused(tmp_path: Path) -> None:
         trained(tmp_path, resume=True)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# what goes wrong
+# -- what goes wrong
 
 
 def test_corrupt_samples_are_skipped_and_named(tmp_path: Path) -> None:
@@ -356,8 +354,7 @@ def test_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest
     assert_same_training(mine, whole)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# what it learns and writes
+# -- what it learns and writes
 
 
 def test_learns_and_writes(tmp_path: Path) -> None:

@@ -279,8 +279,7 @@ def test_batches_of_any_shape_are_moved() -> None:
     assert moved["t"][1] is None
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# the command
+# -- the command
 
 
 @pytest.fixture

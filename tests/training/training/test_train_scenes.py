@@ -57,8 +57,7 @@ def one_scene(root: Path, **fields: str) -> tuple[SceneCache, EmbodiedScanDatase
     return SceneCache(dataset, root / ".prepared", Preparation(views=3, **fields)), dataset
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# motions
+# -- motions
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
@@ -96,8 +95,7 @@ def test_motions_are_drawn_from_their_range_and_repeat_with_their_seed() -> None
     assert all(0.9 <= m.scale <= 1.1 for m in motions)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# scenes
+# -- scenes
 
 
 def test_resized_projections_hit_the_same_place_of_the_image() -> None:
@@ -224,8 +222,7 @@ def test_truth_is_read_at_the_place_of_the_cell() -> None:
     assert labels.tolist() == [7, 0, 255, 7]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# tasks
+# -- tasks
 
 
 def request(homes: Path, task: str, options: dict[str, str] | None = None, **fields: object) -> TrainingRun:

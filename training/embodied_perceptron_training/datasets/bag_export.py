@@ -40,10 +40,10 @@ class ScanRecording:
     Colour is resized to the depth image where their sizes differ. Poses are those of the views; there are none between.
     """
 
-    def __init__(self, scan: Scan, rate_hz: float = 10.0, world_frame: str = "odom") -> None:
+    def __init__(self, scan: Scan, rate_hz: float = 10.0) -> None:
         if not rate_hz > 0:
             raise ValueError(f"rate_hz must be positive, got {rate_hz}")
-        self._scan, self._rate_hz, self._world_frame = scan, rate_hz, world_frame
+        self._scan, self._rate_hz = scan, rate_hz
 
     @property
     def source(self) -> Path:
@@ -58,7 +58,7 @@ class ScanRecording:
     @property
     def world_frame(self) -> str:
         """Frame of the poses."""
-        return self._world_frame
+        return "odom"
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
@@ -88,7 +88,7 @@ class ScanRecording:
         for index in range(len(self)):
             stamp = round((index + 1) * NS_PER_S / self._rate_hz)
             view = self._scan.load_registered_view(index)
-            yield TransformSample(stamp, self._world_frame, "camera_optical_frame", view.T_world_camera)
+            yield TransformSample(stamp, self.world_frame, "camera_optical_frame", view.T_world_camera)
             yield CalibrationSample(stamp, "camera", CameraModel(view.depth_camera))
             yield ColorSample(stamp, "camera", view.color)
             yield DepthSample(stamp, "camera", view.depth_m)

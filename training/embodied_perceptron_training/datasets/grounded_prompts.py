@@ -62,9 +62,9 @@ def prompts_of_text(scan_id: str, text: str) -> Iterator[Prompt]:
 
 def prompts_of_question(scan_id: str, question: str, grounding: str) -> Iterator[Prompt]:
     """One prompt per phrase of the answer whose words, or last word, are in the question."""
-    said, phrases = without_tags(grounding)
+    plain, phrases = without_tags(grounding)
     for phrase in phrases:
-        words = said[phrase.start : phrase.end]
+        words = plain[phrase.start : phrase.end]
         for wanted in (words, words.split()[-1]):
             found = re.search(rf"\b{re.escape(wanted)}(?:e?s)?\b", question, re.IGNORECASE)
             if found is not None:

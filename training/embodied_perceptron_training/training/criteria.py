@@ -44,6 +44,7 @@ R = TypeVar("R")
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
 _FEWEST = 1e-6  # smaller than one voxel divided by any number of processes
+_PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
 Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
 Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
 
@@ -115,22 +116,21 @@ class BoxParts(NamedTuple):
         return torch.einsum("nij,nkj->nki", self.rotation, local) + self.center[:, None, :]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# classification
+# -- classification
 
 
-def sigmoid_focal(logits: Tensor, targets: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
-    """Element-wise focal loss of independent sigmoids; ``targets`` has the shape of ``logits``, entries in {0, 1}."""
+def sigmoid_focal(logits: Tensor, targets: Tensor) -> Tensor:
+    """Element-wise focal loss (alpha 0.25, gamma 2) of independent sigmoids; ``targets`` has the shape of ``logits``,
+    entries in {0, 1}."""
     targets = targets.to(logits.dtype)
     cross_entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
     p = torch.sigmoid(logits)
     miss = p * (1 - targets) + (1 - p) * targets
-    balance = alpha * targets + (1 - alpha) * (1 - targets)
-    return balance * miss**gamma * cross_entropy
+    alpha = 0.25 * targets + 0.75 * (1 - targets)
+    return alpha * miss**2.0 * cross_entropy
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# boxes
+# -- boxes
 
 
 def decoupled_corner_loss(
@@ -192,25 +192,19 @@ def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: flo
     return loss.to(predicted.center.dtype)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 def occupancy_cross_entropy(
     logits: Tensor,
     target: Tensor,
-    class_weights: Tensor | None = None,
     released: bool = False,
     reduce: Reduce = same,
 ) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
     target = target.long()
-    total = functional.cross_entropy(
-        logits, target, weight=class_weights, ignore_index=OCCUPANCY_IGNORED, reduction="sum"
-    )
-    known = target != OCCUPANCY_IGNORED
-    counted = known if class_weights is None else class_weights[target.masked_fill(~known, 0)] * known
-    norm = reduce(counted.sum().to(logits.dtype))
+    total = functional.cross_entropy(logits, target, ignore_index=OCCUPANCY_IGNORED, reduction="sum")
+    norm = reduce((target != OCCUPANCY_IGNORED).sum().to(logits.dtype))
     return total / (norm if released else torch.where(norm > 0, norm, 1.0))
 
 
@@ -290,8 +284,7 @@ def _negative_log(p: Tensor) -> Tensor:
     return -torch.log(p.clamp_min(_PROBABILITY_FLOOR))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# alignment of queries and tokens
+# -- alignment of queries and tokens
 
 
 def contrastive_alignment(
@@ -321,12 +314,7 @@ def _align(similarity: Tensor, positive: Tensor) -> Tensor:
     return -of_rows.sum(-1) / positive.any(-1).sum(-1).clamp_min(1)
 
 
-Tensor = torch.Tensor
-_PAIRS_AT_A_TIME = 1 << 22  # of points and boxes: 50 MB of offsets
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# detection
+# -- detection
 
 
 @dataclass(frozen=True)
@@ -594,8 +582,7 @@ def objects_reach(points: ScenePoints, truth: PaddedBoxes, reach_m: Sequence[flo
     return points.scatter((points.inside(truth, reach) & finer).any(2))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# grounding
+# -- grounding
 
 
 def hungarian(cost: Tensor) -> tuple[Tensor, Tensor]:
@@ -661,8 +648,7 @@ class QueryMatcher:
         return self.match(logits[None], boxes[None], PaddedBoxes.of([gt_boxes]), positive[None])[0]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
@@ -731,8 +717,7 @@ BOX_LOSSES: Mapping[str, BoxTerms] = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# detection
+# -- detection
 
 
 @dataclass(frozen=True)
@@ -904,19 +889,14 @@ def _checked(target: BoxTarget, classes: int) -> Tensor:
     return labels
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# occupancy
+# -- occupancy
 
 
 @dataclass(frozen=True)
 class OccupancyCriterion:
-    """Cross entropy and scene-class affinity on every scale; scale i has the weight ``scale_decay ** i``. A process
-    without samples passes grids of batch size 0."""
+    """Cross entropy and scene-class affinity on every scale; scale i has the weight ``0.5 ** i``. A process without
+    samples passes grids of batch size 0."""
 
-    semantic: float = 1.0  # as geometric, weight of an affinity term against cross entropy
-    geometric: float = 1.0
-    scale_decay: float = 0.5
-    class_weights: tuple[float, ...] | None = None  # of cross entropy, one per class
     released: bool = False  # restore the released faults, also :func:`released_coarse_labels`
     reduce: Reduce = same  # mean of a value over processes
 
@@ -929,25 +909,21 @@ class OccupancyCriterion:
         for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
             if scores.shape[:1] + scores.shape[2:] != target.shape:
                 raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
-            per_class = None
-            if self.class_weights is not None:
-                per_class = constant(self.class_weights, scores.device, scores.dtype)
-            entropies.append(occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce))
+            entropies.append(occupancy_cross_entropy(scores, target, self.released, self.reduce))
             sums.append(OccupancySums.of(scores, target))
         classes, filled = (torch.stack(part) for part in zip(*sums, strict=True))
         kinds = {
             "cross_entropy": torch.stack(entropies),
-            "semantic": self.semantic * semantic_terms(classes, self.reduce),
-            "geometric": self.geometric * geometric_terms(filled, self.released, self.reduce),
+            "semantic": semantic_terms(classes, self.reduce),
+            "geometric": geometric_terms(filled, self.released, self.reduce),
         }
-        decay = constant(tuple(self.scale_decay**i for i in range(len(sums))), classes.device, classes.dtype)
+        decay = constant(tuple(0.5**i for i in range(len(sums))), classes.device, classes.dtype)
         return {
             f"scale{i}/{name}": term for name, terms in kinds.items() for i, term in enumerate((decay * terms).unbind())
         }
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# grounding
+# -- grounding
 
 
 @dataclass(frozen=True)
@@ -985,10 +961,7 @@ class GroundingCriterion:
     contrastive alignment (which needs embeddings); every layer is supervised. A term of weight 0 is left out."""
 
     matcher: QueryMatcher = field(default_factory=QueryMatcher)
-    class_weight: float = 1.0
-    box_weight: float = 1.0
     contrastive_weight: float = 0.0
-    temperature: float = 0.07  # of the contrastive softmax
     iou_weight: float = 0.0  # of an additional rotated IoU loss
     two_sided: bool = False  # corner distances in both directions
     reduce: Reduce = same  # mean of a value over processes
@@ -1024,21 +997,20 @@ class GroundingCriterion:
             return values.new_zeros(number).index_add(0, layer, values) / norm
 
         found = {
-            "class": self.class_weight * focal.sum((1, 2, 3)) / norm,
-            "box": self.box_weight * summed(decoupled_corner_loss(*parts, two_sided=self.two_sided)),
+            "class": focal.sum((1, 2, 3)) / norm,
+            "box": summed(decoupled_corner_loss(*parts, two_sided=self.two_sided)),
         }
         if self.iou_weight:
             found["iou"] = self.iou_weight * summed(rotated_iou_loss(*parts, distance_weight=1.0))
         if self.contrastive_weight:
             embedded = [layer.embeddings() for layer in layers]
             common = [torch.stack(side) for side in zip(*embedded, strict=True)]
-            align = contrastive_alignment(*common, positive, token_mask.expand(number, -1, -1), self.temperature)
+            align = contrastive_alignment(*common, positive, token_mask.expand(number, -1, -1))
             found["contrastive"] = self.contrastive_weight * align.mean(1)
         return {f"layer{i}/{name}": of[i] for i in range(number) for name, of in found.items()}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
+# -- Pointer-network loss of a decoder over detected objects: point at the target of a sentence.
 #
 # The paper's token loss scores every query independently, and all objects of the class fit the word "chair" of "the
 # chair closest to the desk" about equally well. Here the word is a softmax over all objects and "none of these" (as in
@@ -1058,9 +1030,9 @@ class PointerOutput:
 
 @dataclass(frozen=True)
 class PointerCriterion:
-    """Cross entropy of every token's shares; the mean over layers, then sentences."""
+    """Cross entropy of every token's shares; the mean over layers, then sentences. A right object overlaps the target
+    by an IoU of 0.25 or more; without one, "none of these" is right."""
 
-    min_iou: float = 0.25  # least overlap of a right object; without one, "none of these" is right
     other_weight: float = 0.2  # of all words that do not name the target
     reduce: Reduce = same  # mean of a value over processes
 
@@ -1091,7 +1063,7 @@ class PointerCriterion:
             pairs = torch.broadcast_tensors(boxes[:, :, None], meant[:, None])
             iou = paired_iou(*(p.reshape(-1, 9).detach().double() for p in pairs)).view(pairs[0].shape[:3])
             best = torch.where(valid, iou.amax(2).to(boxes), 0.0)
-        best = torch.where(best >= self.min_iou, best, 0.0)
+        best = torch.where(best >= 0.25, best, 0.0)
         right = torch.cat([(best.sum(1, keepdim=True) == 0).to(best), best], 1)
         return right / right.sum(1, keepdim=True)
 

@@ -20,7 +20,7 @@ _GREY = 128
 
 
 @dataclass(frozen=True)
-class SiteDisturbance:
+class SiteNoise:
     """Randomisation of the voxels of a map before they become sites."""
 
     share: float = 0.0  # of the samples that are randomised at all

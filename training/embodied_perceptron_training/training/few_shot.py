@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
+from embodied_perceptron.geometry.boxes import iou_of_arrays, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.naming import shift_between
@@ -60,6 +60,16 @@ MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
 _SAME_THING_IOU = 0.5  # two labels with such an overlap contradict each other
 _SPLIT = "train"  # the other splits are for measuring
 _VIEWS = 20  # of a scan
+MIN_THINGS = 3  # of a kind, for a fit and its validation
+_FOLDS = 5
+_DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
+_STEPS = 60
+_MOST_SITES = 200_000  # random counterexamples
+_HIT_IOU = 0.25
+_SEED = 20
+_KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
+_KIND = "grounding.head.kind.weight"
+_FIRST, _REFINED = "second_look.said.weight", ("second_look.classify.weight", "second_look.classify.bias")
 
 
 class FewShotError(ValueError):
@@ -173,8 +183,8 @@ def kind_of(label: str, classes: Sequence[str], where: str) -> str:
 def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
     if len(kinds) < 2:
         return
-    boxes = torch.from_numpy(np.stack([box for _, box in kinds]))
-    overlap = box_iou(boxes, boxes)
+    boxes = np.stack([box for _, box in kinds])
+    overlap = iou_of_arrays(boxes, boxes)
     for i, (kind, box) in enumerate(kinds):
         for j in range(i):
             if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
@@ -212,19 +222,6 @@ def fuse_recording(source: Path, perceptron: Perceptron) -> None:
             f"{source}: none of its {stream.colors_played} images was fused into a map ({reasons or 'empty'}); "
             "examples need poses (TF or a trajectory)"
         )
-
-
-F64 = NDArray[np.float64]
-MIN_THINGS = 3  # of a kind, for a fit and its validation
-_FOLDS = 5
-_DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
-_STEPS = 60
-_MOST_SITES = 200_000  # random counterexamples
-_HIT_IOU = 0.25
-_SEED = 20
-_KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
-_KIND = "grounding.head.kind.weight"
-_SAID, _NAMED = "second_look.said.weight", ("second_look.classify.weight", "second_look.classify.bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,8 +319,7 @@ class FewShotClasses:
         return found
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# inputs of the classifier
+# -- inputs of the classifier
 
 
 def check_network(inference: Predictor) -> None:
@@ -355,7 +351,8 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
         levels = tuple(
             dataclasses.replace(
                 level,
-                sites=_alone(level.sites),
+                # without the caches of the network's layers
+                sites=Sites(level.sites.keys, level.sites.stride, level.sites.batch_size, level.sites.engine),
                 class_logits=level.center_logits[:, :0],
                 object_logits=None,
                 presence_logits=None,
@@ -365,11 +362,6 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
         features = tuple(x.feats.clone() for x in detection.features)
         parts.append(RoomPart(levels, features, part.scene.manhattan, part.core))
     return tuple(parts)
-
-
-def _alone(sites: Sites) -> Sites:
-    """The same sites without the caches of the network's layers."""
-    return Sites(sites.keys, sites.stride, sites.batch_size, sites.engine)
 
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
@@ -403,8 +395,7 @@ def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], in
     return SceneBoxes(box, label, score)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# examples and rows
+# -- examples and rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,8 +483,7 @@ def fit_rows(
         return Rows(raw.detach(), (bias - mean @ raw).detach())
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# fit and cross-validation
+# -- fit and cross-validation
 
 
 def fit_classes(
@@ -658,14 +648,10 @@ def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneB
     """Without boxes of objects that the rows were fitted to."""
     if len(found.boxes) == 0 or len(others.boxes) == 0:
         return found
-    apart = found.labels[:, None] != others.labels[None]
-    theirs = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(others.boxes)).numpy()
-    theirs[apart] = 0.0
-    mine = np.zeros((len(found.boxes), 1))
-    if len(truth.boxes):
-        mine = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
-    keep = (theirs.max(1) <= _HIT_IOU) | (mine.max(1) > theirs.max(1))
-    return found.take(keep)
+    theirs = iou_of_arrays(found.boxes, others.boxes)
+    theirs[found.labels[:, None] != others.labels[None]] = 0.0
+    mine = iou_of_arrays(found.boxes, truth.boxes).max(1, initial=0.0)
+    return found.take((theirs.max(1) <= _HIT_IOU) | (mine > theirs.max(1)))
 
 
 def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequence[str]) -> dict[str, float]:
@@ -685,11 +671,8 @@ def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int
         if not mine.any():
             continue
         assert found.scores is not None
-        overlap = np.zeros((int(mine.sum()), 1))
-        if len(theirs):
-            overlap = box_iou(torch.from_numpy(found.boxes[mine]), torch.from_numpy(theirs)).numpy()
         scores.append(found.scores[mine])
-        hits.append(overlap.max(1) > _HIT_IOU)
+        hits.append(iou_of_arrays(found.boxes[mine], theirs).max(1, initial=0.0) > _HIT_IOU)
     score, hit = np.concatenate(scores), np.concatenate(hits)
     if not hit.any() or publish <= 0:
         return 0.0
@@ -705,9 +688,7 @@ def _localised(rooms: Sequence[RoomFeatures], name: str) -> float:
     for room in rooms:
         mine = room.boxes[np.array([label == name for label in room.labels], bool) & room.sure]
         total += len(mine)
-        if len(mine) and len(room.found):
-            overlap = box_iou(torch.from_numpy(mine), torch.from_numpy(room.found))
-            hits += int((overlap.amax(1) > _HIT_IOU).sum())
+        hits += int((iou_of_arrays(mine, room.found).max(1, initial=0.0) > _HIT_IOU).sum())
     return 100.0 * hits / max(total, 1)
 
 
@@ -717,7 +698,6 @@ def validate(
     data: Path,
     split: str = "val",
     scenes: int | None = None,
-    views: int = 20,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ValidationReport:
     """Figures of both sets of rows on a data set (EmbodiedScan's layout) that nothing was fitted to; raises as its
@@ -732,7 +712,7 @@ def validate(
     before, after, truth, new_boxes = {}, {}, {}, 0
     for i in range(count):
         progress(f"validation scene {i + 1} of {count}")
-        scene = load_scene(dataset, dataset[i].sample_idx, views)
+        scene = load_scene(dataset, dataset[i].sample_idx, _VIEWS)
         parts = room_parts(predict_everywhere(mapped_scene(scene, inference)))
         rows = [r for r in scene.seen_rows() if scene.labels[r] in index]
         truth[scene.name] = SceneBoxes(scene.boxes[rows], np.array([index[scene.labels[r]] for r in rows], np.int64))
@@ -749,8 +729,7 @@ def validate(
     return ValidationReport(count, *figures, new_boxes / count)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# the file
+# -- the file
 
 
 def write_classes(source: Path, out: Path, fitted: FewShotClasses) -> None:
@@ -769,11 +748,11 @@ def with_rows(checkpoint: Checkpoint, fitted: FewShotClasses) -> Checkpoint:
         grown = torch.cat([old, old.new_zeros(len(old), new)], 1)
         grown[:, columns] = rows[:, columns].to(old.dtype)
         state[key] = grown
-    if _KIND in state:  # grounding knows only place and size of objects of a new class
+    if _KIND in state:  # grounding gets only place and size of objects of a new class
         state[_KIND] = functional.pad(state[_KIND], (0, new))
-    if _SAID in state:  # the refinement head knows only the first scores; its last row is presence
-        state[_SAID] = functional.pad(state[_SAID], (0, new))
-        for key in _NAMED:
+    if _FIRST in state:  # the refinement head gets only the first scores of new classes; its last row is presence
+        state[_FIRST] = functional.pad(state[_FIRST], (0, new))
+        for key in _REFINED:
             known, presence = state[key][:-1], state[key][-1:]
             state[key] = torch.cat([known, presence.new_zeros(new, *presence.shape[1:]), presence])
     report: list[Mapping[str, Any]] = [dataclasses.asdict(c) for c in fitted.report]

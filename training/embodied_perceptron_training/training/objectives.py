@@ -64,35 +64,35 @@ def voxel_criterion(run: TrainingRun) -> GroundingCriterion:
 
 
 def _weighted(weight: float, prefix: str, objective: Objective) -> Objective:
-    def weighted(passed: ScenePass, reduce: Reduce) -> Losses:
-        return {prefix + name: weight * value for name, value in objective(passed, reduce).items()}
+    def weighted(scene_pass: ScenePass, reduce: Reduce) -> Losses:
+        return {prefix + name: weight * value for name, value in objective(scene_pass, reduce).items()}
 
     return weighted
 
 
-def detection_losses(criterion: DetectionCriterion, passed: ScenePass, reduce: Reduce) -> Losses:
+def detection_losses(criterion: DetectionCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:
     """``{"class", "center", "box", "iou"[, "object"]}`` of the boxes."""
-    detection = passed.features.detection
+    detection = scene_pass.features.detection
     assert detection is not None
-    prediction = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
-    targets = [BoxTarget(s.boxes, s.labels) for s in passed.batch.samples]
+    prediction = detection_predictions(detection.levels, scene_pass.network.config.voxel_size_m)
+    targets = [BoxTarget(s.boxes, s.labels) for s in scene_pass.batch.samples]
     return dataclasses.replace(criterion, reduce=reduce)(prediction, targets)
 
 
-def occupancy_losses(passed: ScenePass, reduce: Reduce) -> Losses:
+def occupancy_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:
     """``{"cross_entropy", "semantic", "geometric"}`` of the samples with occupancy, summed over scales; zero when no
     process has such a sample."""
-    samples = passed.batch.samples
+    samples = scene_pass.batch.samples
     rows = [i for i, s in enumerate(samples) if s.occupancy is not None]
-    device = passed.features.levels[0].device
+    device = scene_pass.features.levels[0].device
     everywhere = reduce(torch.tensor(float(len(rows))).to(device, non_blocking=True))
     if not rows and float(everywhere) == 0:
-        return {"cross_entropy": zero_loss(passed.network.occupancy)}
-    config = passed.network.config.occupancy
+        return {"cross_entropy": zero_loss(scene_pass.network.occupancy)}
+    config = scene_pass.network.config.occupancy
     assert config is not None
     classes = config.num_classes + 1
     if rows:
-        logits = passed.occupancy(rows)
+        logits = scene_pass.occupancy(rows)
         truth = torch.stack([o for s in samples if (o := s.occupancy) is not None])
         targets = [coarse_labels(truth, truth.shape[1] // scores.shape[2], classes) for scores in logits]
     else:  # other processes have samples, and every process must call ``reduce``
@@ -104,19 +104,19 @@ def occupancy_losses(passed: ScenePass, reduce: Reduce) -> Losses:
         for kind in ("cross_entropy", "semantic", "geometric")
     }
     if not rows:
-        summed["cross_entropy"] = summed["cross_entropy"] + zero_loss(passed.network.occupancy)
+        summed["cross_entropy"] = summed["cross_entropy"] + zero_loss(scene_pass.network.occupancy)
     return summed
 
 
-def voxel_losses(criterion: GroundingCriterion, passed: ScenePass, reduce: Reduce) -> Losses:
+def voxel_losses(criterion: GroundingCriterion, scene_pass: ScenePass, reduce: Reduce) -> Losses:
     """``{"class", "box"[, "iou"][, "contrastive"]}`` of a decoder over voxels, means over layers, and ``"selection"``;
     zero without sentences."""
-    answers = passed.voxel_answers()
+    answers = scene_pass.voxel_answers()
     if answers is None:
-        nothing = passed.features.levels[0].feats.new_zeros(())
+        nothing = scene_pass.features.levels[0].feats.new_zeros(())
         for _ in range(2):  # as often as with sentences: for matched boxes, and for voxels inside of them
             reduce(nothing)
-        return {"class": zero_loss(passed.network.grounding)}
+        return {"class": zero_loss(scene_pass.network.grounding)}
     targets = [
         GroundingTarget(boxes, named[None].expand(len(boxes), -1))
         for boxes, named in zip(answers.boxes, answers.named, strict=True)
@@ -124,8 +124,8 @@ def voxel_losses(criterion: GroundingCriterion, passed: ScenePass, reduce: Reduc
     selection, positives = _selection(answers)
     layers = grounding_layers(answers.output)
     if criterion.contrastive_weight:
-        assert passed.network.grounding is not None
-        embedded = passed.network.grounding.head.embeddings(answers.output.hidden, answers.tokens)
+        assert scene_pass.network.grounding is not None
+        embedded = scene_pass.network.grounding.head.embeddings(answers.output.hidden, answers.tokens)
         layers = [
             dataclasses.replace(layer, query_embeddings=queries, token_embeddings=embedded[1])
             for layer, queries in zip(layers, embedded[0], strict=True)
@@ -149,12 +149,12 @@ def _selection(answers: VoxelAnswers) -> tuple[Tensor, Tensor]:
     return sigmoid_focal(logits, wanted).masked_fill(~real, 0.0).sum(), wanted.sum().to(logits.dtype)
 
 
-def object_losses(passed: ScenePass, reduce: Reduce) -> Losses:
+def object_losses(scene_pass: ScenePass, reduce: Reduce) -> Losses:
     """``{"named", "others"}`` of a decoder over detected objects."""
-    pointed = passed.pointed()
-    losses = PointerCriterion(reduce=reduce)(pointed, passed.features.levels[0].feats)
+    pointed = scene_pass.pointed()
+    losses = PointerCriterion(reduce=reduce)(pointed, scene_pass.features.levels[0].feats)
     if not pointed:
-        losses["named"] = losses["named"] + zero_loss(passed.network.grounding)
+        losses["named"] = losses["named"] + zero_loss(scene_pass.network.grounding)
     return losses
 
 

@@ -102,8 +102,7 @@ class Processes:
         return values[0]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# parameters
+# -- parameters
 
 
 class AveragedModel:
@@ -199,8 +198,7 @@ def parameter_groups(
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# forward and backward passes
+# -- forward and backward passes
 
 
 @dataclass
@@ -235,16 +233,16 @@ class ForwardBackward:
 
     def run(self, batches: Iterator[Fetched]) -> StepResult:
         """Forward and backward over the next ``accumulate`` batches."""
-        passed = StepResult()
+        result = StepResult()
         for part in range(self.accumulate):
             asked = time.monotonic()
             fetched = next(batches)
-            passed.waited_s += time.monotonic() - asked
-            passed.corrupt += fetched.corrupt
-            passed.places += fetched.places
+            result.waited_s += time.monotonic() - asked
+            result.corrupt += fetched.corrupt
+            result.places += fetched.places
             if fetched.data is None:
-                passed.complete = False
-                return passed
+                result.complete = False
+                return result
             with self._share(last=part == self.accumulate - 1):
                 with self.autocast():
                     found: Losses = self._losses(to_device(fetched.data, self.device))
@@ -252,8 +250,8 @@ class ForwardBackward:
                 self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
             for name, value in found.items():
                 share = value.detach().float() / self.accumulate if self.accumulate > 1 else value.detach().float()
-                passed.terms[name] = passed.terms[name] + share if name in passed.terms else share
-        return passed
+                result.terms[name] = result.terms[name] + share if name in result.terms else share
+        return result
 
     def _share(self, last: bool) -> AbstractContextManager[None]:
         """Average gradients over processes in the last pass only."""

@@ -23,7 +23,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Pro
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
+from embodied_perceptron_training.training.domain_randomisation import SiteNoise, randomised_image
 from embodied_perceptron_training.training.paper import MAX_POINTS, POINTS_PER_VIEW
 from embodied_perceptron_training.training.prepared_scenes import (
     PreparedScene,
@@ -89,7 +89,7 @@ class WindowSpec:
         absent_share: largest share of sentences about objects outside of the window.
         sentence_share, occupancy_share: shares of the samples with sentences and with occupancy.
         prefix_share: of the samples that are maps of the first n views, as while a robot explores.
-        disturbance: domain randomisation of the sites.
+        site_noise: domain randomisation of the sites.
         pictures: number of sets of randomised images; samples show each as often as the original. An encoder that is
             trained too sees new ones each time.
         random_views: draw this many of a scene's views for each sample, before ``choice``; 0 = all.
@@ -107,7 +107,7 @@ class WindowSpec:
     sentence_share: float = 1.0
     occupancy_share: float = 1.0
     prefix_share: float = 0.0
-    disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
+    site_noise: SiteNoise = field(default_factory=SiteNoise)
     pictures: int = 0
     # not in the repr, which is part of the key of kept windows (SceneSource.name): none of those uses them
     flip_images: bool = field(default=False, repr=False)
@@ -219,7 +219,7 @@ class SampleMaker:
         voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._scenes.fuse(scene, chosen)
         points = motion.points(voxels.points_m.numpy())
         inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
-        points, colors, hits = self.spec.disturbance(
+        points, colors, hits = self.spec.site_noise(
             points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside], rng
         )
         return sites_of_voxels(points, colors, hits, config.voxel_size_m, config.inputs, floor_z_m, config.max_sites)

@@ -41,7 +41,7 @@ from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccup
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
+from embodied_perceptron_training.training.domain_randomisation import SiteNoise
 from embodied_perceptron_training.training.images import (
     ImageTask,
     check_packaged_images,
@@ -133,7 +133,7 @@ def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
         spec,
         motion=MOTIONS[run.augmentation.motion],
         prefix_share=run.samples.prefix_share,
-        disturbance=SiteDisturbance(run.augmentation.site_noise),
+        site_noise=SiteNoise(run.augmentation.site_noise),
         pictures=pictures,
     )
 
@@ -387,10 +387,10 @@ class SceneTask:
 
     def losses(self, model: nn.Module, batch: SceneBatch, reduce: Reduce) -> Losses:
         """Weighted losses of all trained heads."""
-        passed = self.learning.scene_pass(_network(model), batch)
+        scene_pass = self.learning.scene_pass(_network(model), batch)
         total: Losses = {}
         for objective in self.learning.objectives.values():
-            total.update(objective(passed, reduce))
+            total.update(objective(scene_pass, reduce))
         return total
 
     @torch.no_grad()
@@ -408,10 +408,10 @@ class SceneTask:
             # continuous tasks are scored after varying numbers of views
             rng = np.random.default_rng(index if self._kind.choice == "prefix" else 0)
             sample = self._validation.sample(index, rng)
-            passed = None
+            scene_pass = None
             if len(sample.coords):
-                passed = ScenePass(network, to_device(SceneBatch([sample]), device))
-            metrics.add(sample, passed)
+                scene_pass = ScenePass(network, to_device(SceneBatch([sample]), device))
+            metrics.add(sample, scene_pass)
         return metrics.figures()
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
@@ -532,8 +532,7 @@ def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple
     return classes
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Validation.
+# -- Validation.
 
 
 class ValidationMetrics:
@@ -553,21 +552,21 @@ class ValidationMetrics:
         self._occupancies: list[SceneOccupancy] = []
         self._queries: list[GroundingQuery] = []
 
-    def add(self, sample: SceneSample, passed: ScenePass | None) -> None:
-        """``passed``: the pass over the sample alone, on any device, with ``sample`` on the CPU; None for a sample
+    def add(self, sample: SceneSample, scene_pass: ScenePass | None) -> None:
+        """``scene_pass``: the pass over the sample alone, on any device, with ``sample`` on the CPU; None for a sample
         without input sites: no detections, free cells."""
         if "detection" in self._heads:
-            self._found[sample.name] = _boxes(passed, len(self._classes))
+            self._found[sample.name] = _boxes(scene_pass, len(self._classes))
             named = sample.labels.numpy() < len(self._classes)
             self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy()[named], sample.labels.numpy()[named])
         if "occupancy" in self._heads and sample.occupancy is not None:
             predicted = torch.full_like(sample.occupancy, EMPTY)
-            if passed is not None:
-                (logits,) = passed.occupancy([0], scales=1)
+            if scene_pass is not None:
+                (logits,) = scene_pass.occupancy([0], scales=1)
                 predicted = logits[0].argmax(0).cpu()
             self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
         if "grounding" in self._heads and sample.sentences is not None:
-            self._queries.extend(_answers(passed, sample.sentences))
+            self._queries.extend(_answers(scene_pass, sample.sentences))
 
     def figures(self) -> dict[str, float]:
         """Figures in percent, of the heads with truth."""
@@ -583,20 +582,20 @@ class ValidationMetrics:
         return figures
 
 
-def _boxes(passed: ScenePass | None, classes: int) -> SceneBoxes:
+def _boxes(scene_pass: ScenePass | None, classes: int) -> SceneBoxes:
     """Decoded boxes with a class, of a pass over one sample; none without a pass."""
-    if passed is None:
+    if scene_pass is None:
         return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
-    (boxes,) = passed.network.boxes(passed.features)
+    (boxes,) = scene_pass.network.boxes(scene_pass.features)
     box, label, score = (v.cpu().numpy() for v in (boxes.boxes.double(), boxes.labels, boxes.scores))
     named = label < classes
     return SceneBoxes(box[named], label[named], score[named])
 
 
-def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:
+def _answers(scene_pass: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:
     """Ranked boxes of every sentence, by the mean probability of the tokens that name the target; none without a
     pass."""
-    out = None if passed is None else passed.answers()
+    out = None if scene_pass is None else scene_pass.answers()
     if out is None:
         return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
     queries = []
@@ -609,8 +608,7 @@ def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQu
     return queries
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# A whole training.
+# -- A whole training.
 
 
 def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> TrainingOutcome:

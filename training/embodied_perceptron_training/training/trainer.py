@@ -259,13 +259,13 @@ class Trainer:
         seed_step(config.seed, counters.step, self.processes.rank)
         buffers = SavedBuffers(self.model)
         self.optimizer.zero_grad(set_to_none=True)
-        passed = self.passes.run(batches)
-        counters.waited_s += passed.waited_s
-        places, corrupt = passed.places, passed.corrupt
-        if not passed.complete:
+        result = self.passes.run(batches)
+        counters.waited_s += result.waited_s
+        places, corrupt = result.places, result.corrupt
+        if not result.complete:
             self._count_corrupt(corrupt)
             raise TrainingError(f"no usable sample replaces {corrupt[0].name}: {corrupt[0].reason}")
-        terms, length = self._figures(passed.terms)
+        terms, length = self._figures(result.terms)
         # one agreement per step: all processes must take the same decisions
         loss, stops, errors, elapsed = self.processes.total(
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]

@@ -181,7 +181,7 @@ class AugmentationConfig:
         motion: turns of scenes (not ``paper``): ``aligned`` by quarter turns and a few degrees, the error of the
             wall-aligned grid frame at inference, or ``any``.
         site_noise: share of the samples with randomised sites and colours, see
-            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
+            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteNoise`.
         pictures: sets of randomised images per scene, each shown as often as the original. For a trained encoder they
             are drawn anew for each sample.
     """
@@ -476,8 +476,7 @@ class TrainingRun:
         return self.optimisation.learning_rate * scale
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# flat names
+# -- flat names
 
 _PARTS: Mapping[str, type] = {
     "data": DataConfig,
@@ -535,11 +534,10 @@ def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# checks, with flat names in messages
+# -- checks, with flat names in messages
 
 
-def _said(part: Any, name: str) -> tuple[str, Any]:
+def _flat_name(part: Any, name: str) -> tuple[str, Any]:
     """Name of a field in messages, and its value."""
     (known,) = (f for f in dataclasses.fields(part) if f.name == name)
     option = "option " if known.metadata["section"] == "options" else ""
@@ -547,27 +545,26 @@ def _said(part: Any, name: str) -> tuple[str, Any]:
 
 
 def _check_choice(part: Any, name: str, allowed: Sequence[str]) -> None:
-    said, value = _said(part, name)
+    label, value = _flat_name(part, name)
     if value not in allowed:
-        raise ValueError(f"{said} must be one of {', '.join(allowed)}, got {value!r}")
+        raise ValueError(f"{label} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def _check_positive(part: Any, names: Sequence[str], zero: bool = False) -> None:
     for name in names:
-        said, value = _said(part, name)
+        label, value = _flat_name(part, name)
         if not (value >= 0 if zero else value > 0):
-            raise ValueError(f"{said} must be {'>= 0' if zero else 'positive'}, got {value}")
+            raise ValueError(f"{label} must be {'>= 0' if zero else 'positive'}, got {value}")
 
 
 def _check_unit(part: Any, *names: str) -> None:
     for name in names:
-        said, value = _said(part, name)
+        label, value = _flat_name(part, name)
         if not 0 <= value <= 1:
-            raise ValueError(f"{said} must lie in [0, 1], got {value}")
+            raise ValueError(f"{label} must lie in [0, 1], got {value}")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# defaults
+# -- defaults
 
 
 def preset_defaults(task: str, preset: str) -> dict[str, Any]:

@@ -133,8 +133,7 @@ def test_turning_the_world_changes_no_verdict():
     )
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# files
+# -- files
 
 
 def test_a_label_file_comes_back_as_it_was_written(tmp_path):
@@ -195,8 +194,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path):
         read_labels(path)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# recordings
+# -- recordings
 
 ROOM = RecordingLabels(
     (

@@ -352,8 +352,7 @@ def _curve(probability: F64, right: NDArray[np.bool_]) -> tuple[tuple[int, float
     )
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# At the console.
+# -- At the console.
 
 
 def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Workers = 1) -> dict[str, float]:

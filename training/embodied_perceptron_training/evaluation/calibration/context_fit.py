@@ -1,7 +1,7 @@
 """Fit context rescoring (:mod:`~embodied_perceptron.inference.confidence_calibration`) to boxes of homes with truth.
 
 Logistic regression of "name and place are right", bilinear in the query of a name and the keys of the names around it
-and of the box's own shape. The squares of both are penalised alike, which for their product, one number for each pair
+and of the box's own shape. The squares of both are penalised equally, which for their product, one number for each pair
 of names and each relation, is the nuclear norm: few directions are enough, however many are allowed. Queries start at
 zero. Half of the learned change is kept: it ranks names as well as all of it, and is less confident where homes differ.
 """

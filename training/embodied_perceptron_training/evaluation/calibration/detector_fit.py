@@ -1,6 +1,6 @@
 """Fit the likelihood model of 2-D detectors (:mod:`~embodied_perceptron.inference.posterior`).
 
-Simulated recordings with the disturbances of photographs are replayed. Each perception gives hypotheses with evidence
+Simulated recordings with the noise of photographs are replayed. Each perception gives hypotheses with evidence
 of detectors and the true state: the name of the object that its box overlaps (IoU 0.25), :data:`UNNAMED` where no
 source reports that name, :data:`NOTHING` without an object. The detectors' confusions are counted first, then the
 weights are fitted by maximum likelihood; weights of evidence are not negative. The model is validated on homes left out

@@ -157,9 +157,9 @@ class Calibration:
         return max(self.curve, key=lambda p: (p.f1, p.min_score))
 
 
-def robot_config(views: int, base: PerceptronConfig | None = None) -> PerceptronConfig:
+def robot_config(views: int) -> PerceptronConfig:
     """:func:`evaluation_config` with the tracking of a robot."""
-    base = PerceptronConfig() if base is None else base
+    base = PerceptronConfig()
     return dataclasses.replace(evaluation_config(views, base.network.window_m, base), objects=base.objects)
 
 
@@ -192,9 +192,9 @@ def final_map(predictions: Sequence[TimedPrediction], config: TrackingConfig, po
     return objects
 
 
-def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArray[np.bool_]:
+def right_flags(found: SceneBoxes, truth: SceneBoxes) -> NDArray[np.bool_]:
     """(N,) whether each prediction is right: best score first, each matches the unmatched object of its class with the
-    largest overlap, if above ``iou``."""
+    largest overlap, if above ``IOU``."""
     if found.scores is None:
         raise ValueError("predictions have no scores")
     right = np.zeros(len(found.boxes), bool)
@@ -204,7 +204,7 @@ def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArr
     overlap = np.where(found.labels[:, None] == truth.labels[None, :], overlap, 0.0)
     for row in np.argsort(-found.scores, kind="stable"):
         best = int(overlap[row].argmax())
-        if overlap[row, best] > iou:
+        if overlap[row, best] > IOU:
             right[row] = True
             overlap[:, best] = 0.0
     return right
@@ -440,8 +440,7 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# At the console.
+# -- At the console.
 
 
 def run_calibration(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,11 @@ class GroundingScore:
 
     def as_dict(self) -> dict[str, float]:
         """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
-        said, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
+        named, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
         return {
-            "precision": 100.0 * self.right / said,
-            "misnamed": 100.0 * self.misnamed / said,
-            "hallucinated": 100.0 * self.hallucinated / said,
+            "precision": 100.0 * self.right / named,
+            "misnamed": 100.0 * self.misnamed / named,
+            "hallucinated": 100.0 * self.hallucinated / named,
             "recall": 100.0 * self.mentioned / there,
         }
 
@@ -45,33 +45,28 @@ def score_mentions(
     mentions: Sequence[Mention],
     objects: Sequence[SceneObject],
     truth: Sequence[SceneObject] | None = None,
-    min_iou: float = 0.25,
-    likeness: Callable[[str, str], float] | None = None,
 ) -> GroundingScore:
     """Compare the mentions of a text with the objects.
 
     Args:
         mentions: of the text.
         objects: whose ids it uses.
-        truth: true objects, matched with ``objects`` by their boxes; None = ``objects``.
-        min_iou: least overlap of a match.
-        likeness: of a noun and a label; None = the lexicon's.
+        truth: true objects, matched with ``objects`` by an IoU of their boxes of 0.25 or more; None = ``objects``.
     """
-    alike = likeness if likeness is not None else _likeness
     real = objects if truth is None else truth
     rows = {o.id: row for row, o in enumerate(objects)}
     if truth is None:
         there = np.eye(len(objects), dtype=bool)
     else:
         boxes = [np.array([o.box for o in part], dtype=np.float64).reshape(-1, 9) for part in (objects, truth)]
-        there = Bounds.of(boxes[0]).iou(Bounds.of(boxes[1])) >= min_iou
+        there = Bounds.of(boxes[0]).iou(Bounds.of(boxes[1])) >= 0.25
     right = misnamed = hallucinated = 0
     met: set[int] = set()
     for mention in mentions:
         hallucinated += not mention.ids
         for known in mention.ids:
             columns = np.flatnonzero(there[rows[known]]) if known in rows else np.zeros(0, np.intp)
-            fits = [int(j) for j in columns if alike(mention.phrase, real[int(j)].label) >= _SAME_THING]
+            fits = [int(j) for j in columns if _likeness(mention.phrase, real[int(j)].label) >= _SAME_THING]
             right += bool(fits)
             misnamed += not fits and len(columns) > 0
             hallucinated += len(columns) == 0

@@ -220,9 +220,9 @@ def _check(
             if kind == "predicted" and scene.scores is None:
                 raise ValueError(f"scene {name!r}: predictions have no scores")
     for group, members in groups.items():
-        strangers = set(members) - set(classes)
-        if strangers:
-            raise ValueError(f"group {group!r} names {min(strangers)!r}, which is not a class")
+        unknown = set(members) - set(classes)
+        if unknown:
+            raise ValueError(f"group {group!r} names {min(unknown)!r}, which is not a class")
     return sorted(truth)
 
 

@@ -37,11 +37,9 @@ def score_objects(trajectory: HomeTrajectory, objects: Sequence[SceneObject]) ->
     return {name: value for name, value in figures.items() if "/" not in name}
 
 
-def score_occupancy(
-    trajectory: HomeTrajectory, semantic: SemanticVoxels, cell_m: float = BENCHMARK_GRID.cell_m
-) -> dict[str, float]:
+def score_occupancy(trajectory: HomeTrajectory, semantic: SemanticVoxels) -> dict[str, float]:
     """``mIoU`` and ``mIoU_classes`` in percent over the cells that the trajectory determines."""
-    grid, truth, seen = trajectory.occupancy(cell_m)
+    grid, truth, seen = trajectory.occupancy(BENCHMARK_GRID.cell_m)
     predicted = rasterise(semantic, np.asarray(grid.origin_m), grid.cell_m, grid.shape)
     figures = occupancy_metrics([SceneOccupancy(predicted, truth, seen)], OCCUPANCY_CLASSES)
     return {name: value for name, value in figures.items() if "/" not in name}

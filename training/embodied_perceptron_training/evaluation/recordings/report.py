@@ -118,8 +118,7 @@ def _moved(objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]) -> 
     return tuple(replace(o, box=box) for o, box in zip(objects, boxes, strict=True))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# pictures
+# -- pictures
 
 
 @dataclass(eq=False)
@@ -158,8 +157,8 @@ def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, fo
     return drawn
 
 
-def _key(judged: ObjectVerdict) -> str:
-    return f"object {judged.thing.id}"
+def _key(entry: ObjectVerdict) -> str:
+    return f"object {entry.thing.id}"
 
 
 def _slug(name: str) -> str:
@@ -216,8 +215,7 @@ def _crop(thing: SceneObject, frame: PosedFrame, color: Color) -> Image:
     return np.ascontiguousarray(crop)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# table
+# -- table
 
 
 def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
@@ -229,13 +227,13 @@ def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
         "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
         "|---|---:|---|---|---:|---|---|",
     ]
-    for judged in score.verdicts:
-        thing = judged.thing
-        on = score.things[judged.on].names[0] if judged.on >= 0 else "-"
-        verdict = f"{judged.verdict} ({judged.why})" if judged.why else judged.verdict
+    for entry in score.verdicts:
+        thing = entry.thing
+        on = score.things[entry.on].names[0] if entry.on >= 0 else "-"
+        verdict = f"{entry.verdict} ({entry.why})" if entry.why else entry.verdict
         lines.append(
-            f"| {thing.label} {thing.id} | {thing.score:.2f} | {verdict} | {on} | {judged.iou:.2f} | "
-            f"{_numbers(thing.box)} | {_link(drawn.get(_key(judged)))} |"
+            f"| {thing.label} {thing.id} | {thing.score:.2f} | {verdict} | {on} | {entry.iou:.2f} | "
+            f"{_numbers(thing.box)} | {_link(drawn.get(_key(entry)))} |"
         )
     lines += ["", "| missed | box (x y z, size) | note | picture |", "|---|---|---|---|"]
     for row in score.missed():
@@ -253,8 +251,7 @@ def _link(path: str | None) -> str:
     return "-" if path is None else f"![]({path})"
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# recordings without labels
+# -- recordings without labels
 
 
 def draw_recording(

@@ -36,9 +36,7 @@ LIMITS = (
 )
 
 
-def model_card(
-    weights: Path, results: Sequence[Path], training: Sequence[Path] = (), limits: Sequence[str] = LIMITS
-) -> str:
+def model_card(weights: Path, results: Sequence[Path], training: Sequence[Path] = ()) -> str:
     """The card in Markdown.
 
     Args:
@@ -47,7 +45,6 @@ def model_card(
             must have evaluated these tensors.
         training: ``run.json`` of the training, first stage first; or one file that lists ``stages`` with their ``task``
             and ``commands``, which the card counts and names.
-        limits: known limits.
 
     Raises :class:`EvaluationError` when an evaluation is of other weights or incomplete, ``CheckpointError`` for an
     invalid weights file, ``OSError`` for unreadable files.
@@ -60,7 +57,7 @@ def model_card(
             raise EvaluationError(f"{path} is no evaluation of {weights}: its weights hold other tensors")
     parts = [_head(weights, checkpoint), *([_figures(records)] if records else []), _training(training)]
     parts += [f"## Classes\n\n{', '.join(checkpoint.classes)}.{_cells(checkpoint)}"]
-    parts += ["## Limits\n\n" + "\n".join(f"- {line}" for line in limits)]
+    parts += ["## Limits\n\n" + "\n".join(f"- {line}" for line in LIMITS)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -205,8 +205,7 @@ def csv_text(rows: list[dict[str, str]]) -> str:
     return text.getvalue()
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# at a console: progress while it runs, a table at the end
+# -- at a console: progress while it runs, a table at the end
 
 
 def run_evaluation(

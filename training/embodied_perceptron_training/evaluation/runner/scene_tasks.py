@@ -99,8 +99,7 @@ def predict_everywhere(perceptron: Perceptron) -> ScenePrediction:
     return perceptron.predict(math.inf)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Sentences about one scene, answered by the deployed perceptron. The speaker stands at the last view. No ground truth
+# -- Sentences about one scene, answered by the deployed perceptron. The speaker stands at the last view. No truth
 # enters any answer.
 #
 # neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
@@ -185,8 +184,7 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
     return np.stack([o.box for o in objects]) if objects else np.zeros((0, 9))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Tasks of one scene.
+# -- Tasks of one scene.
 
 TASKS = (
     "detection",
@@ -329,9 +327,9 @@ def _occupancy(
     truth = scene.occupancy
     if truth is None:
         return []
-    strangers = sorted(set(inference.occupancy_classes) - set(_OCCUPANCY_INDEX))
-    if strangers:
-        raise EvaluationError(f"the network names occupancy classes that the benchmark lacks: {strangers[:5]}")
+    unknown = sorted(set(inference.occupancy_classes) - set(_OCCUPANCY_INDEX))
+    if unknown:
+        raise EvaluationError(f"the network names occupancy classes that the benchmark lacks: {unknown[:5]}")
     lookup = np.array([0, *(_OCCUPANCY_INDEX[name] for name in inference.occupancy_classes)], np.uint8)
     seen = np.any(np.stack(truth.seen[:views]), axis=0)
     predicted = lookup[cells_at(truth.centers_m, prediction.semantic)].reshape(truth.labels.shape)

@@ -166,8 +166,7 @@ def refer_metrics(answers: Sequence[Answer | None], truth: Sequence[Reference]) 
     return figures | {f"Dist@{d}": 100.0 * float((distance_m <= d + _ROUNDING_M).mean()) for d in DISTANCES_M}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files.
+# -- Files.
 
 
 def read_references(path: Path) -> tuple[list[Reference], int]:
@@ -217,9 +216,9 @@ def read_refer_answers(path: Path, references: Sequence[Reference]) -> list[Answ
     answers = data.get("answers") if isinstance(data, dict) else None
     if not isinstance(answers, dict):
         raise ValueError(f"{path} must hold 'answers', an object by id")
-    strangers = sorted(set(answers) - {r.id for r in references})
-    if strangers:
-        raise ValueError(f"{path} answers {strangers[0]!r}, which is no reference")
+    unknown = sorted(set(answers) - {r.id for r in references})
+    if unknown:
+        raise ValueError(f"{path} answers {unknown[0]!r}, which is no reference")
     return [_answer(path, reference.id, answers) for reference in references]
 
 
@@ -253,8 +252,7 @@ def _answer(path: Path, name: str, answers: Mapping[str, Any]) -> Answer | None:
         raise ValueError(f"{path}: answer {name!r}: {error}") from error
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The deployed perceptron, and lifted 2-D detections.
+# -- The deployed perceptron, and lifted 2-D detections.
 
 SMALL_M = 0.6  # largest side of a small object
 DETECTOR_NOISE = DetectorNoise()

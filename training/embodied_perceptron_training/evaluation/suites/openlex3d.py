@@ -236,8 +236,7 @@ def _check_points(points: F64, name: str) -> None:
         raise ValueError(f"{name} point {int(np.argwhere(~np.isfinite(points))[0, 0])} is not finite")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Task 1: segmentation.
+# -- Task 1: segmentation.
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,11 +253,11 @@ class _Sight:
         return int(self.counts.sum()) + self.missing
 
 
-def nearest_points(truth_m: F64, predicted_m: F64, reach_m: float = REACH_M) -> I64:
-    """(N,) row of the predicted point nearest to each true one, -1 where none is within ``reach_m``."""
+def nearest_points(truth_m: F64, predicted_m: F64) -> I64:
+    """(N,) row of the predicted point nearest to each true one, -1 where none is within ``REACH_M``."""
     if len(predicted_m) == 0 or len(truth_m) == 0:
         return np.full(len(truth_m), -1, np.int64)
-    distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(reach_m, np.inf))
+    distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(REACH_M, np.inf))
     return np.where(np.isfinite(distance), row, -1).astype(np.int64)
 
 
@@ -281,9 +280,9 @@ def _order(features: F64, prompts: Prompts) -> I64:
     return np.asarray(by_name[np.argsort(-np.round(similarity, 9), axis=1, kind="stable")])
 
 
-def _chunks(sight: _Sight, size: int = 4096) -> Iterable[tuple[I64, I64]]:
-    for first in range(0, len(sight.rows), size):
-        yield sight.rows[first : first + size], sight.counts[first : first + size]
+def _chunks(sight: _Sight) -> Iterable[tuple[I64, I64]]:
+    for first in range(0, len(sight.rows), 4096):
+        yield sight.rows[first : first + 4096], sight.counts[first : first + 4096]
 
 
 def segmentation_metrics(
@@ -392,8 +391,7 @@ def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
     return np.stack([total, weights], axis=1)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Task 2: retrieval.
+# -- Task 2: retrieval.
 
 
 def retrieval_ap(scenes: Sequence[tuple[PointTruth, PointPrediction]], queries: Prompts) -> dict[str, float]:
@@ -488,8 +486,7 @@ def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
     return sorted(chosen.values())
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files.
+# -- Files.
 
 
 def read_labels(path: Path, repeated: Literal["error", "least"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
@@ -611,8 +608,7 @@ def _integers(values: NDArray[Any]) -> I64:
     return values.astype(np.int64)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The deployed perceptron.
+# -- The deployed perceptron.
 
 _TRUTH_CELL_M = 0.02  # one true point per cell and object
 _GROW_M = 0.04  # a box takes points this close to it: surfaces are measured with noise

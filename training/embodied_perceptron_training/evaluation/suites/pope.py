@@ -221,8 +221,7 @@ def answer_questions(questions: Sequence[Question], answers: Mapping[tuple[str, 
     return [answers[q.scene_id, q.category] for q in questions]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files.
+# -- Files.
 
 
 def read_scene_list(path: Path) -> list[ScenePresence]:
@@ -285,8 +284,7 @@ def _read(path: Path, key: str, kind: type) -> Any:
     return data[key]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Questions of 3D-GRAND's kinds.
+# -- Questions of 3D-GRAND's kinds.
 
 
 KINDS = ("existence", "counting", "attribute", "relation")
@@ -428,8 +426,7 @@ def _is_located(question: GroundedQuestion, reply: GroundedReply, boxes: dict[in
     return bool(iou_of_arrays(reply.boxes, true).max() >= MIN_IOU)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The deployed perceptron.
+# -- The deployed perceptron.
 
 TRAINING_HOMES = Path(__file__).with_name("pope_training_homes.json")
 MIN_PIXELS = 200  # with depth, in one view, of an instance of a present category

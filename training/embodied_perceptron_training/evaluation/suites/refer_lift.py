@@ -77,8 +77,7 @@ class Cluster:
     pixels: int  # number of mask pixels of the box
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Stand-ins for a detector.
+# -- Stand-ins for a detector.
 
 
 def perfect_detections(instances: NDArray[np.integer], view: int, labels: Mapping[int, str]) -> list[Detection2d]:
@@ -133,8 +132,7 @@ def _stretched(detection: Detection2d, shift: F64) -> Detection2d | None:
     return replace(detection, box=box, mask=mask)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Lifting.
+# -- Lifting.
 
 
 def dbscan(points: F64, eps: float, min_points: int = 1) -> I64:

@@ -60,8 +60,7 @@ _WIDTH, _HEIGHT = 320, 240
 _UNASKED = frozenset(("object",))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# one picture
+# -- one picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +178,7 @@ def curve_figures(ap: Sequence[float]) -> dict[str, float]:
     return {"area": float(((heights[1:] + heights[:-1]) / 2).mean()), "worst": float(heights.min())}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# one home
+# -- one home
 
 
 @dataclass
@@ -314,8 +312,7 @@ def _iou_px(a: F64, b: F64) -> F64:
     return np.asarray(shared / np.maximum(union, 1e-9))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# a data set
+# -- a data set
 
 
 @dataclass(frozen=True)
@@ -388,8 +385,7 @@ def _score(spec: RobustnessSpec, results: Sequence[FactorResult]) -> Scored:
     return figures, notes
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# what it leaves
+# -- what it leaves
 
 
 def curves_json(results: Sequence[FactorResult]) -> str:

@@ -367,10 +367,10 @@ def read_parameters(node: Node) -> NodeParameters:
 
 
 def _without_none(name: str, value: Any) -> Any:
-    """Replace ``none`` by the empty string in parameters that are empty by default, but not in frames."""
+    """Replace ``none`` by the empty string in parameters that are empty by default."""
     declaration = DECLARATIONS.get(name) or CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
     is_none = isinstance(value, str) and value.strip().lower() == "none"
-    may_be = declaration is not None and declaration.default == "" and not name.endswith("_frame")
+    may_be = declaration is not None and declaration.default == ""
     return "" if is_none and may_be else value
 
 
@@ -520,5 +520,6 @@ def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetP
 
 def apply_change(current: NodeParameters, parameters: Sequence[Parameter[Any]]) -> NodeParameters:
     """Apply accepted changes to ``current``."""
-    live = {p.name: p.value for p in parameters if p.name in DECLARATIONS and DECLARATIONS[p.name].live}
+    changes = [p for p in parameters if p.name in DECLARATIONS and DECLARATIONS[p.name].live]
+    live = {p.name: _without_none(p.name, p.value) for p in changes}
     return dataclasses.replace(current, **live)

@@ -310,6 +310,8 @@ class PerceptionNode(LifecycleNode):
     def _on_set_parameters(self, changes: list[Parameter[Any]]) -> SetParametersResult:
         if self._read_back.is_writing:
             return SetParametersResult(successful=True)
+        # a dump of all parameters may be restored at any time: only changed values are checked
+        changes = [c for c in changes if not self.has_parameter(c.name) or self.get_parameter(c.name).value != c.value]
         result = check_change(changes, configured=self._map is not None)
         if result.successful:
             self._read_back.changed(changes)
@@ -376,8 +378,9 @@ def main(args: list[str] | None = None) -> int:
     # With the default of 5 ms a message would wait for several turns of the perception thread
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     stop = threading.Event()
+    signals: list[int] = []  # a handler may interrupt itself: it sets no event, whose lock it could hold already
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: signals.append(number))
     if not os.environ.get("OMP_NUM_THREADS"):  # keep one core free for fusion while the network runs
         os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 2) - 1))
     os.environ.update(ros_environment())
@@ -403,13 +406,14 @@ def main(args: list[str] | None = None) -> int:
 
     started = node.autostart() if node.get_parameter("autostart").value else None
     failed = frozen = False
-    while not stop.wait(_CHECK_S):
+    while not (signals or stop.wait(_CHECK_S)):
         if node.is_active != frozen:
             frozen = node.is_active
             _keep_from_collections(frozen)
         failed = started is not None and started.done() and not started.result()
         if failed:
             stop.set()
+    stop.set()
     exit_code = 1 if failed else 0
     # Shutting down destroys what callbacks use: only if none is running; otherwise leave() ends them
     if node.is_configuring:

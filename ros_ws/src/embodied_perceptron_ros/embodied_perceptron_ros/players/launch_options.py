@@ -71,8 +71,14 @@ LAUNCH_FILES = ("perceive.launch.py", "replay.launch.py", "simulate.launch.py")
 
 def is_launched(program: Sequence[str] | None = None) -> bool:
     """Whether ``program`` (a command line; None = this process's) starts one of the launch files directly, so that no
-    other launch file includes it."""
-    return any(Path(word).name in LAUNCH_FILES for word in (sys.argv if program is None else program))
+    other launch file includes it. Another package may have files of the same names."""
+    words = list(sys.argv if program is None else program)
+    for before, word in zip(["", *words], words, strict=False):
+        folder = Path(word).resolve().parent
+        is_path = all((folder / name).is_file() for name in LAUNCH_FILES)
+        if Path(word).name in LAUNCH_FILES and (before == "embodied_perceptron" or is_path):
+            return True
+    return False
 
 
 def check_typed(typed: Sequence[str], program: Sequence[str] | None = None) -> None:

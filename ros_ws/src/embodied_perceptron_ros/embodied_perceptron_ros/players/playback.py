@@ -320,6 +320,12 @@ def player_parser(prog: str, description: str, source: str) -> argparse.Argument
     return parser
 
 
+def _shut_down_after(signals: list[int]) -> None:
+    while not signals:
+        time.sleep(_SLICE_S)
+    rclpy.try_shutdown()
+
+
 def run_player(
     parser: argparse.ArgumentParser,
     opened: Callable[[Node, argparse.Namespace], AbstractContextManager[PlayerT]],
@@ -340,9 +346,12 @@ def run_player(
     """
     arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
     options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    # Ctrl-C, also repeated (a terminal and ros2 launch both send it), ends ROS, and with it the player
+    # Ctrl-C, also repeated (a terminal and ros2 launch both send it), ends ROS, and with it the player. The handler
+    # only sets a flag: it may interrupt itself, and a shutdown would then wait for its own lock.
+    signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: rclpy.try_shutdown())
+        signal.signal(number, lambda number, _: signals.append(number))
+    threading.Thread(target=_shut_down_after, args=(signals,), name="signals", daemon=True).start()
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     node = rclpy.create_node(parser.prog, start_parameter_services=False)
     complete = False
