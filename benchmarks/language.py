@@ -80,7 +80,6 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     queries = data["queries"][:limit] if limit else data["queries"]
     at25, at50 = Tally(), Tally()
     parse_ms, answer_ms = [], []
-    confidence: list[tuple[float, bool]] = []
     scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
     labels = {scan: {o.label for o in objects} for scan, objects in scenes.items()}
     for query in queries:
@@ -98,8 +97,6 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
             groups += [f"nr3d view {'dependent' if query['view_dependent'] else 'independent'}"]
         at25.add(groups, overlap > 0.25)
         at50.add(groups, overlap > 0.5)
-        if ranked:
-            confidence.append((ranked[0].score, overlap > 0.25))
         if overlap <= 0.25 and errors and hash_of(query["text"]) % 40 == 0:
             errors -= 1
             show_error(query["text"], grounding, data["scenes"][query["scene"]]["objects"][query["target"]]["category"])
@@ -109,7 +106,6 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         "parse_ms_p50": round(float(np.median(parse_ms)), 3),
         "answer_ms_p50": round(float(np.median(answer_ms)), 3),
         "answer_ms_p99": round(float(np.percentile(answer_ms, 99)), 3),
-        "calibration": reliability(confidence),
     }
 
 
@@ -123,17 +119,6 @@ def show_error(text: str, grounding: Grounding, truth: str) -> None:
     noun = meaning.target.noun if meaning.target else None
     best = [(c.id, c.label, round(c.score, 2)) for c in grounding.candidates[:3]]
     print(f"{text}\n   want {truth}; target {noun}, {said}\n   {grounding.status.name} {best} {grounding.reason}")
-
-
-def reliability(pairs: list[tuple[float, bool]], bins: int = 5) -> list[dict[str, float]]:
-    """Measured share of right answers in bins of the stated probability."""
-    rows = []
-    for k in range(bins):
-        inside = [(p, hit) for p, hit in pairs if k / bins <= p < (k + 1) / bins or (p == 1.0 and k == bins - 1)]
-        if inside:
-            stated, right = np.mean(np.array(inside, dtype=float), axis=0)
-            rows.append({"n": len(inside), "stated": round(float(stated), 3), "right": round(float(right), 3)})
-    return rows
 
 
 # --------------------------------------------------------------------------------------------------------------------
