@@ -248,7 +248,7 @@ def training_step(
         trainer = _SecondStep(task, config, RunFolder(Path(folder) / "run", pictures=False), quiet=True)
         with path():
             trainer.run()
-    return trainer.count, trainer.told
+    return trainer.count, trainer.logged
 
 
 def narrowed(config: NetworkConfig, by: int) -> NetworkConfig:
@@ -276,14 +276,14 @@ class _SecondStep(Trainer):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.count = OperationCount()
-        self.told: list[dict[str, float]] = []
+        self.logged: list[dict[str, float]] = []
 
     def _step(self, batches: Any) -> None:
         with self.count if self.counters.step == 1 else contextlib.nullcontext():
             super()._step(batches)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        self.told.append(dict(values))
+        self.logged.append(dict(values))
         super()._log_step(values, rate)
 
 

@@ -68,8 +68,8 @@ def last_look(result: ReplayResult, tour: HomeTrajectory) -> dict[str, float]:
         return {}
     figures = {}
     for name, least in (("look", 0.0), ("look, sure", inference.scores.publish)):
-        told = found.above(least)
-        rows = enumerate(zip(told.labels, told.scores, told.boxes, strict=True), start=1)
+        sure = found.above(least)
+        rows = enumerate(zip(sure.labels, sure.scores, sure.boxes, strict=True), start=1)
         objects = [SceneObject(i, label, float(score), box) for i, (label, score, box) in rows]
         figures[name] = score_objects(tour, objects)["AP25"]
     return figures

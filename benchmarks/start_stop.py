@@ -62,10 +62,10 @@ def run(domain: int, weights: str) -> dict[str, Any]:
                 times |= {"active_s": now, "active_cpu_s": processor_seconds(process.pid)}
             elif now > PATIENCE_S:
                 raise TimeoutError(f"not active after {PATIENCE_S:.0f} s: {said[-1] if said else 'no diagnostics'}")
-        told = time.monotonic()
+        stopped_s = time.monotonic()
         process.send_signal(signal.SIGINT)
         times["exit_code"] = process.wait(PATIENCE_S)
-        times["stop_s"] = time.monotonic() - told
+        times["stop_s"] = time.monotonic() - stopped_s
     finally:
         if process.poll() is None:
             process.kill()

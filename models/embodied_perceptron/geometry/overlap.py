@@ -1,4 +1,4 @@
-"""Exact volume of the intersection of two arbitrarily rotated boxes: CPU kernels and a differentiable torch twin.
+"""Exact volume of the intersection of two arbitrarily rotated boxes: CPU kernels and a differentiable torch version.
 
 In the frame of box ``a``, which is ``[-h, h]^3``, the field ``F(p) = (clamp(p_x, -h_x, h_x), 0, 0)`` has
 divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box ``b`` cut by a's y and z slabs gives

@@ -10,7 +10,7 @@ at least half of it inside;
 * phantom: on no labelled object.
 
 Not judged, and not counted as published, are boxes on an unsure object, pieces of one under an accepted name (one
-cupboard of a row whose parts cannot be told apart), boxes whose centre is in a region to ignore, and boxes named
+cupboard of a row whose parts cannot be separated), boxes whose centre is in a region to ignore, and boxes named
 ``object``: these claim no name, so they are neither right nor misnamed, unless the labels accept ``object`` for the
 labelled object.
 
