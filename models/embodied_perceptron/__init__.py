@@ -83,7 +83,7 @@ class _Alias(_ModuleType):
     def __getattr__(self, name: str) -> _Any:
         if name == "__all__":
             return sorted(self._contents())
-        if not name.startswith("_"):  # tools that walk through sys.modules ask for these names; nothing is loaded for them
+        if not name.startswith("_"):  # tools that walk through sys.modules ask for these: nothing is loaded
             contents = self._contents()
             if name in contents:
                 return contents[name]
