@@ -159,7 +159,9 @@ class Perceptron:
             self.map.remember(keyframe, clock)
         return clock.stage_ms
 
-    def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
+    def perceive(
+        self, now_ns: int | None = None, window_m: float | None = None, *, confirm: bool = False
+    ) -> Perception:
         """Update and return objects with persistent ids, labelled voxels and the navigation grid of the present map.
 
         With a network, objects and labels in the window before the cameras are predicted and the rest of the map keeps
@@ -170,6 +172,8 @@ class Perceptron:
                 stamp.
             window_m: edge of the network's window instead of ``config.network.window_m``; infinite = the whole map, in
                 overlapping windows where it is larger.
+            confirm: confirm objects at their first detection, for a single perception after all frames. By default
+                they need ``config.objects.tracking.existence.confirm_count`` perceptions.
         """
         with self.map.perceiving() as (scene, clock):
             prediction: ScenePrediction | None = None
@@ -188,7 +192,7 @@ class Perceptron:
                     found = trace[name] = stage(found, scene)
                     clock.lap(name)
             self.trace = trace
-            perception = self.map.update(scene, found, prediction, now_ns, clock)
+            perception = self.map.update(scene, found, prediction, now_ns, clock, confirm)
             if self.lift is not None:
                 self.lift.update_embeddings((*perception.objects, *perception.tentative, *perception.stale))
         return perception

@@ -124,6 +124,8 @@ def test_programs_on_the_pages_run(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(program, "page", "exec"), names)
+    if "perception" in names:
+        assert len(names["perception"].objects) > 3
     if "features" in names:
         assert len(names["features"]) == len(names["points_m"]) > 1000
         assert np.isfinite(names["features"]).all(axis=1).mean() > 0.5

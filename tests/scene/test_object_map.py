@@ -35,6 +35,15 @@ def test_tentative_then_confirmed_with_the_same_id():
     assert thing.score == pytest.approx(expected_score(0.8, 3))
 
 
+def test_one_perception_confirms_where_asked_for():
+    objects = ObjectMap()
+    objects.update(found(A), world(A), 0, confirm=True)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+    objects.update(found(A, B), world(A, B), 1)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+    assert ids(objects, ObjectState.TENTATIVE) == [2]
+
+
 def test_probabilities_follow_from_the_score_of_even_odds():
     objects, known = ObjectMap(), ObjectMap()
     for i in range(3):

@@ -337,6 +337,7 @@ class LiveMap:
         prediction: ScenePrediction | None,
         now_ns: int | None,
         clock: StageClock,
+        confirm: bool = False,
     ) -> Perception:
         """Update objects, labelled cells and grid, and publish them; within :meth:`perceiving`.
 
@@ -344,7 +345,7 @@ class LiveMap:
             scene: of :meth:`perceiving`.
             found: boxes after all stages; None changes no object.
             prediction: of the network; None = without a network.
-            now_ns: see :meth:`Perceptron.perceive`.
+            now_ns, confirm: see :meth:`Perceptron.perceive`.
             clock: of :meth:`perceiving`.
 
         Raises ``ValueError`` for raw scores where the thresholds are of probabilities.
@@ -355,7 +356,7 @@ class LiveMap:
         if found is not None:
             if self._scores.are_probabilities:
                 found.require(Certainty.CALIBRATED)
-            self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores)
+            self._objects.update(found, scene.voxels, now, camera_m, radius_m, region, self._scores, confirm)
         clock.lap("objects")
         diagnostics: tuple[str, ...] = (self.volume.fault,) if self.volume.fault else ()
         cells: SemanticVoxels | None

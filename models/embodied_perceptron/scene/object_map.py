@@ -574,6 +574,7 @@ class ObjectMap:
         reach_m: float = float("inf"),
         looked_at: Region | None = None,
         scores: ScorePolicy = EVERY_SCORE,
+        confirm: bool = False,
     ) -> None:
         """Associate the detections of one perception with the objects.
 
@@ -587,6 +588,7 @@ class ObjectMap:
                 by its border do not replace whole ones.
             scores: below ``publish`` a detection starts no object, below ``keep`` it is ignored. An object with a lower
                 score than ``keep`` becomes tentative, unless a user named it, until its score is a quarter above.
+            confirm: one detection confirms an object.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.existence.pause_s:
@@ -608,7 +610,7 @@ class ObjectMap:
         self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
-                self._set_state(track, scores)
+                self._set_state(track, scores, 1 if confirm else self.config.existence.confirm_count)
                 self._grid.put(track.id, track.box)
 
     def history(self, number: int) -> ObjectHistory:
@@ -790,14 +792,14 @@ class ObjectMap:
         against = logit(max(scores.keep, self.config.existence.clutter_score))
         return min(max(logit(score) - against, 0.0), self.config.existence.max_detection_log_odds)
 
-    def _set_state(self, track: Track, scores: ScorePolicy) -> None:
+    def _set_state(self, track: Track, scores: ScorePolicy, confirm_count: int) -> None:
         likely = track.log_odds >= 0.0
         state = track.state
         # an object that surely exists is not confirmed while its name and box are doubtful
         by_user = bool(track.user_label or track.user_name)
         least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CONFIRMED_ANEW)
         right = by_user or track.probability(self.config, track.reference) >= least
-        if likely and right and track.found >= self.config.existence.confirm_count:
+        if likely and right and track.found >= confirm_count:
             state = ObjectState.CONFIRMED
         elif state == ObjectState.CONFIRMED and not (likely and right):
             state = ObjectState.TENTATIVE if likely else ObjectState.STALE

@@ -1,1 +1,1 @@
-"""Parametric furniture families: each function makes one :class:`model.ObjectModel` from a random generator."""
+"""Parametric furniture families: each function makes one :class:`objects.ObjectModel` from a random generator."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from embodied_perceptron_training.homes.assets.common import Rng, carcass, hinged_door, model, top_surface
+from embodied_perceptron_training.homes.assets.common import (
+    MIRROR,
+    Rng,
+    any_picture,
+    carcass,
+    door_pair,
+    model,
+    top_surface,
+)
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
-from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Surface, part_from
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part, Surface, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 _STEEL = mat.Material((0.75, 0.76, 0.78), "brushed", 0, 0.3, 0.8, 0.0, "gray", "metal")
@@ -16,8 +22,8 @@ def toilet(rng: Rng) -> ObjectModel:
     """A toilet with tank and lid."""
     b = MeshBuilder()
     m = mat.ceramic(rng)
-    b.lathe([(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.4), (0.13, 0.4), (0.09, 0.28), (0, 0.26)],
-            (0, -0.08, 0), m, 24)  # fmt: skip
+    outline = [(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.4), (0.13, 0.4), (0.09, 0.28), (0, 0.26)]
+    b.lathe(outline, m, 24, center=(0, -0.08, 0))
     b.box((0.2, 0.3, 0.38), (0, 0.13, 0.19), m)
     b.box((0.38, 0.17, 0.36), (0, 0.235, 0.58), m)
     b.box((0.4, 0.19, 0.03), (0, 0.235, 0.775), m)
@@ -32,8 +38,8 @@ def bidet(rng: Rng) -> ObjectModel:
     """A bidet with a tap."""
     b = MeshBuilder()
     m = mat.ceramic(rng)
-    b.lathe([(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.39), (0.15, 0.39), (0.1, 0.3), (0, 0.28)],
-            (0, -0.06, 0), m, 24)  # fmt: skip
+    outline = [(0, 0), (0.13, 0), (0.11, 0.15), (0.18, 0.36), (0.19, 0.39), (0.15, 0.39), (0.1, 0.3), (0, 0.28)]
+    b.lathe(outline, m, 24, center=(0, -0.06, 0))
     b.box((0.3, 0.16, 0.39), (0, 0.16, 0.195), m)
     b.tube([(0, 0.16, 0.39), (0, 0.16, 0.47), (0, 0.06, 0.46)], 0.013, _STEEL)
     return model("bidet", b, m)
@@ -44,7 +50,7 @@ def washbasin(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.ceramic(rng)
     w, d, h = rng.uniform(0.55, 0.8), 0.46, 0.85
-    parts = []
+    parts: list[Part] = []
     t = 0.05
     for s in (-1, 1):
         b.box((t, d, 0.15), (s * (w - t) / 2, 0, h - 0.075), m)
@@ -56,19 +62,10 @@ def washbasin(rng: Rng) -> ObjectModel:
         front = mat.wood(rng)
         carcass(b, w - 0.04, d - 0.06, h - 0.16, front, 0.0)
         y, wide = -(d - 0.06) / 2 - 0.009, (w - 0.04) / 2
-        for k, s in enumerate((-1, 1)):
-            door = hinged_door(
-                f"door{k}",
-                wide - 0.004,
-                h - 0.18,
-                (s * wide / 2, y, (h - 0.16) / 2),
-                front,
-                _STEEL,
-                "left" if s < 0 else "right",
-            )
-            parts.append(door)
+        parts = door_pair(wide - 0.004, h - 0.18, (wide / 2, y, (h - 0.16) / 2), front, _STEEL)
     else:
-        b.lathe([(0, 0), (0.12, 0), (0.08, 0.1), (0.07, h - 0.3), (0.11, h - 0.15), (0, h - 0.15)], (0, 0.05, 0), m, 16)
+        outline = [(0, 0), (0.12, 0), (0.08, 0.1), (0.07, h - 0.3), (0.11, h - 0.15), (0, h - 0.15)]
+        b.lathe(outline, m, 16, center=(0, 0.05, 0))
     rim = Surface((0, d / 2 - 0.06, h), (w / 2 - 0.02, 0.055), 0.5, "ontop", "basin")
     return model("washbasin", b, m, parts, [rim], ("bathroom sink", "hand basin"))
 
@@ -104,7 +101,7 @@ def shower(rng: Rng) -> ObjectModel:
 
 
 def toilet_paper(rng: Rng) -> ObjectModel:
-    """A roll on its holder, on the wall."""
+    """A toilet roll on a wall holder."""
     b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.055), m, axis="x", segments=20)
@@ -114,7 +111,7 @@ def toilet_paper(rng: Rng) -> ObjectModel:
 
 
 def toilet_roll(rng: Rng) -> ObjectModel:
-    """A spare roll standing."""
+    """A standing toilet roll."""
     b = MeshBuilder()
     m = mat.paper(rng, ("white",))
     b.cylinder(0.055, 0.1, (0, 0, 0.05), m, segments=20)
@@ -125,7 +122,7 @@ def soap_dispenser(rng: Rng) -> ObjectModel:
     """A pump bottle."""
     b = MeshBuilder()
     m = mat.ceramic(rng, ("white", "blue", "green", "black"))
-    b.lathe([(0, 0), (0.035, 0), (0.035, 0.11), (0.015, 0.135), (0, 0.135)], (0, 0, 0), m, 16)
+    b.lathe([(0, 0), (0.035, 0), (0.035, 0.11), (0.015, 0.135), (0, 0.135)], m, 16)
     b.tube([(0, 0, 0.13), (0, 0, 0.18), (0, -0.04, 0.175)], 0.006, _STEEL, 6)
     return model("soap dispenser", b, m, synonyms=("liquid soap",))
 
@@ -143,7 +140,7 @@ def shampoo(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.plastic(rng)
     h = rng.uniform(0.17, 0.23)
-    face = mat.picture("label", int(rng.integers(20)))
+    face = any_picture(rng, "label", 20)
     b.box((0.065, 0.04, h * 0.85), (0, 0, h * 0.425), m, faces={"-y": face})
     b.cylinder(0.016, h * 0.15, (0, 0, h * 0.925), m, segments=12)
     return model("shampoo", b, m, synonyms=("shampoo bottle",))
@@ -153,9 +150,7 @@ def toothbrush(rng: Rng) -> ObjectModel:
     """A toothbrush in a cup."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("blue", "red", "green", "pink"))
-    b.lathe(
-        [(0, 0), (0.033, 0), (0.037, 0.1), (0.033, 0.1), (0.029, 0.006), (0, 0.006)], (0, 0, 0), mat.ceramic(rng), 16
-    )
+    b.lathe([(0, 0), (0.033, 0), (0.037, 0.1), (0.033, 0.1), (0.029, 0.006), (0, 0.006)], mat.ceramic(rng), 16)
     b.rod((0.015, 0, 0.01), (-0.035, 0, 0.19), 0.005, m, 6)
     b.box((0.012, 0.015, 0.03), (-0.032, 0, 0.19), mat.plastic(rng, ("white",)))
     return model("toothbrush", b, m, has_front=False)
@@ -190,9 +185,8 @@ def scale(rng: Rng) -> ObjectModel:
 
 
 def plunger(rng: Rng) -> ObjectModel:
-    """A plunger."""
     b = MeshBuilder()
-    b.lathe([(0.075, 0), (0.06, 0.05), (0.015, 0.085), (0, 0.085)], (0, 0, 0), mat.plastic(rng, ("red", "black")), 16)
+    b.lathe([(0.075, 0), (0.06, 0.05), (0.015, 0.085), (0, 0.085)], mat.plastic(rng, ("red", "black")), 16)
     m = mat.wood(rng)
     b.cylinder(0.011, 0.4, (0, 0, 0.28), m, segments=8)
     return model("plunger", b, m, has_front=False)
@@ -202,7 +196,7 @@ def toilet_brush(rng: Rng) -> ObjectModel:
     """A toilet brush in its holder."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("white", "gray", "black"))
-    b.lathe([(0, 0), (0.055, 0), (0.05, 0.13), (0, 0.14)], (0, 0, 0), m, 16)
+    b.lathe([(0, 0), (0.055, 0), (0.05, 0.13), (0, 0.14)], m, 16)
     b.cylinder(0.009, 0.26, (0, 0, 0.26), m, segments=8)
     return model("brush", b, m, synonyms=("toilet brush",), has_front=False)
 
@@ -214,32 +208,17 @@ def medicine_cabinet(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(0.5, 0.7), 0.15, rng.uniform(0.55, 0.7)
     t = carcass(b, w, d, h, m)
     b.box((w - 2 * t, d - 0.03, 0.012), (0, 0, h / 2), m)
-    mirror = mat.Material((0.78, 0.83, 0.86), gloss=0.9)
-    parts = []
-    for k, s in enumerate((-1, 1)):
-        parts.append(
-            hinged_door(
-                f"door{k}",
-                w / 2 - 0.003,
-                h,
-                (s * w / 4, -d / 2 - 0.009, h / 2),
-                mirror,
-                _STEEL,
-                "left" if s < 0 else "right",
-            )
-        )
-    inside = [
-        Surface((0, 0, z), (w / 2 - t - 0.02, d / 2 - 0.03), h / 2 - 0.06, "inside", "basin")
-        for z in (t, h / 2 + 0.006)
-    ]
+    parts = door_pair(w / 2 - 0.003, h, (w / 4, -d / 2 - 0.009, h / 2), MIRROR, _STEEL)
+    half = (w / 2 - t - 0.02, d / 2 - 0.03)
+    inside = [Surface((0, 0, z), half, h / 2 - 0.06, "inside", "basin") for z in (t, h / 2 + 0.006)]
     return model("cabinet", b, m, parts, inside, ("medicine cabinet", "mirror cabinet"), style="wall")
 
 
 def drain_pipe(rng: Rng) -> ObjectModel:
-    """A pipe in a corner from floor to near the ceiling."""
+    """A pipe from the floor to near the ceiling."""
     b = MeshBuilder()
     m = mat.metal(rng, ("white", "gray"))
     b.cylinder(0.045, 2.3, (0, 0, 1.15), m, segments=14)
-    for z in np.array([0.4, 1.9]):
-        b.cylinder(0.055, 0.05, (0, 0, float(z)), m, segments=14)
+    for z in (0.4, 1.9):
+        b.cylinder(0.055, 0.05, (0, 0, z), m, segments=14)
     return model("pipe", b, m, has_front=False)

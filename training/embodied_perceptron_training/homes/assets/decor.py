@@ -1,10 +1,10 @@
-"""Things on walls, and decoration."""
+"""Decoration and things on walls."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, choice, model, top_surface
+from embodied_perceptron_training.homes.assets.common import MIRROR, Rng, any_picture, choice, model, top_surface
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -21,17 +21,17 @@ def picture(rng: Rng) -> ObjectModel:
     for s in (-1, 1):
         b.box((edge, 0.025, h), (s * (w - edge) / 2, 0, h / 2), frame)
         b.box((w - 2 * edge, 0.025, edge), (0, 0, h / 2 + s * (h - edge) / 2), frame)
-    face = mat.picture(motif, int(rng.integers(60)))
+    face = any_picture(rng, motif, 60)
     b.box((w - 2 * edge, 0.012, h - 2 * edge), (0, 0.0, h / 2), frame, faces={"-y": face})
     return model("picture", b, frame, synonyms=("painting", "wall art"), depiction=motif)
 
 
 def poster(rng: Rng) -> ObjectModel:
-    """A sheet on the wall."""
+    """A poster on the wall."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     w, h = rng.uniform(0.4, 0.6), rng.uniform(0.55, 0.85)
-    b.box((w, 0.004, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": mat.picture(motif, int(rng.integers(60)))})
+    b.box((w, 0.004, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": any_picture(rng, motif, 60)})
     return model("poster", b, synonyms=("print",), depiction=motif)
 
 
@@ -39,18 +39,17 @@ def map_(rng: Rng) -> ObjectModel:
     """A map on the wall."""
     b = MeshBuilder()
     w, h = rng.uniform(0.8, 1.2), rng.uniform(0.5, 0.75)
-    b.box((w, 0.006, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": mat.picture("map", int(rng.integers(20)))})
+    b.box((w, 0.006, h), (0, 0, h / 2), mat.paper(rng), faces={"-y": any_picture(rng, "map", 20)})
     return model("map", b, synonyms=("world map",))
 
 
 def mirror(rng: Rng) -> ObjectModel:
-    """A wall mirror (a bright plain face: reflections are not simulated)."""
+    """A wall mirror: a bright plain face without reflections."""
     b = MeshBuilder()
     frame = mat.metal(rng)
     w, h = rng.uniform(0.45, 0.8), rng.uniform(0.6, 1.1)
-    glass = mat.Material((0.78, 0.83, 0.86), gloss=0.9)
     b.box((w, 0.025, h), (0, 0, h / 2), frame)
-    b.box((w - 0.04, 0.004, h - 0.04), (0, -0.0145, h / 2), glass)
+    b.box((w - 0.04, 0.004, h - 0.04), (0, -0.0145, h / 2), MIRROR)
     return model("mirror", b, frame, synonyms=("wall mirror", "looking glass"))
 
 
@@ -60,7 +59,7 @@ def clock(rng: Rng) -> ObjectModel:
     rim = mat.plastic(rng, ("black", "white", "red", "blue", "brown"))
     r = rng.uniform(0.12, 0.18)
     b.cylinder(r, 0.035, (0, 0, r), rim, axis="y", segments=28)
-    face = mat.picture("clock", int(rng.integers(30)))
+    face = any_picture(rng, "clock", 30)
     b.box((r * 1.38, 0.004, r * 1.38), (0, -0.0195, r), face)
     return model("clock", b, rim, synonyms=("wall clock",))
 
@@ -68,9 +67,7 @@ def clock(rng: Rng) -> ObjectModel:
 def calendar(rng: Rng) -> ObjectModel:
     """A calendar on the wall."""
     b = MeshBuilder()
-    b.box(
-        (0.3, 0.008, 0.42), (0, 0, 0.21), mat.paper(rng), faces={"-y": mat.picture("calendar", int(rng.integers(20)))}
-    )
+    b.box((0.3, 0.008, 0.42), (0, 0, 0.21), mat.paper(rng), faces={"-y": any_picture(rng, "calendar", 20)})
     return model("calendar", b, synonyms=("wall calendar",))
 
 
@@ -96,25 +93,23 @@ def blackboard(rng: Rng) -> ObjectModel:
 
 
 def leaning_frame(rng: Rng) -> ObjectModel:
-    """A large frame that leans against something."""
+    """A large leaning picture frame."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
     w, h = rng.uniform(0.45, 0.7), rng.uniform(0.6, 0.9)
     b.box((w, 0.022, h), (0, 0, h / 2), wood)
-    b.box(
-        (w - 0.08, 0.004, h - 0.08), (0, -0.013, h / 2), wood, faces={"-y": mat.picture(motif, int(rng.integers(60)))}
-    )
+    b.box((w - 0.08, 0.004, h - 0.08), (0, -0.013, h / 2), wood, faces={"-y": any_picture(rng, motif, 60)})
     return model("frame", b, wood, synonyms=("picture frame",), depiction=motif)
 
 
 def photo_frame(rng: Rng) -> ObjectModel:
-    """A small frame tilted back on a shelf."""
+    """A small picture frame."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS)
     wood = mat.wood(rng)
     w, h = rng.uniform(0.13, 0.2), rng.uniform(0.16, 0.24)
-    b.box((w, 0.014, h), (0, 0, h / 2), wood, faces={"-y": mat.picture(motif, int(rng.integers(60)))})
+    b.box((w, 0.014, h), (0, 0, h / 2), wood, faces={"-y": any_picture(rng, motif, 60)})
     return model("frame", b, wood, synonyms=("photo frame",), depiction=motif)
 
 
@@ -122,9 +117,8 @@ def plant(rng: Rng) -> ObjectModel:
     """A pot plant."""
     b = MeshBuilder()
     pot = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black"))
-    leaf = mat.Material(
-        (0.22, float(rng.uniform(0.40, 0.52)), 0.18), "leaf", int(rng.integers(3)), 0.2, color_name="green"
-    )
+    rgb = (0.22, rng.uniform(0.40, 0.52), 0.18)
+    leaf = mat.Material(rgb, "leaf", int(rng.integers(3)), 0.2, color_name="green")
     h = rng.uniform(0.6, 1.3)
     r = rng.uniform(0.11, 0.16)
     _pot(b, pot, r, 0.24)
@@ -141,9 +135,8 @@ def plant(rng: Rng) -> ObjectModel:
 
 
 def _pot(b: MeshBuilder, m: mat.Material, r: float, h: float) -> None:
-    soil = mat.Material((0.2, 0.14, 0.1), "carpet", 0, 0.2)
-    b.lathe([(0, 0), (r * 0.72, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02)], (0, 0, 0), m, 20)
-    b.lathe([(r - 0.015, h - 0.02), (0, h - 0.02)], (0, 0, 0), soil, 20)
+    b.lathe([(0, 0), (r * 0.72, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02)], m, 20)
+    b.lathe([(r - 0.015, h - 0.02), (0, h - 0.02)], mat.Material((0.2, 0.14, 0.1), "carpet", 0, 0.2), 20)
 
 
 def small_plant(rng: Rng) -> ObjectModel:
@@ -155,9 +148,8 @@ def small_plant(rng: Rng) -> ObjectModel:
     for _ in range(10):
         a, lean = rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 0.9)
         d = np.array([np.sin(lean) * np.cos(a), np.sin(lean) * np.sin(a), np.cos(lean)])
-        b.ellipsoid(
-            (0.02, 0.014, 0.05), np.array([0, 0, 0.09]) + d * 0.07, leaf, rotation("z", a) @ rotation("y", lean), 8
-        )
+        R = rotation("z", a) @ rotation("y", lean)
+        b.ellipsoid((0.02, 0.014, 0.05), np.array([0, 0, 0.09]) + d * 0.07, leaf, R, 8)
     return model("plant", b, leaf, synonyms=("small plant", "potted plant"), has_front=False, size="small")
 
 
@@ -170,14 +162,11 @@ def flowerpot(rng: Rng) -> ObjectModel:
 
 
 def vase(rng: Rng) -> ObjectModel:
-    """A vase."""
     b = MeshBuilder()
     m = mat.ceramic(rng, ("white", "blue", "green", "red", "black", "yellow"))
     h, r = rng.uniform(0.18, 0.34), rng.uniform(0.05, 0.08)
-    b.lathe(
-        [(0, 0), (r * 0.6, 0), (r, h * 0.35), (r * 0.85, h * 0.6), (r * 0.4, h * 0.85), (r * 0.55, h), (r * 0.45, h)],
-        (0, 0, 0), m, 20,
-    )  # fmt: skip
+    upper = [(r * 0.85, h * 0.6), (r * 0.4, h * 0.85), (r * 0.55, h), (r * 0.45, h)]
+    b.lathe([(0, 0), (r * 0.6, 0), (r, h * 0.35), *upper], m, 20)
     return model("vase", b, m, has_front=False)
 
 
@@ -186,7 +175,7 @@ def statue(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.stone(rng)
     b.box((0.1, 0.1, 0.04), (0, 0, 0.02), m)
-    b.lathe([(0, 0.04), (0.035, 0.04), (0.025, 0.12), (0.04, 0.2), (0.015, 0.24), (0, 0.24)], (0, 0, 0), m, 16)
+    b.lathe([(0, 0.04), (0.035, 0.04), (0.025, 0.12), (0.04, 0.2), (0.015, 0.24), (0, 0.24)], m, 16)
     b.ellipsoid((0.026, 0.026, 0.034), (0, 0, 0.265), m, segments=12)
     return model("statue", b, m, synonyms=("figurine", "sculpture"))
 
@@ -206,7 +195,7 @@ def trophy(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     b.box((0.09, 0.09, 0.05), (0, 0, 0.025), mat.stone(rng))
-    b.lathe([(0.012, 0.05), (0.012, 0.12), (0.05, 0.16), (0.062, 0.26), (0.055, 0.26)], (0, 0, 0), m, 16)
+    b.lathe([(0.012, 0.05), (0.012, 0.12), (0.05, 0.16), (0.062, 0.26), (0.055, 0.26)], m, 16)
     for s in (-1, 1):
         b.tube([(s * 0.055, 0, 0.24), (s * 0.09, 0, 0.23), (s * 0.085, 0, 0.19), (s * 0.05, 0, 0.17)], 0.005, m, 6)
     return model("trophy", b, m, synonyms=("cup",))

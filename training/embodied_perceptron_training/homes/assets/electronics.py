@@ -1,10 +1,10 @@
-"""Devices and lamps. Those that shine carry an emissive part; the home adds the light itself."""
+"""Devices and lamps. Lamps have an emissive part; the home adds the light source."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, choice, model, top_surface
+from embodied_perceptron_training.homes.assets.common import Rng, choice, model, screen, top_surface
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -12,21 +12,12 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.4, color_name="black", substance="plastic")
 
 
-def _screen(rng: Rng) -> mat.Material:
-    on = rng.random() < 0.6
-    return (
-        mat.picture("screen", int(rng.integers(30)), emission=0.5)
-        if on
-        else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
-    )
-
-
 def tv(rng: Rng) -> ObjectModel:
     """A television on a foot."""
     b = MeshBuilder()
     w = rng.uniform(0.85, 1.3)
     h = w * 0.58
-    b.box((w, 0.05, h), (0, 0, h / 2 + 0.06), _DARK, faces={"-y": _screen(rng)})
+    b.box((w, 0.05, h), (0, 0, h / 2 + 0.06), _DARK, faces={"-y": screen(rng)})
     b.box((0.06, 0.04, 0.06), (0, 0, 0.03), _DARK)
     b.box((w * 0.45, 0.2, 0.012), (0, 0, 0.006), _DARK)
     return model("tv", b, _DARK, synonyms=("television", "television set"))
@@ -36,7 +27,7 @@ def wall_tv(rng: Rng) -> ObjectModel:
     """A television on the wall."""
     b = MeshBuilder()
     w = rng.uniform(0.9, 1.3)
-    b.box((w, 0.05, w * 0.57), (0, 0, w * 0.285), _DARK, faces={"-y": _screen(rng)})
+    b.box((w, 0.05, w * 0.57), (0, 0, w * 0.285), _DARK, faces={"-y": screen(rng)})
     return model("tv", b, _DARK, synonyms=("television", "flat screen"), style="wall")
 
 
@@ -45,14 +36,13 @@ def monitor(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     w = rng.uniform(0.46, 0.62)
     h = w * 0.6
-    b.box((w, 0.035, h), (0, 0, h / 2 + 0.12), _DARK, faces={"-y": _screen(rng)})
+    b.box((w, 0.035, h), (0, 0, h / 2 + 0.12), _DARK, faces={"-y": screen(rng)})
     b.box((0.05, 0.03, 0.14), (0, 0.02, 0.08), _DARK)
     b.box((0.22, 0.17, 0.012), (0, 0.01, 0.006), _DARK)
     return model("monitor", b, _DARK, synonyms=("computer screen", "display"))
 
 
 def keyboard(rng: Rng) -> ObjectModel:
-    """A keyboard."""
     b = MeshBuilder()
     b.box((rng.uniform(0.38, 0.45), 0.14, 0.022), (0, 0, 0.011), _DARK, faces={"+z": mat.picture("keys", 0)})
     return model("keyboard", b, _DARK, synonyms=("computer keyboard",))
@@ -67,13 +57,13 @@ def mouse(rng: Rng) -> ObjectModel:
 
 
 def laptop(rng: Rng) -> ObjectModel:
-    """A laptop whose lid opens about its rear edge (state 1 = wide open)."""
+    """A laptop with a hinged lid."""
     b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "white"))
     w, d = rng.uniform(0.31, 0.37), rng.uniform(0.22, 0.26)
     b.box((w, d, 0.016), (0, 0, 0.008), m, faces={"+z": mat.picture("keys", 1)})
     lid = MeshBuilder()
-    lid.box((w, d, 0.008), (0, 0, 0.021), m, faces={"-z": _screen(rng)})
+    lid.box((w, d, 0.008), (0, 0, 0.021), m, faces={"-z": screen(rng)})
     joint = Joint("revolute", (-1.0, 0.0, 0.0), (0.0, d / 2, 0.018), 1.95)
     return model("laptop", b, m, [part_from(lid, "lid", joint)], synonyms=("notebook computer",))
 
@@ -167,7 +157,7 @@ def heater(rng: Rng) -> ObjectModel:
 
 
 def air_conditioner(rng: Rng) -> ObjectModel:
-    """A split unit high on the wall."""
+    """A wall-mounted air conditioner."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("white",))
     b.rounded_box((rng.uniform(0.75, 0.9), 0.2, 0.28), (0, 0, 0.14), m, 0.15)
@@ -230,27 +220,17 @@ def clothes_dryer(rng: Rng) -> ObjectModel:
 def table_lamp(rng: Rng) -> ObjectModel:
     """A lamp with a shade."""
     b = MeshBuilder()
-    base, shade = (
-        mat.ceramic(rng, ("white", "blue", "green", "brown", "black")),
-        mat.fabric(rng, ("white", "beige", "yellow")),
-    )
+    base = mat.ceramic(rng, ("white", "blue", "green", "brown", "black"))
+    shade = mat.fabric(rng, ("white", "beige", "yellow"))
     h, r = rng.uniform(0.32, 0.48), rng.uniform(0.1, 0.15)
     if choice(rng, ("vase", "rod")) == "vase":
-        profile = [
-            (0, 0),
-            (0.06, 0),
-            (0.075, h * 0.18),
-            (0.04, h * 0.42),
-            (0.015, h * 0.55),
-            (0.012, h * 0.6),
-            (0, h * 0.6),
-        ]
-        b.lathe(profile, (0, 0, 0), base)
+        neck = [(0.04, h * 0.42), (0.015, h * 0.55), (0.012, h * 0.6), (0, h * 0.6)]
+        b.lathe([(0, 0), (0.06, 0), (0.075, h * 0.18), *neck], base)
     else:
         b.cylinder(0.07, 0.02, (0, 0, 0.01), base, segments=16)
         b.cylinder(0.012, h * 0.6, (0, 0, h * 0.3), base, segments=8)
-    b.lathe([(r, h * 0.55), (r * 0.7, h)], (0, 0, 0), shade, 20)
-    b.lathe([(0, h - 0.001), (r * 0.7, h)], (0, 0, 0), mat.glow(emission=0.7), 20)
+    b.lathe([(r, h * 0.55), (r * 0.7, h)], shade, 20)
+    b.lathe([(0, h - 0.001), (r * 0.7, h)], mat.glow(emission=0.7), 20)
     return model("lamp", b, shade, synonyms=("table lamp", "bedside lamp"), has_front=False, style="table")
 
 
@@ -261,8 +241,8 @@ def floor_lamp(rng: Rng) -> ObjectModel:
     h, r = rng.uniform(1.45, 1.7), rng.uniform(0.17, 0.23)
     b.cylinder(0.15, 0.025, (0, 0, 0.0125), pole, segments=20)
     b.cylinder(0.014, h - 0.15, (0, 0, (h - 0.15) / 2 + 0.02), pole, segments=8)
-    b.lathe([(r, h - 0.3), (r * 0.75, h)], (0, 0, 0), shade, 24)
-    b.lathe([(0, h - 0.001), (r * 0.75, h)], (0, 0, 0), mat.glow(emission=0.7), 24)
+    b.lathe([(r, h - 0.3), (r * 0.75, h)], shade, 24)
+    b.lathe([(0, h - 0.001), (r * 0.75, h)], mat.glow(emission=0.7), 24)
     return model("lamp", b, shade, synonyms=("floor lamp", "standing lamp"), has_front=False, style="floor")
 
 
@@ -273,15 +253,15 @@ def desk_lamp(rng: Rng) -> ObjectModel:
     b.cylinder(0.08, 0.02, (0, 0, 0.01), m, segments=20)
     b.rod((0, 0, 0.02), (0.0, 0.1, 0.25), 0.008, m)
     b.rod((0, 0.1, 0.25), (0.0, -0.08, 0.42), 0.008, m)
-    b.lathe([(0.075, 0.0), (0.05, 0.07), (0.02, 0.09), (0, 0.09)], (0, -0.1, 0.35), m, 16)
+    b.lathe([(0.075, 0.0), (0.05, 0.07), (0.02, 0.09), (0, 0.09)], m, 16, center=(0, -0.1, 0.35))
     return model("lamp", b, m, synonyms=("desk lamp", "reading lamp"), style="desk")
 
 
 def ceiling_light(rng: Rng) -> ObjectModel:
-    """A flat round light; its base is the lower side, its top touches the ceiling."""
+    """A flat round ceiling light."""
     b = MeshBuilder()
     r = rng.uniform(0.15, 0.24)
-    b.lathe([(0, 0), (r * 0.7, 0.01), (r, 0.05), (r, 0.08), (0, 0.08)], (0, 0, 0), mat.glow(emission=1.6), 24)
+    b.lathe([(0, 0), (r * 0.7, 0.01), (r, 0.05), (r, 0.08), (0, 0.08)], mat.glow(emission=1.6), 24)
     return model("light", b, synonyms=("ceiling light", "ceiling lamp"), has_front=False)
 
 
@@ -290,14 +270,14 @@ def pendant(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("black", "white", "gray"))
     r, cord = rng.uniform(0.16, 0.22), rng.uniform(0.45, 0.7)
-    b.lathe([(r, 0.0), (r * 0.85, 0.1), (0.04, 0.2), (0, 0.2)], (0, 0, 0), m, 24)
+    b.lathe([(r, 0.0), (r * 0.85, 0.1), (0.04, 0.2), (0, 0.2)], m, 24)
     b.ellipsoid((0.04, 0.04, 0.05), (0, 0, 0.06), mat.glow(emission=1.8), segments=12)
     b.cylinder(0.006, cord, (0, 0, 0.2 + cord / 2), m, segments=6)
     return model("light", b, m, synonyms=("pendant lamp", "hanging lamp"), has_front=False, style="hanging")
 
 
 def chandelier(rng: Rng) -> ObjectModel:
-    """Arms with bulbs below the ceiling."""
+    """A chandelier with bulbs on arms."""
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray", "black"))
     arms = int(rng.integers(5, 9))
@@ -311,7 +291,6 @@ def chandelier(rng: Rng) -> ObjectModel:
 
 
 def candle(rng: Rng) -> ObjectModel:
-    """A candle."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("white", "beige", "red", "yellow"))
     h = rng.uniform(0.08, 0.18)
@@ -321,12 +300,10 @@ def candle(rng: Rng) -> ObjectModel:
 
 
 def candlestick(rng: Rng) -> ObjectModel:
-    """A metal holder with a candle in it."""
+    """A metal holder with a candle."""
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     h = rng.uniform(0.15, 0.25)
-    b.lathe(
-        [(0, 0), (0.055, 0), (0.05, 0.015), (0.012, 0.03), (0.012, h), (0.03, h + 0.01), (0, h + 0.012)], (0, 0, 0), m
-    )
+    b.lathe([(0, 0), (0.055, 0), (0.05, 0.015), (0.012, 0.03), (0.012, h), (0.03, h + 0.01), (0, h + 0.012)], m)
     b.cylinder(0.011, 0.14, (0, 0, h + 0.08), mat.plastic(rng, ("white", "red")), segments=10)
     return model("candlestick", b, m, has_front=False, synonyms=("candle holder",))

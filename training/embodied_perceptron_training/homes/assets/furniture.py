@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import (
+    CORNERS,
     Rng,
     carcass,
     choice,
@@ -42,9 +43,8 @@ def chair(rng: Rng) -> ObjectModel:
     else:
         for z in np.linspace(0.3, 0.95, 3):
             b.box((w - 0.07, 0.018, 0.05), (0, d / 2 - 0.015, h + back * z - 0.025), frame)
-    return model(
-        "chair", b, seat, surfaces=[top_surface(w, d - 0.06, h, "seat", back)], synonyms=("seat",), style="dining"
-    )
+    surfaces = [top_surface(w, d - 0.06, h, "seat", back)]
+    return model("chair", b, seat, surfaces=surfaces, synonyms=("seat",), style="dining")
 
 
 def office_chair(rng: Rng) -> ObjectModel:
@@ -66,10 +66,8 @@ def office_chair(rng: Rng) -> ObjectModel:
         for s in (-1, 1):
             b.box((0.04, 0.26, 0.03), (s * 0.27, 0, h + 0.2), dark)
             b.box((0.03, 0.03, 0.22), (s * 0.27, 0.05, h + 0.09), dark)
-    return model(
-        "chair", b, cover, surfaces=[top_surface(0.36, 0.3, h, "seat", 0.4)], synonyms=("office chair", "swivel chair"),
-        style="office",
-    )  # fmt: skip
+    surfaces = [top_surface(0.36, 0.3, h, "seat", 0.4)]
+    return model("chair", b, cover, surfaces=surfaces, synonyms=("office chair", "swivel chair"), style="office")
 
 
 def armchair(rng: Rng) -> ObjectModel:
@@ -115,10 +113,9 @@ def stool(rng: Rng) -> ObjectModel:
     b.cylinder(r, 0.04, (0, 0, h - 0.02), seat, segments=20)
     for a in np.pi / 4 + np.arange(4) * np.pi / 2:
         b.rod((r * np.cos(a), r * np.sin(a), 0.012), (0.6 * r * np.cos(a), 0.6 * r * np.sin(a), h - 0.04), 0.014, frame)
-    return model(
-        "stool", b, seat, surfaces=[top_surface(r * 1.3, r * 1.3, h, "seat")], has_front=False,
-        synonyms=("bar stool" if h > 0.6 else "low stool",),
-    )  # fmt: skip
+    surfaces = [top_surface(r * 1.3, r * 1.3, h, "seat")]
+    names = ("bar stool" if h > 0.6 else "low stool",)
+    return model("stool", b, seat, surfaces=surfaces, has_front=False, synonyms=names)
 
 
 def bench(rng: Rng) -> ObjectModel:
@@ -159,10 +156,8 @@ def beanbag(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     cover = mat.fabric(rng)
     r = rng.uniform(0.36, 0.46)
-    b.lathe(
-        [(0, 0), (r * 0.8, 0.0), (r, r * 0.3), (r * 0.9, r * 0.7), (r * 0.45, r * 1.25), (0.05, r * 1.6), (0, r * 1.6)],
-        (0, 0, 0), cover, 20,
-    )  # fmt: skip
+    upper = [(r * 0.9, r * 0.7), (r * 0.45, r * 1.25), (0.05, r * 1.6), (0, r * 1.6)]
+    b.lathe([(0, 0), (r * 0.8, 0.0), (r, r * 0.3), *upper], cover, 20)
     return model("beanbag", b, cover, has_front=False, synonyms=("bean bag chair",))
 
 
@@ -202,10 +197,8 @@ def coffee_table(rng: Rng) -> ObjectModel:
     four_legs(b, w - 0.02, d - 0.02, h - 0.03, 0.05, m)
     b.box((w - 0.1, d - 0.1, 0.018), (0, 0, 0.14), m)
     below = Surface((0, 0, 0.149), (w / 2 - 0.12, d / 2 - 0.1), h - 0.2, "inside", "books")
-    return model(
-        "table", b, m, surfaces=[top_surface(w, d, h, "coffee"), below], synonyms=("coffee table", "low table"),
-        has_front=False, style="low",
-    )  # fmt: skip
+    surfaces = [top_surface(w, d, h, "coffee"), below]
+    return model("table", b, m, surfaces=surfaces, synonyms=("coffee table", "low table"), has_front=False, style="low")
 
 
 def side_table(rng: Rng) -> ObjectModel:
@@ -215,16 +208,11 @@ def side_table(rng: Rng) -> ObjectModel:
     r, h = rng.uniform(0.2, 0.28), rng.uniform(0.48, 0.62)
     b.cylinder(r, 0.025, (0, 0, h - 0.0125), m, segments=24)
     for a in np.pi / 2 + np.arange(3) * 2 * np.pi / 3:
-        b.rod(
-            (r * 0.9 * np.cos(a), r * 0.9 * np.sin(a), 0.011),
-            (0.3 * r * np.cos(a), 0.3 * r * np.sin(a), h - 0.025),
-            0.013,
-            m,
-        )
-    return model(
-        "table", b, m, surfaces=[top_surface(r * 1.3, r * 1.3, h, "bedside")], synonyms=("side table", "end table"),
-        has_front=False, style="side", shape="round",
-    )  # fmt: skip
+        top = (0.3 * r * np.cos(a), 0.3 * r * np.sin(a), h - 0.025)
+        b.rod((r * 0.9 * np.cos(a), r * 0.9 * np.sin(a), 0.011), top, 0.013, m)
+    surfaces = [top_surface(r * 1.3, r * 1.3, h, "bedside")]
+    names = ("side table", "end table")
+    return model("table", b, m, surfaces=surfaces, synonyms=names, has_front=False, style="side", shape="round")
 
 
 def desk(rng: Rng) -> ObjectModel:
@@ -237,7 +225,7 @@ def desk(rng: Rng) -> ObjectModel:
     side = 1 if choice(rng, ("left", "right")) == "right" else -1
     box_w, depth = 0.38, d - 0.04
     x = side * (w / 2 - box_w / 2)
-    case = MeshBuilder()
+    case = MeshBuilder()  # of the drawers
     carcass(case, box_w, depth, h - 0.03, m)
     mesh = case.build()
     shift = np.array([x, 0.0, 0.0])
@@ -245,13 +233,11 @@ def desk(rng: Rng) -> ObjectModel:
     b.box((0.03, d - 0.04, h - 0.03), (-side * (w / 2 - 0.015), 0, (h - 0.03) / 2), m)
     b.box((w - box_w, 0.02, 0.3), (-side * box_w / 2, d / 2 - 0.05, h - 0.18), m)
     rows = 3
-    parts = [
-        drawer(
-            f"drawer{k}", box_w - 0.004, (h - 0.04) / rows - 0.006, depth - 0.03,
-            (x, -depth / 2 - 0.009, 0.005 + (h - 0.04) * (k + 0.5) / rows), m, inner, handle,
-        )
-        for k in range(rows)
-    ]  # fmt: skip
+    parts = []
+    for k in range(rows):
+        front = (x, -depth / 2 - 0.009, 0.005 + (h - 0.04) * (k + 0.5) / rows)
+        tall = (h - 0.04) / rows - 0.006
+        parts.append(drawer(f"drawer{k}", box_w - 0.004, tall, depth - 0.03, front, m, inner, handle))
     return model("desk", b, m, parts, [top_surface(w, d, h, "desk")], ("writing desk", "workstation"))
 
 
@@ -262,36 +248,27 @@ def kitchen_island(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(1.1, 1.7), rng.uniform(0.65, 0.85), 0.9
     b.box((w - 0.1, d - 0.1, h - 0.04), (0, 0, (h - 0.04) / 2), m)
     b.box((w, d, 0.04), (0, 0, h - 0.02), top)
-    return model(
-        "kitchen island", b, m, surfaces=[top_surface(w, d, h, "counter")], has_front=False, synonyms=("island",)
-    )
+    surfaces = [top_surface(w, d, h, "counter")]
+    return model("kitchen island", b, m, surfaces=surfaces, has_front=False, synonyms=("island",))
 
 
 # -- cases with doors, drawers and shelves
 
 
 def shelf(rng: Rng) -> ObjectModel:
-    """A bookshelf: every board carries things."""
+    """A bookshelf with a surface on each board."""
     b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(0.6, 1.1), rng.uniform(0.26, 0.36), rng.uniform(1.0, 2.0)
     t = carcass(b, w, d, h, m)
     count = max(2, round(h / 0.36))
     levels = np.linspace(t, h - t, count + 1)[:-1]
+    half, clearance = (w / 2 - t - 0.02, d / 2 - 0.03), float(levels[1] - levels[0]) - 1.5 * t
     surfaces = []
     for k, z in enumerate(levels):
         if k:
             b.box((w - 2 * t, d - 0.01, t), (0, -0.003, z), m)
-        clearance = float(levels[1] - levels[0]) - 1.5 * t
-        surfaces.append(
-            Surface(
-                (0, -0.01, float(z) + (t / 2 if k else 0)),
-                (w / 2 - t - 0.02, d / 2 - 0.03),
-                clearance,
-                "inside",
-                "books",
-            )
-        )
+        surfaces.append(Surface((0, -0.01, float(z) + (t / 2 if k else 0)), half, clearance, "inside", "books"))
     if h < 1.5:
         surfaces.append(top_surface(w, d, h, "decor"))
     return model("shelf", b, m, surfaces=surfaces, synonyms=("bookshelf", "bookcase"))
@@ -335,24 +312,18 @@ def cabinet(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.wood(rng)
     tall = rng.random() < 0.35
-    w, d = (
-        (rng.uniform(0.5, 0.9), rng.uniform(0.35, 0.42)) if tall else (rng.uniform(0.8, 1.5), rng.uniform(0.36, 0.45))
-    )
-    h = rng.uniform(1.3, 1.8) if tall else rng.uniform(0.7, 0.95)
+    low, high = ((0.5, 0.35, 1.3), (0.9, 0.42, 1.8)) if tall else ((0.8, 0.36, 0.7), (1.5, 0.45, 0.95))
+    w, d, h = (float(v) for v in rng.uniform(low, high))
     foot = 0.08
     four_legs(b, w - 0.02, d - 0.02, foot, 0.05, m)
     t = carcass(b, w, d, h - foot, m, foot)
     shelves = np.linspace(foot + t, h - t, 4 if tall else 3)[:-1]
+    half, clear = (w / 2 - t - 0.02, d / 2 - 0.05), float(shelves[1] - shelves[0]) - 2 * t
     inside = []
     for k, z in enumerate(shelves):
         if k:
             b.box((w - 2 * t, d - 0.05, t), (0, 0.02, z), m)
-        clear = float(shelves[1] - shelves[0]) - 2 * t
-        inside.append(
-            Surface(
-                (0, 0.01, float(z) + (t / 2 if k else 0)), (w / 2 - t - 0.02, d / 2 - 0.05), clear, "inside", "storage"
-            )
-        )
+        inside.append(Surface((0, 0.01, float(z) + (t / 2 if k else 0)), half, clear, "inside", "storage"))
     parts = _fronts(rng, w, d, foot, h - foot, m, "doors", 2 if w < 1.0 else 3, 1)
     surfaces = [*inside, *([] if h > 1.5 else [top_surface(w, d, h, "decor")])]
     return model("cabinet", b, m, parts, surfaces, ("cupboard", "sideboard" if not tall else "tall cupboard"))
@@ -365,13 +336,10 @@ def wall_cabinet(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(0.6, 0.9), 0.34, rng.uniform(0.6, 0.72)
     t = carcass(b, w, d, h, m)
     b.box((w - 2 * t, d - 0.04, t), (0, 0.01, h / 2), m)
-    clear = h / 2 - 3 * t
-    inside = [
-        Surface((0, 0.01, z), (w / 2 - t - 0.02, d / 2 - 0.04), clear, "inside", "kitchen") for z in (t, h / 2 + t / 2)
-    ]
-    return model(
-        "cabinet", b, m, _fronts(rng, w, d, 0, h, m, "doors", 2, 1), inside, ("wall cabinet", "cupboard"), style="wall"
-    )
+    half = (w / 2 - t - 0.02, d / 2 - 0.04)
+    inside = [Surface((0, 0.01, z), half, h / 2 - 3 * t, "inside", "kitchen") for z in (t, h / 2 + t / 2)]
+    parts = _fronts(rng, w, d, 0, h, m, "doors", 2, 1)
+    return model("cabinet", b, m, parts, inside, ("wall cabinet", "cupboard"), style="wall")
 
 
 def dresser(rng: Rng) -> ObjectModel:
@@ -431,16 +399,8 @@ def tv_stand(rng: Rng) -> ObjectModel:
         b.box((t, d - 0.01, h - 2 * t), (s * third / 2, 0.0, h / 2), m)
     inside = Surface((0, 0, t), (third / 2 - 0.04, d / 2 - 0.05), h - 3 * t, "inside", "media")
     parts = [
-        hinged_door(
-            f"door{k}",
-            third,
-            h - 0.006,
-            (s * third, -d / 2 - 0.009, h / 2),
-            m,
-            mat.metal(rng),
-            "left" if s < 0 else "right",
-        )
-        for k, s in enumerate((-1, 1))
+        hinged_door(f"door{k}", third, h - 0.006, (s * third, -d / 2 - 0.009, h / 2), m, mat.metal(rng), hinge)
+        for k, (s, hinge) in enumerate(((-1, "left"), (1, "right")))
     ]
     return model("stand", b, m, parts, [top_surface(w, d, h, "tv"), inside], ("tv stand", "media console"), style="low")
 
@@ -450,9 +410,8 @@ def rack(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng) if rng.random() < 0.5 else mat.wood(rng)
     w, d, h = rng.uniform(0.6, 0.9), 0.3, rng.uniform(0.4, 0.7)
-    for sx in (-1, 1):
-        for sy in (-1, 1):
-            b.rod((sx * w / 2, sy * d / 2, 0), (sx * w / 2, sy * d / 2, h), 0.012, m)
+    for sx, sy in CORNERS:
+        b.rod((sx * w / 2, sy * d / 2, 0), (sx * w / 2, sy * d / 2, h), 0.012, m)
     surfaces = []
     levels = np.linspace(0.1, h - 0.02, 2 if h < 0.5 else 3)
     for k, z in enumerate(levels):
@@ -477,7 +436,7 @@ def coat_rack(rng: Rng) -> ObjectModel:
     return model("rack", b, m, has_front=False, synonyms=("coat rack", "coat stand"), style="standing")
 
 
-# -- rare large things: the tail of the class distribution
+# -- rare large things
 
 
 def piano(rng: Rng) -> ObjectModel:
@@ -492,13 +451,12 @@ def piano(rng: Rng) -> ObjectModel:
             b.box((0.022, 0.09, 0.015), (x, -0.19, 0.767), mat.Material((0.06, 0.06, 0.06)), collide=False)
     for s in (-1, 1):
         b.box((0.07, 0.07, 0.62), (s * 0.66, -0.26, 0.31), m)
-    return model(
-        "piano", b, m, surfaces=[top_surface(1.4, 0.3, 1.2, "decor", 0.6, 0.03, 0.12)], synonyms=("upright piano",)
-    )
+    surfaces = [top_surface(1.4, 0.3, 1.2, "decor", 0.6, 0.03, 0.12)]
+    return model("piano", b, m, surfaces=surfaces, synonyms=("upright piano",))
 
 
 def bicycle(rng: Rng) -> ObjectModel:
-    """A bicycle standing along a wall (it stands along its local x)."""
+    """A bicycle along its local x axis."""
     b = MeshBuilder()
     m, dark = mat.metal(rng, ("red", "blue", "green", "black", "white")), mat.plastic(rng, ("black",))
     for s in (-1, 1):
@@ -536,13 +494,12 @@ def ironing_board(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m, cover = mat.metal(rng, ("gray", "white")), mat.fabric(rng)
     b.box((0.36, 1.0, 0.03), (0, 0, 0.86), cover)
-    b.lathe([(0.18, -0.015), (0.18, 0.015), (0, 0.015)], (0, -0.5, 0.86), cover, 24)
+    b.lathe([(0.18, -0.015), (0.18, 0.015), (0, 0.015)], cover, 24, center=(0, -0.5, 0.86))
     for s in (-1, 1):
         b.rod((0.1, s * 0.42, 0.015), (0.1, -s * 0.35, 0.85), 0.014, m)
         b.rod((-0.15, s * 0.42, 0.015), (0.15, s * 0.42, 0.015), 0.014, m)
-    return model(
-        "stand", b, cover, surfaces=[top_surface(0.3, 0.8, 0.875, "laundry", 0.5)], synonyms=("ironing board",)
-    )
+    surfaces = [top_surface(0.3, 0.8, 0.875, "laundry", 0.5)]
+    return model("stand", b, cover, surfaces=surfaces, synonyms=("ironing board",))
 
 
 def cart(rng: Rng) -> ObjectModel:
@@ -553,10 +510,9 @@ def cart(rng: Rng) -> ObjectModel:
     four_legs(b, w, d, h, 0.025, m)
     for z in (0.25, h - 0.06):
         b.box((w - 0.05, d - 0.05, 0.02), (0, 0, z), m)
-    for sx in (-1, 1):
-        for sy in (-1, 1):
-            wheel = (sx * (w / 2 - 0.05), sy * (d / 2 - 0.04), 0.03)
-            b.cylinder(0.03, 0.02, wheel, mat.plastic(rng, ("black",)), axis="x")
+    for sx, sy in CORNERS:
+        wheel = (sx * (w / 2 - 0.05), sy * (d / 2 - 0.04), 0.03)
+        b.cylinder(0.03, 0.02, wheel, mat.plastic(rng, ("black",)), axis="x")
     low = top_surface(w - 0.08, d - 0.08, 0.26, "kitchen", 0.42)
     top = top_surface(w - 0.08, d - 0.08, h - 0.05, "dining", 0.5)
     return model("cart", b, m, surfaces=[low, top], has_front=False, synonyms=("trolley", "serving cart"))
@@ -568,7 +524,7 @@ def water_cooler(rng: Rng) -> ObjectModel:
     m = mat.plastic(rng, ("white", "gray"))
     b.box((0.3, 0.3, 0.95), (0, 0, 0.475), m)
     blue = mat.Material((0.45, 0.65, 0.85), gloss=0.7, color_name="blue", substance="plastic")
-    b.lathe([(0.05, 0), (0.13, 0.05), (0.13, 0.33), (0, 0.36)], (0, 0, 0.95), blue, 20)
+    b.lathe([(0.05, 0), (0.13, 0.05), (0.13, 0.33), (0, 0.36)], blue, 20, center=(0, 0, 0.95))
     for s in (-1, 1):
         b.box((0.03, 0.04, 0.03), (s * 0.06, -0.17, 0.75), mat.plastic(rng, ("red",) if s > 0 else ("blue",)))
     return model("water cooler", b, m, synonyms=("water dispenser",))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import (
+    CORNERS,
     Rng,
+    any_picture,
     carcass,
     choice,
     drawer,
@@ -18,6 +20,7 @@ from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.5, color_name="black", substance="glass")
+SINK_STEEL = mat.Material((0.72, 0.73, 0.74), "brushed", 0, 0.3, 0.7, 0.0, "gray", "metal")
 _DISH = ("white", "white", "blue", "green", "yellow", "red", "gray")
 COUNTER_H, COUNTER_D = 0.9, 0.6  # metres
 
@@ -53,7 +56,7 @@ def sink(rng: Rng, width: float, front: mat.Material, top: mat.Material) -> Obje
     """A kitchen sink set into its base cabinet, with a tap."""
     b = MeshBuilder()
     h = COUNTER_H
-    steel = mat.Material((0.72, 0.73, 0.74), "brushed", 0, 0.3, 0.7, 0.0, "gray", "metal")
+    steel = SINK_STEEL
     b.box((width, COUNTER_D - 0.04, h - 0.24), (0, 0, (h - 0.24) / 2 + 0.0), front)
     bw, bd, depth, t = min(width - 0.12, 0.5), 0.38, 0.16, 0.01
     side = (width - bw) / 2
@@ -135,9 +138,8 @@ def stove(rng: Rng) -> ObjectModel:
     inside = _oven_box(b, w, d, 0.12, h - 0.14, m)
     b.box((w, d, 0.12), (0, 0, h - 0.08), m)
     b.box((w, d, 0.02), (0, 0, h - 0.01), _DARK)
-    for sx in (-1, 1):
-        for sy in (-1, 1):
-            b.cylinder(0.085, 0.006, (sx * 0.14, sy * 0.13, h + 0.003), mat.Material((0.2, 0.2, 0.21)), segments=20)
+    for sx, sy in CORNERS:
+        b.cylinder(0.085, 0.006, (sx * 0.14, sy * 0.13, h + 0.003), mat.Material((0.2, 0.2, 0.21)), segments=20)
     for x in np.linspace(-0.22, 0.22, 5):
         b.cylinder(0.018, 0.025, (x, -d / 2 - 0.0125, h - 0.075), steel, axis="y", segments=12)
     door = _oven_door(w - 0.01, 0.125, h - 0.145, -d / 2 - 0.015, m, steel)
@@ -200,7 +202,7 @@ def range_hood(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("gray", "white", "black"))
     b.box((0.6, 0.46, 0.05), (0, 0, 0.025), m)
-    b.lathe([(0.3, 0.0), (0.14, 0.18), (0, 0.18)], (0, 0.0, 0.05), m, 4)
+    b.lathe([(0.3, 0.0), (0.14, 0.18), (0, 0.18)], m, 4, center=(0, 0.0, 0.05))
     b.box((0.22, 0.2, 0.4), (0, 0.12, 0.42), m)
     return model("range hood", b, m, synonyms=("extractor hood", "cooker hood"))
 
@@ -221,7 +223,7 @@ def kettle(rng: Rng) -> ObjectModel:
     """An electric kettle."""
     b = MeshBuilder()
     m, dark = mat.metal(rng, ("gray", "white", "black", "red")), _DARK
-    b.lathe([(0, 0), (0.085, 0), (0.085, 0.02), (0.08, 0.02), (0.06, 0.21), (0.02, 0.235), (0, 0.24)], (0, 0, 0), m, 20)
+    b.lathe([(0, 0), (0.085, 0), (0.085, 0.02), (0.08, 0.02), (0.06, 0.21), (0.02, 0.235), (0, 0.24)], m, 20)
     b.tube([(0.06, 0, 0.2), (0.12, 0, 0.19), (0.12, 0, 0.08), (0.075, 0, 0.06)], 0.012, dark)
     b.rod((-0.05, 0, 0.17), (-0.1, 0, 0.21), 0.014, m)
     return model("kettle", b, m, synonyms=("electric kettle",), has_front=False)
@@ -235,7 +237,7 @@ def coffee_maker(rng: Rng) -> ObjectModel:
     b.box((0.2, 0.09, 0.3), (0, 0.075, 0.18), m)
     b.box((0.2, 0.2, 0.09), (0, 0.0, 0.33), m)
     glass = mat.Material((0.2, 0.14, 0.1), gloss=0.8)
-    b.lathe([(0, 0), (0.06, 0), (0.07, 0.06), (0.05, 0.13), (0, 0.13)], (0, -0.03, 0.035), glass, 16)
+    b.lathe([(0, 0), (0.06, 0), (0.07, 0.06), (0.05, 0.13), (0, 0.13)], glass, 16, center=(0, -0.03, 0.035))
     return model("coffee maker", b, m, synonyms=("coffee machine",))
 
 
@@ -261,10 +263,10 @@ def dish_rack(rng: Rng) -> ObjectModel:
 
 
 def _fill(b: MeshBuilder, rng: Rng, radius: float, z: float, colors: tuple[str, ...]) -> str:
-    """A disc of liquid or food with even odds; returns the state word."""
+    """Add liquid or food with probability 0.5; returns the state word."""
     if rng.random() < 0.5:
         return "empty"
-    b.lathe([(radius, z), (0, z)], (0, 0, 0), mat.plastic(rng, colors), 16, collide=False)
+    b.lathe([(radius, z), (0, z)], mat.plastic(rng, colors), 16, collide=False)
     return "filled"
 
 
@@ -273,20 +275,19 @@ def cup(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h = rng.uniform(0.036, 0.045), rng.uniform(0.08, 0.105)
-    b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.004, h), (r * 0.85 - 0.004, 0.006), (0, 0.006)], (0, 0, 0), m, 16)
-    b.tube(
-        [(r * 0.9, 0, h * 0.8), (r + 0.03, 0, h * 0.75), (r + 0.03, 0, h * 0.35), (r * 0.88, 0, h * 0.25)], 0.005, m, 6
-    )
+    b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.004, h), (r * 0.85 - 0.004, 0.006), (0, 0.006)], m, 16)
+    path = [(r * 0.9, 0, h * 0.8), (r + 0.03, 0, h * 0.75), (r + 0.03, 0, h * 0.35), (r * 0.88, 0, h * 0.25)]
+    b.tube(path, 0.005, m, 6)
     state = _fill(b, rng, r * 0.92, h * 0.8, ("brown",))
     return model("cup", b, m, synonyms=("mug", "coffee cup"), has_front=False, states=(state,))
 
 
 def glass(rng: Rng) -> ObjectModel:
-    """A drinking glass (opaque to the depth sensor here)."""
+    """A drinking glass."""
     b = MeshBuilder()
     m = mat.Material((0.78, 0.86, 0.88), gloss=0.9, substance="glass")
     r, h = rng.uniform(0.03, 0.038), rng.uniform(0.1, 0.15)
-    b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.003, h), (r * 0.8 - 0.003, 0.008), (0, 0.008)], (0, 0, 0), m, 16)
+    b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.003, h), (r * 0.8 - 0.003, 0.008), (0, 0.008)], m, 16)
     state = _fill(b, rng, r * 0.9, h * 0.7, ("orange", "red", "blue"))
     return model("glass", b, m, synonyms=("drinking glass", "tumbler"), has_front=False, states=(state,))
 
@@ -296,22 +297,18 @@ def bowl(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h = rng.uniform(0.07, 0.13), rng.uniform(0.05, 0.08)
-    b.lathe(
-        [(0, 0), (r * 0.45, 0), (r * 0.8, h * 0.5), (r, h), (r - 0.005, h), (r * 0.75, h * 0.5),
-         (r * 0.4, 0.008), (0, 0.008)],
-        (0, 0, 0), m, 20,
-    )  # fmt: skip
+    inner = [(r - 0.005, h), (r * 0.75, h * 0.5), (r * 0.4, 0.008), (0, 0.008)]
+    b.lathe([(0, 0), (r * 0.45, 0), (r * 0.8, h * 0.5), (r, h), *inner], m, 20)
     state = _fill(b, rng, r * 0.88, h * 0.75, ("orange", "yellow", "green", "red"))
     inside = Surface((0, 0, 0.01), (r * 0.4, r * 0.4), 0.2, "inside", "bowl")
     return model("bowl", b, m, surfaces=[inside] if state == "empty" else [], has_front=False, states=(state,))
 
 
 def plate(rng: Rng) -> ObjectModel:
-    """A plate."""
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r = rng.uniform(0.09, 0.135)
-    b.lathe([(0, 0), (r * 0.6, 0), (r, 0.02), (r, 0.024), (r * 0.62, 0.008), (0, 0.006)], (0, 0, 0), m, 24)
+    b.lathe([(0, 0), (r * 0.6, 0), (r, 0.02), (r, 0.024), (r * 0.62, 0.008), (0, 0.006)], m, 24)
     return model("plate", b, m, synonyms=("dish",), has_front=False)
 
 
@@ -320,9 +317,9 @@ def bottle(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.plastic(rng, ("green", "brown", "blue", "white", "red"))
     r, h = rng.uniform(0.032, 0.045), rng.uniform(0.22, 0.32)
-    b.lathe([(0, 0), (r, 0), (r, h * 0.6), (r * 0.35, h * 0.8), (r * 0.35, h), (0, h)], (0, 0, 0), m, 16)
-    label = mat.picture("label", int(rng.integers(20)))
-    b.lathe([(r + 0.0008, h * 0.18), (r + 0.0008, h * 0.48)], (0, 0, 0), label, 16, collide=False)
+    b.lathe([(0, 0), (r, 0), (r, h * 0.6), (r * 0.35, h * 0.8), (r * 0.35, h), (0, h)], m, 16)
+    label = any_picture(rng, "label", 20)
+    b.lathe([(r + 0.0008, h * 0.18), (r + 0.0008, h * 0.48)], label, 16, collide=False)
     return model("bottle", b, m, has_front=False)
 
 
@@ -330,8 +327,8 @@ def wine(rng: Rng) -> ObjectModel:
     """A bottle of wine."""
     b = MeshBuilder()
     m = mat.Material((0.09, 0.16, 0.10), gloss=0.7, color_name="green", substance="glass")
-    b.lathe([(0, 0), (0.038, 0), (0.038, 0.19), (0.014, 0.24), (0.014, 0.31), (0, 0.31)], (0, 0, 0), m, 18)
-    b.lathe([(0.0385, 0.05), (0.0385, 0.14)], (0, 0, 0), mat.picture("label", int(rng.integers(20))), 18, collide=False)
+    b.lathe([(0, 0), (0.038, 0), (0.038, 0.19), (0.014, 0.24), (0.014, 0.31), (0, 0.31)], m, 18)
+    b.lathe([(0.0385, 0.05), (0.0385, 0.14)], any_picture(rng, "label", 20), 18, collide=False)
     return model("wine", b, m, synonyms=("wine bottle",), has_front=False)
 
 
@@ -341,8 +338,8 @@ def can(rng: Rng) -> ObjectModel:
     m = mat.metal(rng, ("gray", "red", "blue", "green"))
     h = rng.uniform(0.1, 0.15)
     b.cylinder(0.033, h, (0, 0, h / 2), m, segments=16)
-    label = mat.picture("label", int(rng.integers(20)))
-    b.lathe([(0.0335, h * 0.12), (0.0335, h * 0.88)], (0, 0, 0), label, 16, collide=False)
+    label = any_picture(rng, "label", 20)
+    b.lathe([(0.0335, h * 0.12), (0.0335, h * 0.88)], label, 16, collide=False)
     return model("can", b, m, synonyms=("tin",), has_front=False)
 
 
@@ -352,16 +349,15 @@ def jar(rng: Rng) -> ObjectModel:
     body = mat.plastic(rng, ("orange", "red", "brown", "green", "yellow"))
     lid = mat.metal(rng, ("gray", "red", "white"))
     r, h = rng.uniform(0.035, 0.05), rng.uniform(0.09, 0.15)
-    b.lathe([(0, 0), (r, 0), (r, h * 0.8), (r * 0.8, h * 0.88), (0, h * 0.88)], (0, 0, 0), body, 16)
+    b.lathe([(0, 0), (r, 0), (r, h * 0.8), (r * 0.8, h * 0.88), (0, h * 0.88)], body, 16)
     b.cylinder(r * 0.85, h * 0.12, (0, 0, h * 0.94), lid, segments=16)
     return model("jar", b, body, has_front=False)
 
 
 def teapot(rng: Rng) -> ObjectModel:
-    """A teapot."""
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
-    b.lathe([(0, 0), (0.05, 0), (0.085, 0.06), (0.06, 0.11), (0.03, 0.12), (0.012, 0.14), (0, 0.145)], (0, 0, 0), m, 20)
+    b.lathe([(0, 0), (0.05, 0), (0.085, 0.06), (0.06, 0.11), (0.03, 0.12), (0.012, 0.14), (0, 0.145)], m, 20)
     b.tube([(0.07, 0, 0.09), (0.12, 0, 0.1), (0.12, 0, 0.05), (0.075, 0, 0.035)], 0.007, m)
     b.rod((-0.07, 0, 0.05), (-0.13, 0, 0.11), 0.012, m)
     return model("teapot", b, m, has_front=False)
@@ -371,8 +367,8 @@ def pitcher(rng: Rng) -> ObjectModel:
     """A jug."""
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
-    b.lathe([(0, 0), (0.055, 0), (0.07, 0.09), (0.045, 0.17), (0.055, 0.21), (0.05, 0.21), (0.04, 0.17), (0, 0.1)],
-            (0, 0, 0), m, 18)  # fmt: skip
+    outline = [(0, 0), (0.055, 0), (0.07, 0.09), (0.045, 0.17), (0.055, 0.21), (0.05, 0.21), (0.04, 0.17), (0, 0.1)]
+    b.lathe(outline, m, 18)
     b.tube([(0.05, 0, 0.18), (0.1, 0, 0.17), (0.1, 0, 0.07), (0.066, 0, 0.06)], 0.007, m)
     return model("pitcher", b, m, synonyms=("jug",), has_front=False)
 
@@ -382,7 +378,7 @@ def pot(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("gray", "black", "red"))
     r, h = rng.uniform(0.09, 0.13), rng.uniform(0.1, 0.16)
-    b.lathe([(0, 0), (r, 0), (r, h), (0.02, h + 0.025), (0.02, h + 0.04), (0, h + 0.04)], (0, 0, 0), m, 22)
+    b.lathe([(0, 0), (r, 0), (r, h), (0.02, h + 0.025), (0.02, h + 0.04), (0, h + 0.04)], m, 22)
     for s in (-1, 1):
         b.box((0.05, 0.05, 0.012), (s * (r + 0.02), 0, h * 0.8), mat.plastic(rng, ("black",)))
     return model("pot", b, m, synonyms=("cooking pot", "saucepan"), has_front=False)
@@ -393,13 +389,12 @@ def pan(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("black", "gray"))
     r = rng.uniform(0.1, 0.14)
-    b.lathe([(0, 0), (r * 0.85, 0), (r, 0.045), (r - 0.004, 0.045), (r * 0.84, 0.005), (0, 0.005)], (0, 0, 0), m, 24)
+    b.lathe([(0, 0), (r * 0.85, 0), (r, 0.045), (r - 0.004, 0.045), (r * 0.84, 0.005), (0, 0.005)], m, 24)
     b.rod((r, 0, 0.04), (r + 0.18, 0, 0.055), 0.011, mat.plastic(rng, ("black", "brown")))
     return model("pan", b, m, synonyms=("frying pan", "skillet"), has_front=False)
 
 
 def tray(rng: Rng) -> ObjectModel:
-    """A tray."""
     b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.5 else mat.plastic(rng)
     w, d = rng.uniform(0.34, 0.46), rng.uniform(0.24, 0.32)
@@ -437,7 +432,7 @@ def food(rng: Rng) -> ObjectModel:
     """A packet of food."""
     b = MeshBuilder()
     m = mat.paper(rng, ("yellow", "white", "beige"))
-    face = mat.picture("cover", int(rng.integers(60)))
+    face = any_picture(rng, "cover", 60)
     w, h = rng.uniform(0.12, 0.2), rng.uniform(0.2, 0.3)
     b.box((w, 0.06, h), (0, 0, h / 2), m, faces={"-y": face, "+y": face})
     return model("food", b, m, synonyms=("cereal box", "packet"))
@@ -453,7 +448,6 @@ def knife(rng: Rng) -> ObjectModel:
 
 
 def spoon(rng: Rng) -> ObjectModel:
-    """A spoon."""
     b = MeshBuilder()
     m = mat.metal(rng, ("gray",))
     b.ellipsoid((0.019, 0.03, 0.006), (0, -0.07, 0.006), m, segments=12)
@@ -465,7 +459,7 @@ def seasoning(rng: Rng) -> ObjectModel:
     """A salt or pepper shaker."""
     b = MeshBuilder()
     m = mat.ceramic(rng, ("white", "black", "gray"))
-    b.lathe([(0, 0), (0.022, 0), (0.025, 0.06), (0.015, 0.085), (0, 0.09)], (0, 0, 0), m, 14)
+    b.lathe([(0, 0), (0.022, 0), (0.025, 0.06), (0.015, 0.085), (0, 0.09)], m, 14)
     return model("seasoning", b, m, synonyms=("salt shaker", "pepper shaker"), has_front=False)
 
 
@@ -473,7 +467,7 @@ def utensil(rng: Rng) -> ObjectModel:
     """A jar of spatulas and spoons."""
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
-    b.lathe([(0, 0), (0.05, 0), (0.055, 0.14), (0.05, 0.14), (0.046, 0.01), (0, 0.01)], (0, 0, 0), m, 16)
+    b.lathe([(0, 0), (0.05, 0), (0.055, 0.14), (0.05, 0.14), (0.046, 0.01), (0, 0.01)], m, 16)
     for k in range(4):
         a = k * np.pi / 2 + 0.4
         tip = (0.06 * np.cos(a), 0.06 * np.sin(a), 0.28 + 0.02 * k)

@@ -1,11 +1,11 @@
-"""Triangle soups and the primitives from which parametric furniture is built.
+"""Triangle soups, and the primitives of parametric furniture.
 
-A mesh is a soup (three corners per face, nothing shared): corners carry their own normal and texture coordinate, hard
-edges need no special case, and both the ray caster and the rasteriser take it as it is.
+A soup has three corners per face and shares none. Each corner has its own normal and texture coordinate, so hard edges
+need no special case.
 
-Object frames: x to the right, y to the back (the front of an object looks along -y), z up, origin on the floor below
-the centre. Lengths in metres. Texture coordinates of solid materials are metres on the surface (a tile's ``scale_m``
-turns them into repeats); those of images run from (0, 0) at the lower left to (1, 1).
+Object frames: x to the right, y to the back (the front faces -y), z up, origin on the floor below the centre, metres.
+Texture coordinates of solid materials are metres on the surface (divided by a tile's ``scale_m``); those of images run
+from (0, 0) at the lower left to (1, 1).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mesh:
         normals: (F, 3, 3) float64 unit normals per corner, pointing outwards.
         uv: (F, 3, 2) float64 texture coordinates per corner.
         material: (F,) int32 index into ``materials``.
-        materials: the materials in use.
+        materials: the materials that faces use.
 
     Raises ``ValueError`` when shapes disagree, a coordinate is not finite, or a face has no area.
     """
@@ -79,7 +79,7 @@ def face_areas_m2(triangles: F64) -> F64:
 def face_normals(triangles: NDArray[Any]) -> F64:
     """(F, 3, 3) corners -> (F, 3) normals, twice the area long."""
     a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
-    normal: F64 = np.stack(  # np.cross spends most of its time on its generality
+    normal: F64 = np.stack(  # much faster than np.cross
         [
             a[:, 1] * b[:, 2] - a[:, 2] * b[:, 1],
             a[:, 2] * b[:, 0] - a[:, 0] * b[:, 2],
@@ -110,7 +110,7 @@ def merge_meshes(meshes: Sequence[Mesh]) -> Mesh:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """An oriented box around one primitive, for collision tests: (3,) centre, (3,) half sizes, (3, 3) rotation."""
+    """The oriented box of one primitive for collision tests: (3,) centre, (3,) half sizes, (3, 3) rotation."""
 
     center: F64
     half: F64
@@ -127,7 +127,7 @@ def rotation(axis: str, angle_rad: float) -> F64:
 
 
 _BOX_CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], np.float64)
-# per face: four corner indices counter-clockwise from outside, starting at the image's lower left
+# face -> four corners, counter-clockwise from outside, from the image's lower left
 _BOX_FACES = {
     "-x": (2, 0, 1, 3),
     "+x": (4, 6, 7, 5),
@@ -139,7 +139,7 @@ _BOX_FACES = {
 _FACE_AXES = {"-x": (1, 2), "+x": (1, 2), "-y": (0, 2), "+y": (0, 2), "-z": (0, 1), "+z": (0, 1)}
 _UNIT_UV = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float64)
 _QUAD = np.array([[0, 1, 2], [0, 2, 3]])
-# the same per triangle: (12, 3, 3) corners of the unit box, normals, texture coordinates, axes that these run along
+# per triangle: (12, 3, 3) corners of the unit box, normals, texture coordinates, axes of the coordinates
 _BOX_TRIANGLES = np.concatenate([_BOX_CORNERS[list(quad)][_QUAD] for quad in _BOX_FACES.values()])
 _BOX_NORMALS = np.repeat(
     [[(1.0 if name[0] == "+" else -1.0) * (axis == name[1]) for axis in "xyz"] for name in _BOX_FACES], 6, axis=0
@@ -150,7 +150,7 @@ _BOX_AXES = np.repeat([_FACE_AXES[name] for name in _BOX_FACES], 2, axis=0)
 
 @dataclass
 class MeshBuilder:
-    """Collects primitives; ``build()`` gives the mesh, ``pieces`` the boxes for collision tests."""
+    """Collect primitives: ``build()`` returns the mesh, ``pieces`` holds the boxes for collision tests."""
 
     pieces: list[Piece] = field(default_factory=list)
     _triangles: list[F64] = field(default_factory=list)
@@ -169,8 +169,8 @@ class MeshBuilder:
         R: F64 | None = None,
         collide: bool = True,
     ) -> None:
-        """Add raw faces, given about the origin, turned by ``R`` and moved to ``center``."""
-        keep = face_areas_m2(triangles) > MIN_FACE_AREA_M2  # poles of round shapes
+        """Add faces, rotated by ``R`` and moved to ``center``."""
+        keep = face_areas_m2(triangles) > MIN_FACE_AREA_M2  # without the flat faces at poles
         triangles, normals, uv = triangles[keep], normals[keep], uv[keep]
         R = np.eye(3) if R is None else R
         c = np.asarray(center, np.float64)
@@ -194,8 +194,6 @@ class MeshBuilder:
             np.concatenate(self._material),
             tuple(self._materials),
         )
-
-    # -- flat primitives
 
     def box(
         self,
@@ -231,23 +229,14 @@ class MeshBuilder:
         self, size: Any, center: Any, material: Material, bulge: float = 0.35, R: F64 | None = None
     ) -> None:
         """A soft box (cushion, mattress, upholstery): a super-ellipsoid that touches all six faces of ``size``."""
-        exponent = bulge
-        self._superellipsoid(np.asarray(size, np.float64) / 2, exponent, exponent, center, material, R, 14, 10)
+        self._superellipsoid(np.asarray(size, np.float64) / 2, bulge, center, material, R, 14, 10)
 
     def ellipsoid(self, radii: Any, center: Any, material: Material, R: F64 | None = None, segments: int = 16) -> None:
         """An ellipsoid with half axes ``radii``."""
-        self._superellipsoid(np.asarray(radii, np.float64), 1.0, 1.0, center, material, R, segments, segments // 2)
+        self._superellipsoid(np.asarray(radii, np.float64), 1.0, center, material, R, segments, segments // 2)
 
     def _superellipsoid(
-        self,
-        half: F64,
-        e1: float,
-        e2: float,
-        center: Any,
-        material: Material,
-        R: F64 | None,
-        around: int,
-        along: int,
+        self, half: F64, exponent: float, center: Any, material: Material, R: F64 | None, around: int, along: int
     ) -> None:
         around += -around % 4  # so that vertices lie on the axes and the shape touches its box
         along += -along % 2
@@ -255,26 +244,17 @@ class MeshBuilder:
         theta = np.linspace(-np.pi, np.pi, around + 1)[None, :]
 
         def power(v: F64, e: float) -> F64:
-            # what is zero but for rounding must stay zero: a small power would tear the seam open
+            # a small power would make rounding errors large and open the seam
             powered: F64 = np.where(np.abs(v) < 1e-9, 0.0, np.sign(v) * np.maximum(np.abs(v), 1e-9) ** e)
             return powered
 
-        direction = np.stack(
-            [
-                power(np.cos(phi), e1) * power(np.cos(theta), e2),
-                power(np.cos(phi), e1) * power(np.sin(theta), e2),
-                power(np.sin(phi), e1) * np.ones_like(theta),
-            ],
-            -1,
-        )
-        normal = np.stack(
-            [
-                power(np.cos(phi), 2 - e1) * power(np.cos(theta), 2 - e2),
-                power(np.cos(phi), 2 - e1) * power(np.sin(theta), 2 - e2),
-                power(np.sin(phi), 2 - e1) * np.ones_like(theta),
-            ],
-            -1,
-        ) / np.maximum(half, 1e-9)
+        def sphere(e: float) -> F64:
+            level = power(np.cos(phi), e)
+            z = power(np.sin(phi), e) * np.ones_like(theta)
+            return np.stack([level * power(np.cos(theta), e), level * power(np.sin(theta), e), z], -1)
+
+        direction = sphere(exponent)
+        normal = sphere(2 - exponent) / np.maximum(half, 1e-9)
         points = direction * half
         uv = np.stack(np.broadcast_arrays(theta / np.pi * half[0] * 2, phi / np.pi * half.max() * 2), -1)
         if material.is_image:
@@ -284,7 +264,7 @@ class MeshBuilder:
     def _grid(
         self, points: F64, normals: F64, uv: F64, material: Material, center: Any, R: F64 | None, collide: bool = True
     ) -> None:
-        """A (M, N) grid of vertices, two triangles a cell; rows run upwards, columns counter-clockwise."""
+        """Add an (M, N) grid of vertices, two triangles per cell; rows go up, columns counter-clockwise."""
         normals = normals / np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
 
         def faces(a: F64) -> F64:
@@ -295,39 +275,35 @@ class MeshBuilder:
 
         self.add(faces(points), faces(normals), faces(uv), material, center, R, collide)
 
-    # -- round primitives
-
     def lathe(
         self,
         profile: Sequence[tuple[float, float]],
-        center: Any,
         material: Material,
         segments: int = 16,
+        center: Any = (0.0, 0.0, 0.0),
         R: F64 | None = None,
         smooth: bool = True,
         collide: bool = True,
     ) -> None:
-        """Turn the (radius, z) ``profile``, listed from bottom to top along the outside, about the z axis."""
+        """Turn the (radius, z) ``profile``, from bottom to top along the outside, about the z axis."""
         rz = np.asarray(profile, np.float64)
         segments += -segments % 4
         theta = np.linspace(0, 2 * np.pi, segments + 1)
         ring = np.stack([np.cos(theta), np.sin(theta)], -1)
+
+        def revolved(a: F64) -> F64:
+            return np.concatenate([a[:, None, :1] * ring, np.broadcast_to(a[:, None, 1:], (len(a), len(ring), 1))], -1)
+
         for start, stop in _smooth_runs(rz, smooth):
             part = rz[start : stop + 1]
             d = np.gradient(part, axis=0) if len(part) > 2 else np.repeat(np.diff(part, axis=0), 2, 0)
             slope = np.stack([d[:, 1], -d[:, 0]], -1)
-            points = np.concatenate(
-                [part[:, None, :1] * ring[None], np.broadcast_to(part[:, None, 1:], (len(part), len(ring), 1))], -1
-            )
-            normals = np.concatenate(
-                [slope[:, None, :1] * ring[None], np.broadcast_to(slope[:, None, 1:], (len(part), len(ring), 1))], -1
-            )
             arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(part, axis=0), axis=1))])
             if material.is_image:
                 u, v = np.meshgrid(theta / (2 * np.pi), arc / max(arc[-1], 1e-9))
             else:
                 u, v = np.meshgrid(theta * max(rz[:, 0].max(), 0.02), arc)
-            self._grid(points, normals, np.stack([u, v], -1), material, center, R, collide=False)
+            self._grid(revolved(part), revolved(slope), np.stack([u, v], -1), material, center, R, collide=False)
         if collide:
             radius, low, high = rz[:, 0].max(), rz[:, 1].min(), rz[:, 1].max()
             rotation_ = np.eye(3) if R is None else R
@@ -348,7 +324,7 @@ class MeshBuilder:
         """A capped cylinder or cone about ``center``, along ``axis``."""
         turn = {"z": np.eye(3), "x": rotation("y", np.pi / 2), "y": rotation("x", -np.pi / 2)}[axis]
         profile = _cone(radius, radius if top_radius is None else top_radius, height)
-        self.lathe(profile, center, material, segments, turn, smooth=False, collide=collide)
+        self.lathe(profile, material, segments, center, turn, smooth=False, collide=collide)
 
     def rod(self, start: Any, end: Any, radius: float, material: Material, segments: int = 8) -> None:
         """A cylinder from point to point."""
@@ -361,9 +337,7 @@ class MeshBuilder:
         x = np.cross([0.0, 1.0, 0.0] if abs(z[1]) < 0.9 else [1.0, 0.0, 0.0], z)
         x /= np.linalg.norm(x)
         R = np.stack([x, np.cross(z, x), z], axis=1)
-        self.lathe(_cone(radius, radius, length), (a + b) / 2, material, segments, R, smooth=False)
-
-    # -- swept shapes
+        self.lathe(_cone(radius, radius, length), material, segments, (a + b) / 2, R, smooth=False)
 
     def tube(self, points: Any, radius: float, material: Material, segments: int = 8) -> None:
         """Rods along a polyline, with balls at the bends."""
@@ -373,8 +347,8 @@ class MeshBuilder:
         for p in path[1:-1]:
             self.ellipsoid((radius,) * 3, p, material, segments=8)
 
-    def sheet(self, points: F64, material: Material, thickness_m: float = 0.0, image: bool = False) -> None:
-        """A (M, N, 3) grid of points as a cloth, seen from both sides; ``image`` spreads one picture over it."""
+    def sheet(self, points: F64, material: Material, thickness_m: float = 0.0) -> None:
+        """An (M, N, 3) grid of points as a cloth with two sides."""
         if points.ndim != 3 or points.shape[2] != 3 or min(points.shape[:2]) < 2:
             raise ValueError(f"sheet needs an (M, N, 3) grid with M, N >= 2, got {points.shape}")
         du = np.gradient(points, axis=1)
@@ -382,7 +356,7 @@ class MeshBuilder:
         normal = np.cross(du, dv)
         normal /= np.maximum(np.linalg.norm(normal, axis=-1, keepdims=True), 1e-12)
         rows, columns = points.shape[:2]
-        if image or material.is_image:
+        if material.is_image:
             u, v = np.meshgrid(np.linspace(0, 1, columns), np.linspace(0, 1, rows))
         else:
             u = np.cumsum(np.linalg.norm(du, axis=-1), axis=1)
@@ -400,7 +374,7 @@ def _cone(radius: float, top: float, height: float) -> list[tuple[float, float]]
 
 
 def _smooth_runs(profile: F64, smooth: bool) -> list[tuple[int, int]]:
-    """Split a profile into runs that share normals: at every corner sharper than 40 degrees, or everywhere."""
+    """Split a profile at corners of more than 40 degrees, or at all of them without ``smooth``."""
     steps = np.diff(profile, axis=0)
     if not smooth:
         return [(i, i + 1) for i in range(len(steps))]

@@ -1,4 +1,4 @@
-"""Objects: models with parts, joints and surfaces that carry other things; and their places in a home."""
+"""Object models with parts, joints and surfaces, and their instances in a home."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """One degree of freedom of a part, from ``0`` (closed) to ``1`` (open).
+    """One degree of freedom of a part, from 0 (closed) to 1 (open).
 
     Attributes:
         kind: revolute (radians) or prismatic (metres).
@@ -58,14 +58,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Surface:
-    """A horizontal rectangle, in the object frame, on which things can stand.
+    """A horizontal rectangle in the object frame on which objects can stand.
 
     Attributes:
         center_m: (x, y, z) of its middle.
         half_m: half width (x) and half depth (y).
         clearance_m: free height above it.
         relation: "ontop", or "inside" for shelves within and containers.
-        accepts: kind of small things that belong there (keys of the tables in ``building/furnishing.py``).
+        accepts: kind of small objects for it (keys of the tables in ``building/furnishing.py``).
     """
 
     center_m: tuple[float, float, float]
@@ -77,17 +77,17 @@ class Surface:
 
 @dataclass(frozen=True, eq=False)
 class ObjectModel:
-    """An object as a furniture family builds it: geometry about the object frame, and words for it.
+    """Geometry in the object frame and words of one object.
 
     Attributes:
         category: EmbodiedScan name.
         parts: the fixed body first.
-        surfaces: places for small things.
+        surfaces: places for small objects.
         attributes: words by kind: color, material, style, depiction, size.
-        synonyms: other names that a person would use.
-        has_front: whether "in front of it" means anything.
-        states: unary states that it starts with, such as ("filled",) or ("folded",).
-        box_part: moving part that carries the box with it (a door's leaf); empty = the body.
+        synonyms: other common names.
+        has_front: whether "in front of it" is meaningful.
+        states: initial states, such as ("filled",) or ("folded",).
+        box_part: moving part that the box follows (a door's leaf); empty = the body.
     """
 
     category: str
@@ -100,19 +100,18 @@ class ObjectModel:
     box_part: str = ""
 
     def box_frame(self, states: Mapping[str, float] | None = None) -> F64:
-        """(4, 4) pose in the object frame of the axes that its tight box is aligned with."""
+        """(4, 4) pose of the axes of its tight box in the object frame."""
         for part in self.parts:
             if part.name == self.box_part and part.joint is not None:
                 return part.joint.transform((states or {}).get(part.name, 0.0))
         return np.eye(4)
 
     def posed_mesh(self, states: Mapping[str, float] | None = None) -> Mesh:
-        """One soup in the object frame, with joints at ``states`` (part name -> 0..1, missing = closed)."""
+        """One mesh in the object frame, with joints at ``states`` (part name -> 0..1, missing = closed)."""
         meshes = []
         for part in self.parts:
             state = (states or {}).get(part.name, 0.0)
-            moves = part.joint is not None and state != 0.0
-            meshes.append(part.mesh.transformed(part.joint.transform(state)) if moves and part.joint else part.mesh)
+            meshes.append(part.mesh.transformed(part.joint.transform(state)) if part.joint and state else part.mesh)
         return merge_meshes(meshes)
 
     def posed_pieces(self, states: Mapping[str, float] | None = None) -> list[Piece]:
@@ -139,7 +138,7 @@ class ObjectModel:
 
 
 def part_from(builder: MeshBuilder, name: str = "body", joint: Joint | None = None) -> Part:
-    """A :class:`Part` from what ``builder`` collected."""
+    """A :class:`Part` from the primitives of ``builder``."""
     return Part(name, builder.build(), tuple(builder.pieces), joint)
 
 
@@ -153,7 +152,7 @@ class PlacedObject:
         T_world_object: (4, 4) pose of the object frame.
         room: index of the room.
         joint_states: part name -> 0..1.
-        support: id of the object that carries it, or None (floor, wall, ceiling).
+        support: id of the object below it, or None (floor, wall, ceiling).
         support_relation: "ontop" or "inside" when ``support`` is set.
         mounted: "floor", "wall", "ceiling" or "object".
     """
@@ -173,7 +172,7 @@ class PlacedObject:
         return self.model.category
 
     def mesh(self) -> Mesh:
-        """World-frame soup."""
+        """Mesh in the world frame."""
         return self.model.posed_mesh(self.joint_states).transformed(self.T_world_object)
 
     def box9(self) -> F64:
@@ -188,7 +187,7 @@ class PlacedObject:
 
     @property
     def front(self) -> F64:
-        """(3,) world direction that its front looks along."""
+        """(3,) world direction of its front."""
         direction: F64 = -self.T_world_object[:3, 1]
         return direction
 
@@ -196,12 +195,12 @@ class PlacedObject:
 def euler_zxy(R: F64) -> F64:
     """(3, 3) rotation -> (3,) alpha, beta, gamma with R = Rz(alpha) Rx(beta) Ry(gamma)."""
     beta = np.arcsin(np.clip(R[2, 1], -1.0, 1.0))
-    if abs(R[2, 1]) > 1 - 1e-9:  # only alpha + gamma or alpha - gamma is determined
+    if abs(R[2, 1]) > 1 - 1e-9:  # gimbal lock
         return np.array([np.arctan2(R[1, 0], R[0, 0]), beta, 0.0])
     return np.array([np.arctan2(-R[0, 1], R[1, 1]), beta, np.arctan2(-R[2, 0], R[2, 2])])
 
 
 def pose_at(position_m: F64 | tuple[float, float, float], yaw_rad: float, tilt: F64 | None = None) -> F64:
-    """(4, 4) pose from a position, a turn about z and an optional tilt applied before it."""
+    """(4, 4) pose from a position, a rotation about z and an optional (3, 3) tilt before it."""
     R = rotation("z", yaw_rad)
     return make_transform(R if tilt is None else R @ tilt, np.asarray(position_m, np.float64))

@@ -1,10 +1,10 @@
-"""Small things that stand on other things."""
+"""Small objects that stand on others."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, choice, model
+from embodied_perceptron_training.homes.assets.common import CORNERS, Rng, any_picture, choice, model
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Surface
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -18,13 +18,13 @@ def book(rng: Rng) -> ObjectModel:
     pages = mat.paper(rng, ("white", "beige"))
     b.box((w, d, 0.003), (0, 0, 0.0015), cover)
     b.box((w - 0.006, d - 0.008, h - 0.006), (0.002, 0, h / 2), pages)
-    b.box((w, d, 0.003), (0, 0, h - 0.0015), cover, faces={"+z": mat.picture("cover", int(rng.integers(60)))})
+    b.box((w, d, 0.003), (0, 0, h - 0.0015), cover, faces={"+z": any_picture(rng, "cover", 60)})
     b.box((0.003, d, h - 0.006), (-w / 2 + 0.0015, 0, h / 2), cover)
     return model("book", b, cover, has_front=False)
 
 
 def book_row(rng: Rng) -> ObjectModel:
-    """A row of standing books, annotated as one thing as in real data."""
+    """A row of standing books, one object as in real annotations."""
     b = MeshBuilder()
     width, x = rng.uniform(0.18, 0.4), 0.0
     cover = mat.colored(rng, "")
@@ -37,9 +37,8 @@ def book_row(rng: Rng) -> ObjectModel:
 
 
 def magazine(rng: Rng) -> ObjectModel:
-    """A magazine."""
     b = MeshBuilder()
-    b.box((0.21, 0.28, 0.006), (0, 0, 0.003), mat.paper(rng), faces={"+z": mat.picture("cover", int(rng.integers(60)))})
+    b.box((0.21, 0.28, 0.006), (0, 0, 0.003), mat.paper(rng), faces={"+z": any_picture(rng, "cover", 60)})
     return model("magazine", b, has_front=False)
 
 
@@ -47,12 +46,8 @@ def paper(rng: Rng) -> ObjectModel:
     """A small stack of paper."""
     b = MeshBuilder()
     h = rng.uniform(0.004, 0.03)
-    b.box(
-        (0.21, 0.297, h),
-        (0, 0, h / 2),
-        mat.paper(rng, ("white",)),
-        faces={"+z": mat.picture("text", int(rng.integers(20)))},
-    )
+    white = mat.paper(rng, ("white",))
+    b.box((0.21, 0.297, h), (0, 0, h / 2), white, faces={"+z": any_picture(rng, "text", 20)})
     return model("paper", b, synonyms=("sheet of paper", "document"), has_front=False)
 
 
@@ -70,7 +65,7 @@ def folder(rng: Rng) -> ObjectModel:
     """A ring binder standing upright."""
     b = MeshBuilder()
     m = mat.plastic(rng)
-    b.box((0.07, 0.28, 0.32), (0, 0, 0.16), m, faces={"-y": mat.picture("label", int(rng.integers(10)))})
+    b.box((0.07, 0.28, 0.32), (0, 0, 0.16), m, faces={"-y": any_picture(rng, "label", 10)})
     return model("folder", b, m, synonyms=("binder",))
 
 
@@ -99,18 +94,10 @@ def basket(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.Material((0.72, 0.56, 0.36), "wicker", 0, 0.12, color_name="brown", substance="wicker")
     r, h = rng.uniform(0.13, 0.22), rng.uniform(0.16, 0.3)
-    b.lathe(
-        [(0, 0), (r * 0.85, 0), (r, h), (r - 0.012, h), (r * 0.85 - 0.012, 0.02), (0, 0.02)],
-        (0, 0, 0),
-        m,
-        20,
-        collide=True,
-    )
+    b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.012, h), (r * 0.85 - 0.012, 0.02), (0, 0.02)], m, 20)
     filled = rng.random() < 0.5
     if filled:
-        b.lathe(
-            [(r * 0.93, h * 0.75), (r * 0.5, h * 0.88), (0, h * 0.9)], (0, 0, 0), mat.fabric(rng), 20, collide=False
-        )
+        b.lathe([(r * 0.93, h * 0.75), (r * 0.5, h * 0.88), (0, h * 0.9)], mat.fabric(rng), 20, collide=False)
     return model(
         "basket", b, m, synonyms=("wicker basket",), has_front=False, states=("filled" if filled else "empty",)
     )
@@ -121,7 +108,7 @@ def hamper(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.Material((0.78, 0.66, 0.48), "wicker", 1, 0.15, color_name="beige", substance="wicker")
     r, h = rng.uniform(0.19, 0.24), rng.uniform(0.52, 0.66)
-    b.lathe([(0, 0), (r * 0.9, 0), (r, h - 0.02), (r + 0.01, h - 0.02), (r + 0.01, h), (0, h + 0.01)], (0, 0, 0), m, 24)
+    b.lathe([(0, 0), (r * 0.9, 0), (r, h - 0.02), (r + 0.01, h - 0.02), (r + 0.01, h), (0, h + 0.01)], m, 24)
     return model("hamper", b, m, synonyms=("laundry basket",), has_front=False)
 
 
@@ -130,7 +117,7 @@ def bin_(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.plastic(rng) if rng.random() < 0.5 else mat.metal(rng)
     r, h = rng.uniform(0.11, 0.16), rng.uniform(0.26, 0.4)
-    b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.008, h), (r * 0.8 - 0.008, 0.01), (0, 0.01)], (0, 0, 0), m, 20)
+    b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.008, h), (r * 0.8 - 0.008, 0.01), (0, 0.01)], m, 20)
     filled = rng.random() < 0.4
     if filled:
         b.ellipsoid((r * 0.8, r * 0.8, h * 0.14), (0, 0, h * 0.84), mat.paper(rng, ("white",)), segments=10)
@@ -144,14 +131,13 @@ def bucket(rng: Rng) -> ObjectModel:
     """A bucket with a handle."""
     b = MeshBuilder()
     m = mat.plastic(rng)
-    b.lathe([(0, 0), (0.11, 0), (0.15, 0.26), (0.142, 0.26), (0.104, 0.012), (0, 0.012)], (0, 0, 0), m, 20)
+    b.lathe([(0, 0), (0.11, 0), (0.15, 0.26), (0.142, 0.26), (0.104, 0.012), (0, 0.012)], m, 20)
     arc = [(0.15 * np.cos(a), 0, 0.25 + 0.12 * np.sin(a)) for a in np.linspace(0, np.pi, 9)]
     b.tube(arc, 0.005, mat.Material((0.5, 0.5, 0.5)), 6)
     return model("bucket", b, m, synonyms=("pail",), has_front=False)
 
 
 def ball(rng: Rng) -> ObjectModel:
-    """A ball."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("red", "blue", "yellow", "green", "orange"))
     r = rng.uniform(0.05, 0.12)
@@ -174,18 +160,13 @@ def toy(rng: Rng) -> ObjectModel:
     elif kind == "toy blocks":
         for k in range(4):
             c = (rng.uniform(-0.06, 0.06), rng.uniform(-0.06, 0.06), 0.025 + 0.05 * k)
-            b.box(
-                (0.05, 0.05, 0.05),
-                c,
-                mat.plastic(rng, ("red", "blue", "yellow", "green")),
-                rotation("z", rng.uniform(0, 1.5)),
-            )
+            color = mat.plastic(rng, ("red", "blue", "yellow", "green"))
+            b.box((0.05, 0.05, 0.05), c, color, rotation("z", rng.uniform(0, 1.5)))
     else:
         b.rounded_box((0.09, 0.2, 0.05), (0, 0, 0.05), m, 0.3)
         b.rounded_box((0.08, 0.1, 0.05), (0, 0.01, 0.085), mat.Material((0.6, 0.75, 0.85), gloss=0.6), 0.35)
-        for sx in (-1, 1):
-            for sy in (-1, 1):
-                b.cylinder(0.022, 0.02, (sx * 0.042, sy * 0.062, 0.022), mat.Material((0.1, 0.1, 0.1)), axis="x")
+        for sx, sy in CORNERS:
+            b.cylinder(0.022, 0.02, (sx * 0.042, sy * 0.062, 0.022), mat.Material((0.1, 0.1, 0.1)), axis="x")
     return model("toy", b, m, synonyms=(kind,), has_front=kind != "toy blocks", style=kind)
 
 
@@ -195,12 +176,11 @@ def tissue_box(rng: Rng) -> ObjectModel:
     m = mat.paper(rng, ("white", "blue", "pink", "green"))
     b.box((0.23, 0.12, 0.09), (0, 0, 0.045), m)
     tissue = mat.paper(rng, ("white",))
-    b.lathe([(0.03, 0.0), (0.012, 0.02), (0.03, 0.05), (0, 0.035)], (0, 0, 0.09), tissue, 8, collide=False)
+    b.lathe([(0.03, 0.0), (0.012, 0.02), (0.03, 0.05), (0, 0.035)], tissue, 8, center=(0, 0, 0.09), collide=False)
     return model("tissue box", b, m, synonyms=("box of tissues",), has_front=False)
 
 
 def pen(rng: Rng) -> ObjectModel:
-    """A pen."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("blue", "black", "red", "green"))
     b.cylinder(0.006, 0.15, (0, 0, 0.006), m, axis="x", segments=8)
@@ -219,7 +199,6 @@ def scissors(rng: Rng) -> ObjectModel:
 
 
 def stapler(rng: Rng) -> ObjectModel:
-    """A stapler."""
     b = MeshBuilder()
     m = mat.plastic(rng, ("black", "red", "blue"))
     b.box((0.04, 0.15, 0.014), (0, 0, 0.007), m)
@@ -232,21 +211,20 @@ def alarm(rng: Rng) -> ObjectModel:
     """An alarm clock."""
     b = MeshBuilder()
     m = mat.plastic(rng)
-    b.box((0.12, 0.05, 0.08), (0, 0, 0.04), m, faces={"-y": mat.picture("clock", int(rng.integers(20)))})
+    b.box((0.12, 0.05, 0.08), (0, 0, 0.04), m, faces={"-y": any_picture(rng, "clock", 20)})
     return model("alarm", b, m, synonyms=("alarm clock",))
 
 
 def umbrella(rng: Rng) -> ObjectModel:
-    """A furled umbrella leaning."""
+    """A closed umbrella."""
     b = MeshBuilder()
     m = mat.fabric(rng)
-    b.lathe([(0.0, 0.0), (0.008, 0.05), (0.04, 0.5), (0.02, 0.56), (0.0, 0.57)], (0, 0, 0), m, 12)
+    b.lathe([(0.0, 0.0), (0.008, 0.05), (0.04, 0.5), (0.02, 0.56), (0.0, 0.57)], m, 12)
     b.tube([(0, 0, 0.56), (0, 0, 0.76), (0.03, 0, 0.8), (0.07, 0, 0.77)], 0.01, mat.wood(rng), 6)
     return model("umbrella", b, m, has_front=False)
 
 
 def dumbbell(rng: Rng) -> ObjectModel:
-    """A dumbbell."""
     b = MeshBuilder()
     m = mat.metal(rng, ("black", "gray"))
     b.cylinder(0.015, 0.12, (0, 0, 0.05), m, axis="x")
@@ -256,7 +234,7 @@ def dumbbell(rng: Rng) -> ObjectModel:
 
 
 def guitar(rng: Rng) -> ObjectModel:
-    """A guitar that leans against the wall."""
+    """A standing guitar."""
     b = MeshBuilder()
     m, dark = mat.wood(rng, ("oak", "cherry", "pine", "walnut")), mat.wood(rng, ("ebony",))
     b.cylinder(0.19, 0.09, (0, 0, 0.19), m, axis="y", segments=24)
@@ -268,7 +246,7 @@ def guitar(rng: Rng) -> ObjectModel:
 
 
 def broom(rng: Rng) -> ObjectModel:
-    """A broom that leans against the wall."""
+    """A standing broom."""
     b = MeshBuilder()
     m = mat.wood(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.75), m, segments=8)
@@ -278,21 +256,18 @@ def broom(rng: Rng) -> ObjectModel:
 
 
 def mop(rng: Rng) -> ObjectModel:
-    """A mop that leans against the wall."""
+    """A standing mop."""
     b = MeshBuilder()
     m = mat.plastic(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.72), m, segments=8)
-    b.lathe(
-        [(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], (0, 0, 0), mat.fabric(rng, ("white", "gray")), 16
-    )
+    b.lathe([(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], mat.fabric(rng, ("white", "gray")), 16)
     return model("mop", b, m, has_front=False)
 
 
 def fire_extinguisher(rng: Rng) -> ObjectModel:
-    """A fire extinguisher."""
     b = MeshBuilder()
     m = mat.metal(rng, ("red",))
-    b.lathe([(0, 0), (0.07, 0), (0.07, 0.38), (0.03, 0.44), (0.02, 0.46), (0, 0.46)], (0, 0, 0), m, 18)
+    b.lathe([(0, 0), (0.07, 0), (0.07, 0.38), (0.03, 0.44), (0.02, 0.46), (0, 0.46)], m, 18)
     dark = mat.plastic(rng, ("black",))
     b.box((0.03, 0.12, 0.03), (0, -0.03, 0.475), dark)
     b.tube([(0, -0.05, 0.46), (0.09, -0.03, 0.4), (0.085, 0, 0.18)], 0.01, dark, 6)

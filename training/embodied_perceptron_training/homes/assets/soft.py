@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, choice, four_legs, model, top_surface
+from embodied_perceptron_training.homes.assets.common import (
+    CORNERS,
+    Rng,
+    any_picture,
+    choice,
+    four_legs,
+    model,
+    top_surface,
+)
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -44,9 +52,8 @@ def crib(rng: Rng) -> ObjectModel:
         for y in np.linspace(-length / 2 + 0.1, length / 2 - 0.1, 11):
             b.box((0.015, 0.015, h - 0.38), (s * (w / 2 - 0.022), y, (h + 0.3) / 2), m, collide=False)
     b.rounded_box((w - 0.08, length - 0.1, 0.12), (0, 0, 0.38), mat.fabric(rng, ("white", "pink", "blue")), 0.2)
-    return model(
-        "crib", b, m, surfaces=[top_surface(w - 0.2, length - 0.3, 0.44, "toys")], synonyms=("cot", "baby bed")
-    )
+    surfaces = [top_surface(w - 0.2, length - 0.3, 0.44, "toys")]
+    return model("crib", b, m, surfaces=surfaces, synonyms=("cot", "baby bed"))
 
 
 def pillow(rng: Rng) -> ObjectModel:
@@ -62,7 +69,7 @@ def cushion(rng: Rng) -> ObjectModel:
     """A square cushion leaning back, sometimes with a picture."""
     b = MeshBuilder()
     motif = choice(rng, MOTIFS) if rng.random() < 0.5 else ""
-    m = mat.picture(motif, int(rng.integers(40))) if motif else mat.fabric(rng)
+    m = any_picture(rng, motif, 40) if motif else mat.fabric(rng)
     size = rng.uniform(0.36, 0.46)
     b.rounded_box((size, 0.14, size), (0, 0, size / 2), m, 0.5)
     return model("cushion", b, m, synonyms=("throw pillow", "sofa cushion"), depiction=motif)
@@ -105,7 +112,6 @@ def towel(rng: Rng) -> ObjectModel:
 
 
 def folded_towel(rng: Rng) -> ObjectModel:
-    """A folded towel."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     w, d = rng.uniform(0.24, 0.34), rng.uniform(0.18, 0.25)
@@ -115,7 +121,7 @@ def folded_towel(rng: Rng) -> ObjectModel:
 
 
 def curtain(rng: Rng) -> ObjectModel:
-    """One hanging curtain with folds; its base is the lower edge."""
+    """A curtain with folds; its base is the lower edge."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     w, h = rng.uniform(0.35, 0.55), rng.uniform(2.0, 2.25)
@@ -157,7 +163,7 @@ def clothes(rng: Rng) -> ObjectModel:
 
 
 def hanging_jacket(rng: Rng) -> ObjectModel:
-    """A jacket on a hook of the wall."""
+    """A jacket on a wall hook."""
     b = MeshBuilder()
     m = mat.fabric(rng)
     h = rng.uniform(0.65, 0.85)
@@ -198,17 +204,15 @@ def luggage(rng: Rng) -> ObjectModel:
     m, dark = mat.plastic(rng), mat.plastic(rng, ("black",))
     w, d, h = rng.uniform(0.36, 0.46), rng.uniform(0.2, 0.28), rng.uniform(0.5, 0.68)
     b.rounded_box((w, d, h), (0, 0, h / 2 + 0.05), m, 0.15)
-    for sx in (-1, 1):
-        for sy in (-1, 1):
-            b.cylinder(0.03, 0.025, (sx * w * 0.38, sy * d * 0.32, 0.03), dark, axis="x")
-    b.tube(
-        [(-0.09, d * 0.4, h), (-0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h)], 0.01, dark, 6
-    )
+    for sx, sy in CORNERS:
+        b.cylinder(0.03, 0.025, (sx * w * 0.38, sy * d * 0.32, 0.03), dark, axis="x")
+    path = [(-0.09, d * 0.4, h), (-0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h)]
+    b.tube(path, 0.01, dark, 6)
     return model("luggage", b, m, synonyms=("suitcase",))
 
 
 def shoe(rng: Rng) -> ObjectModel:
-    """A pair of shoes counted as one thing, as people annotate them."""
+    """A pair of shoes, one object as in real annotations."""
     b = MeshBuilder()
     m, sole = mat.leather(rng), mat.plastic(rng, ("black", "white"))
     for s in (-1, 1):
@@ -223,5 +227,5 @@ def hat(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.fabric(rng)
     b.cylinder(0.15, 0.012, (0, 0, 0.006), m, segments=24)
-    b.lathe([(0.09, 0.012), (0.085, 0.08), (0.05, 0.11), (0, 0.115)], (0, 0, 0), m, 20)
+    b.lathe([(0.09, 0.012), (0.085, 0.08), (0.05, 0.11), (0, 0.115)], m, 20)
     return model("hat", b, m, has_front=False)

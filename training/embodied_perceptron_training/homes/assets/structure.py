@@ -15,9 +15,8 @@ DOOR_FRAME_M = 0.06
 
 
 def door(rng: Rng, width: float, height: float) -> ObjectModel:
-    """A door leaf that fills an opening of ``width`` x ``height``; hinged on its left, opening towards -y."""
-    b = MeshBuilder()
-    # the fixed body is the hinge side: three small hinges
+    """A door leaf for an opening of ``width`` x ``height``, hinged on its left, opening towards -y."""
+    b = MeshBuilder()  # the body: three hinges
     steel = mat.metal(rng)
     w, h = width - 2 * DOOR_FRAME_M - 0.01, height - DOOR_FRAME_M - 0.012
     for z in (0.2, h * 0.5, h - 0.2):
@@ -68,7 +67,7 @@ def window(rng: Rng, width: float, height: float, thickness: float) -> ObjectMod
 
 
 def windowsill(rng: Rng, width: float) -> ObjectModel:
-    """A sill below a window that carries things; its back touches the wall at y = depth / 2."""
+    """A window sill with a surface; its back touches the wall at y = depth / 2."""
     b = MeshBuilder()
     m = mat.stone(rng)
     w, d = width + 0.1, 0.22

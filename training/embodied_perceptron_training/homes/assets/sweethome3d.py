@@ -1,8 +1,7 @@
-"""Models of Debian's package ``sweethome3d-furniture`` in the place of parametric ones, where one has the right shape.
+"""Replace parametric models by models of Debian's package ``sweethome3d-furniture`` of a similar shape.
 
-The archives (.sh3f, plain zip files) are read as they are installed; nothing of them is part of this project. Models
-are static and keep their colours but not their texture images. Their authors must be named: see
-:func:`attribution_lines`.
+The archives (.sh3f, zip files) are read where they are installed; this project contains nothing of them. Models are
+static and keep their colours but not their texture images. :func:`attribution_lines` names their authors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,13 +21,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_normals
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part
-from embodied_perceptron_training.homes.rendering.materials import COLORS, Material
+from embodied_perceptron_training.homes.rendering.materials import COLORS, Material, Rgb
 
 F64 = NDArray[np.float64]
 DEFAULT_FOLDER = Path("/usr/share/sweethome3d/furniture")
 FOLDER_VARIABLE = "EMBODIED_SWEETHOME3D_DIR"
-_MAX_OBJ_BYTES = 700_000  # heavier models cost more time than they are worth
-_MAX_STRETCH = 1.35  # a model that would have to be stretched more is not used
+_MAX_OBJ_BYTES = 700_000  # larger models are slow
+_MAX_STRETCH = 1.35  # largest change of proportions
 
 # class -> pattern in the model's name
 _NAMES: dict[str, str] = {
@@ -43,12 +42,12 @@ _CARRIES_ON_TOP = {"table", "desk", "piano", "fireplace"}
 
 
 class AssetError(ValueError):
-    """An asset archive that is missing or broken; the message names it and what to do."""
+    """A missing or broken asset archive."""
 
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """One model of an archive: where it lies, what it is, its size (width, depth, height) in metres, its author."""
+    """One model of an archive; ``size_m`` is (width, depth, height)."""
 
     archive: Path
     member: str
@@ -65,7 +64,7 @@ class AssetLibrary:
 
     Attributes:
         entries: class -> models.
-        used: names of those that a home took, for the attribution.
+        used: name -> model that a home uses, for the attribution.
     """
 
     entries: dict[str, list[CatalogEntry]]
@@ -73,8 +72,9 @@ class AssetLibrary:
     _meshes: dict[str, Mesh] = field(default_factory=dict)
 
     def replace(self, model: ObjectModel, rng: np.random.Generator) -> ObjectModel:
-        """``model`` with the geometry of an installed one, stretched to the same box; or ``model`` itself when none
-        has about its proportions, or when it has joints or shelves that would be lost."""
+        """Return ``model`` with the geometry of an installed model, stretched to the same box.
+
+        Returns ``model`` itself when it has joints or shelves, or when no installed model has similar proportions."""
         if model.joints or any(s.relation == "inside" for s in model.surfaces):
             return model
         low, high = model.bounds()
@@ -83,7 +83,9 @@ class AssetLibrary:
         if not fitting:
             return model
         entry = fitting[int(rng.integers(len(fitting)))]
-        mesh = self._mesh(entry)
+        if entry.member not in self._meshes:
+            self._meshes[entry.member] = read_obj(entry)
+        mesh = self._meshes[entry.member]
         if len(mesh) == 0:
             return model
         self.used[entry.name] = entry
@@ -98,21 +100,11 @@ class AssetLibrary:
         surfaces = model.surfaces if model.category in _CARRIES_ON_TOP else ()
         pieces = model.parts[0].pieces if surfaces else (Piece((low + high) / 2, size / 2, np.eye(3)),)
         words = {k: v for k, v in model.attributes.items() if k not in ("color", "material", "shape")}
-        words["color"] = _dominant_color(fitted)
-        return ObjectModel(
-            model.category,
-            (Part("body", fitted, tuple(pieces)),),
-            surfaces,
-            MappingProxyType(words),
-            model.synonyms,
-            model.has_front,
-            model.states,
-        )
-
-    def _mesh(self, entry: CatalogEntry) -> Mesh:
-        if entry.member not in self._meshes:
-            self._meshes[entry.member] = read_obj(entry)
-        return self._meshes[entry.member]
+        area = np.linalg.norm(face_normals(fitted.triangles), axis=1)
+        share = np.bincount(fitted.material, area, len(fitted.materials))
+        words["color"] = nearest_color(fitted.materials[int(share.argmax())].color)
+        parts = (Part("body", fitted, tuple(pieces)),)
+        return replace(model, parts=parts, surfaces=surfaces, attributes=MappingProxyType(words))
 
 
 def _stretch(entry: CatalogEntry, size: F64) -> float:
@@ -121,16 +113,16 @@ def _stretch(entry: CatalogEntry, size: F64) -> float:
 
 
 def open_library(folder: str | Path | None = None) -> AssetLibrary:
-    """Read the catalogues of all archives in ``folder`` (default: :data:`FOLDER_VARIABLE`, then where Debian puts it).
+    """Read the catalogues of all archives in ``folder`` (default: :data:`FOLDER_VARIABLE`, else Debian's folder).
 
-    Raises :class:`AssetError` when there are none or one is broken.
+    Raises :class:`AssetError` without archives or for a broken one.
     """
     root = Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
     archives = sorted(root.glob("*.sh3f"))
     if not archives:
         raise AssetError(
-            f"no furniture archives in {root}: install the Debian package sweethome3d-furniture, or name their folder "
-            f"in {FOLDER_VARIABLE}"
+            f"no furniture archives in {root}: install the Debian package sweethome3d-furniture, or set "
+            f"{FOLDER_VARIABLE} to their folder"
         )
     entries: dict[str, list[CatalogEntry]] = {}
     for archive in archives:
@@ -143,7 +135,7 @@ def open_library(folder: str | Path | None = None) -> AssetLibrary:
 
 
 def library_hash(folder: str | Path | None = None) -> str:
-    """SHA-256 over names and sizes of the archives."""
+    """SHA-256 of the names and sizes of the archives."""
     root = Path(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
     digest = hashlib.sha256()
     for archive in sorted(root.glob("*.sh3f")):
@@ -152,7 +144,7 @@ def library_hash(folder: str | Path | None = None) -> str:
 
 
 def attribution_lines(library: AssetLibrary) -> list[str]:
-    """One line for every model that was used: name, archive, author, licence."""
+    """One line per used model: name, archive, author, licence."""
     used = sorted(library.used.values(), key=lambda e: e.name)
     return [f"{e.name} ({e.archive.name}) by {e.creator or 'unknown'}: {e.license}" for e in used]
 
@@ -183,15 +175,15 @@ def _catalogue(archive: Path) -> Iterator[CatalogEntry]:
 
 
 def read_obj(entry: CatalogEntry) -> Mesh:
-    """Faces of a model in object axes (x right, y back, z up); faces without area are dropped.
+    """Faces of a model in object axes (x right, y back, z up), without those of zero area.
 
-    Raises :class:`AssetError` when the archive lacks the model or it is malformed.
+    Raises :class:`AssetError` for a missing or malformed model.
     """
     try:
         with zipfile.ZipFile(entry.archive) as z:
             text = z.read(entry.member).decode("latin-1")
             folder = posixpath.dirname(entry.member)
-            colors: dict[str, tuple[float, float, float]] = {}
+            colors: dict[str, Rgb] = {}
             for library in re.findall(r"^mtllib\s+(.+?)\s*$", text, re.M):
                 name = posixpath.join(folder, library)
                 if name in z.namelist():
@@ -201,7 +193,7 @@ def read_obj(entry: CatalogEntry) -> Mesh:
         raise AssetError(f"{entry.archive}: model {entry.member} cannot be read: {error}") from error
 
 
-def _mtl_colors(text: str) -> dict[str, tuple[float, float, float]]:
+def _mtl_colors(text: str) -> dict[str, Rgb]:
     colors, name = {}, ""
     for line in text.splitlines():
         words = line.split()
@@ -214,7 +206,7 @@ def _mtl_colors(text: str) -> dict[str, tuple[float, float, float]]:
     return colors
 
 
-def _parse(text: str, colors: dict[str, tuple[float, float, float]], rotation: tuple[float, ...]) -> Mesh:
+def _parse(text: str, colors: dict[str, Rgb], rotation: tuple[float, ...]) -> Mesh:
     vertices: list[list[float]] = []
     faces: list[tuple[int, int, int]] = []
     slots: dict[str, int] = {}
@@ -254,9 +246,6 @@ def _parse(text: str, colors: dict[str, tuple[float, float, float]], rotation: t
     )
 
 
-def _dominant_color(mesh: Mesh) -> str:
-    """Name of the colour that covers most of the surface."""
-    area = np.linalg.norm(face_normals(mesh.triangles), axis=1)
-    share = np.bincount(mesh.material, area, len(mesh.materials))
-    rgb = np.array(mesh.materials[int(share.argmax())].color)
-    return min(COLORS, key=lambda name: float(((np.array(COLORS[name]) - rgb) ** 2).sum()))
+def nearest_color(rgb: F64 | Rgb) -> str:
+    """Name of the colour nearest to the sRGB colour ``rgb``."""
+    return min(COLORS, key=lambda name: float(((np.array(COLORS[name]) - np.asarray(rgb)) ** 2).sum()))

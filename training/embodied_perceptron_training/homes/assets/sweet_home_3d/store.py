@@ -1,11 +1,11 @@
-"""Read the models that ship with this package and make objects of them, some with new colours."""
+"""Read the models of this package and make objects of them, some with new colours."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2, face_normals
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part, Surface
-from embodied_perceptron_training.homes.assets.sweethome3d import AssetError
+from embodied_perceptron_training.homes.assets.sweethome3d import AssetError, nearest_color
 from embodied_perceptron_training.homes.rendering.materials import COLORS, Material, Rgb
 
 F64 = NDArray[np.float64]
@@ -28,13 +28,13 @@ _TILES = {"wood": ("wood", 0.8, "wooden"), "fabric": ("weave", 0.2, "fabric"), "
           "glass": ("plain", 1.0, "glass")}  # fmt: skip
 _SCREENS = {"tv", "monitor"}
 _SCREEN_LUMA = 0.2
-_RECOLORED_SHARE = 0.4  # of the things that come in any colour
+_RECOLORED_SHARE = 0.4  # of the objects of ``_ANY_COLOR``
 _ANY_COLOR = {
     "chair", "couch", "bed", "stool", "ottoman", "bench", "backpack", "bag", "luggage", "shoe", "hat", "clothes", "toy",
     "box", "bin", "vase", "cup", "bowl", "plate", "ball", "book", "table", "desk", "cabinet", "shelf", "wardrobe",
     "dresser", "stand", "lamp", "divider", "bicycle", "crate", "hamper", "heater", "telephone", "radio", "fan",
 }  # fmt: skip
-_CREASE = 0.85  # cosine of the angle up to which neighbouring faces are shaded as one
+_CREASE = 0.85  # cosine of the largest angle between faces that share a normal
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,11 @@ class StoredModel:
         id: archive and stem, e.g. ``Scopia/leather_sofa``.
         role: parametric family of version 1 that it replaces.
         family: name of its family; near copies share one.
-        unseen: whether its family is kept for testing.
+        unseen: whether its family is reserved for testing.
         name, author, licence: from its catalogue.
         index: position in the file.
-        surfaces, boxes: that carry objects, and for collision tests.
+        surfaces: places for objects.
+        boxes: for collision tests.
     """
 
     id: str
@@ -81,37 +82,29 @@ class ModelStore:
         (v0, f0, p0), (v1, f1, p1) = self._starts[model.index], self._starts[model.index + 1]
         low, high = self._arrays["bounds"][model.index].astype(np.float64)
         vertices = low + self._arrays["vertices"][v0:v1].astype(np.float64) / 65535 * (high - low)
-        return vertices[self._arrays["faces"][f0:f1]], self._arrays["color"][f0:f1].astype(np.int64), (
-            self._arrays["palette"][p0:p1]
-        )  # fmt: skip
+        faces, color = self._arrays["faces"][f0:f1], self._arrays["color"][f0:f1].astype(np.int64)
+        return vertices[faces], color, self._arrays["palette"][p0:p1]
 
     def object(self, model: StoredModel, like: ObjectModel, rng: np.random.Generator) -> ObjectModel:
-        """``model`` as an object with the class, the names and the front of ``like``, a parametric one of its role."""
+        """``model`` as an object with the class, names and front of ``like``, a parametric object of its role."""
         triangles, color, palette = self.geometry(model)
         keep = face_areas_m2(triangles) > 2 * MIN_FACE_AREA_M2
         triangles, color = triangles[keep], color[keep]
         covered: F64 = np.bincount(color, face_areas_m2(triangles), len(palette)).astype(np.float64)
         tinted, name = _tinted(palette, covered, like.category, rng)
         materials, words = _materials(tinted, covered, like.category)
-        mesh = Mesh(triangles, _normals(model.id, triangles), _box_uv(triangles), color.astype(np.int32), materials)
+        normals = _smooth_normals(np.ascontiguousarray(triangles).tobytes())
+        mesh = Mesh(triangles, normals, _box_uv(triangles), color.astype(np.int32), materials)
         kept = {k: v for k, v in like.attributes.items() if k in ("style", "size")}
         if like.category == "bed":
             kept["style"] = "double" if float(np.ptp(triangles[..., 0])) > 1.3 else "single"
         if like.category == "couch":
             kept.pop("style", None)
-        if like.category != "plant":
-            words["color"] = name
-        else:
-            words = {"color": "green"}
+        words = {"color": "green"} if like.category == "plant" else words | {"color": name}
         boxes = tuple(Piece(np.array(b[:3]), np.array(b[3:]), np.eye(3)) for b in model.boxes)
-        return ObjectModel(
-            like.category,
-            (Part("body", mesh, boxes),),
-            tuple(_surface(s) for s in model.surfaces),
-            MappingProxyType(kept | words),
-            like.synonyms,
-            like.has_front,
-        )
+        parts, surfaces = (Part("body", mesh, boxes),), tuple(_surface(s) for s in model.surfaces)
+        attributes = MappingProxyType(kept | words)
+        return replace(like, parts=parts, surfaces=surfaces, attributes=attributes, states=(), box_part="")
 
 
 def _surface(plain: Mapping[str, Any]) -> Surface:
@@ -123,10 +116,7 @@ def _surface(plain: Mapping[str, Any]) -> Surface:
 def _tinted(
     palette: NDArray[np.uint8], share: F64, category: str, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], str]:
-    """The palette of one object, and the name of the colour that covers most of it.
-
-    All colours vary a little; what comes in any colour has its main one replaced now and then.
-    """
+    """A varied palette, sometimes with a new main colour, and the name of the colour that covers most of the object."""
     rgb = palette[:, :3].astype(np.float64) / 255
     main = rgb[share.argmax()].copy()
     shift = np.exp(rng.normal(0, 0.1)) * np.exp(rng.normal(0, 0.03, 3))
@@ -138,12 +128,11 @@ def _tinted(
     rgb = np.clip(rgb * shift, 0.02, 0.97)
     result = palette.copy()
     result[:, :3] = np.round(rgb * 255)
-    main = rgb[share.argmax()]
-    return result, min(COLORS, key=lambda n: float(((np.array(COLORS[n]) - main) ** 2).sum()))
+    return result, nearest_color(rgb[share.argmax()])
 
 
 def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[tuple[Material, ...], dict[str, str]]:
-    """Materials of a palette's entries, and the word for what most of the surface is made of, where it is known."""
+    """Materials of a palette's entries, and the word for the material of most of the surface, if known."""
     materials: list[Material] = []
     by_word: dict[str, float] = {}
     for (r, g, b, gloss, kind), covered in zip(palette.tolist(), share, strict=True):
@@ -159,8 +148,9 @@ def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[t
 
 
 @lru_cache(maxsize=512)
-def _smooth(key: str, shape: int, data: bytes) -> F64:
-    triangles = np.frombuffer(data).reshape(shape, 3, 3)
+def _smooth_normals(data: bytes) -> F64:
+    """(F, 3, 3) unit normals, smooth across edges below the crease angle, of (F, 3, 3) float64 corners."""
+    triangles = np.frombuffer(data).reshape(-1, 3, 3)
     normal = face_normals(triangles)
     unit = normal / np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-12)
     step = max(float(np.ptp(triangles.reshape(-1, 3), axis=0).max()), 1e-6) * 1e-4
@@ -180,12 +170,8 @@ def _smooth(key: str, shape: int, data: bytes) -> F64:
     return result.reshape(-1, 3, 3)
 
 
-def _normals(key: str, triangles: F64) -> F64:
-    return _smooth(key, len(triangles), np.ascontiguousarray(triangles).tobytes())
-
-
 def _box_uv(triangles: F64) -> F64:
-    """(F, 3, 2) metres along the two axes that a face runs along most."""
+    """(F, 3, 2) metres along the two axes that are most parallel to each face."""
     axis = np.abs(face_normals(triangles)).argmax(1)
     first, second = np.array([1, 0, 0])[axis], np.array([2, 2, 1])[axis]
     rows = np.arange(len(triangles))[:, None]
@@ -195,10 +181,7 @@ def _box_uv(triangles: F64) -> F64:
 
 @lru_cache(maxsize=1)
 def open_store() -> ModelStore:
-    """The models of this package, read once per process.
-
-    Raises :class:`AssetError` when a file is missing or broken.
-    """
+    """The models of this package. Raises :class:`AssetError` when a file is missing or broken."""
     try:
         entries = json.loads((FOLDER / "models.json").read_text())
         with np.load(FOLDER / "models.npz", allow_pickle=False) as data:
@@ -220,7 +203,7 @@ def open_store() -> ModelStore:
 
 
 def store_hash() -> str:
-    """SHA-256 over the two files."""
+    """SHA-256 of the two files."""
     digest = hashlib.sha256()
     for name in ("models.json", "models.npz"):
         digest.update((FOLDER / name).read_bytes())
@@ -228,6 +211,6 @@ def store_hash() -> str:
 
 
 def credits_of(families: set[str]) -> list[str]:
-    """One line for every model of ``families``: name, where it is from, author, licence."""
+    """One line per model of ``families``: name, source, author, licence."""
     used = sorted((m for m in open_store().models if m.family in families), key=lambda m: m.id.lower())
     return [f"{m.name} ({m.id}) by {m.author}: {m.licence}" for m in used]

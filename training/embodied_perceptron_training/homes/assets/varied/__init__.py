@@ -1,1 +1,1 @@
-"""Families of version 2 beside those of version 1: seats, tables, cases, plants, small things, and what has no name."""
+"""Additional furniture families of version 2."""

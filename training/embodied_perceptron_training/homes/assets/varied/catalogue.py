@@ -1,10 +1,9 @@
-"""Which family makes a thing of a home of version 2: alternatives to each family of version 1, models of Sweet Home 3D,
-sizes that vary, and a fifth of the families kept for testing.
+"""Choose the family of each object of a home of version 2, and vary its size.
 
-A *family* is one function that makes things of a kind, or one model; a *role* is the family of version 1 that a recipe
-asks for. A role is filled by its own family, one of its alternatives or one of its models. Held-out families
-(:data:`UNSEEN`, and those that the models' file marks) are drawn for test homes only, and every category that has two
-or more families keeps one in training.
+A *family* is one function that makes objects of a kind, or one Sweet Home 3D model; a *role* is the family of version 1
+that a recipe asks for. A role is filled by its own family, an alternative or a model. A fifth of the families
+(:data:`UNSEEN`, and those marked in the models' file) is held out for test homes; every category with two or more
+families keeps one for training.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets import bath, decor, electronics, furniture, kitchen, small, soft
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2
-from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part, Surface
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part
 from embodied_perceptron_training.homes.assets.sweet_home_3d.store import ModelStore, StoredModel
 from embodied_perceptron_training.homes.assets.varied import clutter, greenery, seats, storage, tables, tableware
 
@@ -67,9 +66,9 @@ ALTERNATIVES: Mapping[Family, tuple[Family, ...]] = {
     small.paper: (tableware.tablet,),
     small.toy: (tableware.plush,),
 }
-# roles of their own, which version 1 has nothing for
+# roles without a family of version 1
 OWN: tuple[Family, ...] = (greenery.hanging_plant, storage.stand_display, storage.crate, tables.work_bench)
-# families of version 1 that fill the same category as others and are not in the table above
+# families of version 1 without alternatives
 _SINGLES: tuple[Family, ...] = (
     furniture.ottoman, furniture.footstool, furniture.beanbag, furniture.commode, furniture.rack, furniture.coat_rack,
     furniture.piano, furniture.bicycle, furniture.exercise_bike, furniture.ironing_board, furniture.cart,
@@ -88,7 +87,7 @@ def family_name(family: Callable[..., ObjectModel]) -> str:
     return f"{family.__module__.rpartition('.')[2]}.{family.__name__}"
 
 
-# kept for testing: about a fifth of all families, never the last one of a category
+# held out for testing: about a fifth of all families, never the last of a category
 UNSEEN: frozenset[str] = frozenset(
     family_name(f)
     for f in (
@@ -100,27 +99,27 @@ UNSEEN: frozenset[str] = frozenset(
         tableware.book_pile, tableware.plush, furniture.footstool, furniture.coat_rack, decor.poster,
     )
 ) | clutter.UNSEEN_SHAPES  # fmt: skip
-# singles that are held out stand aside for a relative of the same role
+# held-out singles -> the family that replaces them in training
 _STAND_INS: Mapping[Family, Family] = {
     furniture.footstool: furniture.ottoman, furniture.coat_rack: furniture.rack, decor.poster: decor.picture,
 }  # fmt: skip
-_UNSEEN_SHARE = 0.5  # of a test home's things whose role has held-out families
-_OWN_WEIGHT = 1.3  # of the family of version 1, against 1 of each alternative
+_UNSEEN_SHARE = 0.5  # of the objects of a test home with held-out families
+_OWN_WEIGHT = 1.3  # of the family of version 1; alternatives have 1
 
 
 def all_families() -> tuple[str, ...]:
-    """Names of all families that a home of version 2 may draw, each once."""
+    """Names of all parametric families of version 2."""
     named = [*ALTERNATIVES, *(f for group in ALTERNATIVES.values() for f in group), *OWN, *_SINGLES]
     return tuple(dict.fromkeys([*(family_name(f) for f in named), *(family_name(s) for s in clutter.SHAPES)]))
 
 
 @dataclass(frozen=True, eq=False)
 class FamilyModel(ObjectModel):
-    """A model that knows where it comes from.
+    """A model with its family.
 
     Attributes:
-        family: name of its family, "shell" for what belongs to the building.
-        unseen: whether training never draws that family.
+        family: name of its family, "shell" for parts of the building.
+        unseen: whether the family is held out from training.
     """
 
     family: str = ""
@@ -128,19 +127,19 @@ class FamilyModel(ObjectModel):
 
 
 def with_family(model: ObjectModel, family: str, unseen: bool | None = None) -> FamilyModel:
-    """``model`` with the name of its family, and whether that is kept for testing (default: as :data:`UNSEEN` says)."""
+    """``model`` with its family; ``unseen`` defaults to whether :data:`UNSEEN` has it."""
     values = {f.name: getattr(model, f.name) for f in fields(ObjectModel)}
     return FamilyModel(**values, family=family, unseen=family in UNSEEN if unseen is None else unseen)
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Draws families: all but the held-out ones, or, with ``unseen``, those for half of the things that have any.
+    """Draw families.
 
     Attributes:
-        unseen: whether held-out families are drawn.
-        models: models that take the place of parametric families; None = no such models.
-        model_share: of the things whose role has models.
+        unseen: whether half of the objects whose role has held-out families are of these; else none is.
+        models: models that replace parametric families; None = no models.
+        model_share: share of models among objects whose role has models.
     """
 
     unseen: bool = False
@@ -148,7 +147,7 @@ class Catalogue:
     model_share: float = 0.5
 
     def draw(self, role: Family, rng: Rng) -> FamilyModel:
-        """A model for ``role``, of any family that may fill it, of its own size."""
+        """A model for ``role`` of a random family and size."""
         if self.models is not None:
             stored = self.models.by_role.get(family_name(role), ())
             if stored and rng.random() < self.model_share:
@@ -175,14 +174,14 @@ class Catalogue:
         return with_family(resized(model, size_jitter(model, rng)), chosen.family, chosen.unseen)
 
     def distractor(self, size_m: float, rng: Rng) -> FamilyModel:
-        """Something without a name, about ``size_m`` large."""
+        """An unlabelled object of about ``size_m``."""
         shapes = [s for s in clutter.SHAPES if self.unseen or family_name(s) not in UNSEEN]
         shape = shapes[int(rng.integers(len(shapes)))]
         return with_family(shape(rng, size_m), family_name(shape))
 
 
 def size_jitter(model: ObjectModel, rng: Rng) -> F64:
-    """(3,) factors: small things vary as a whole, large ones in width and depth more than in height."""
+    """(3,) factors: small objects scale uniformly, large ones more in width and depth than in height."""
     low, high = model.bounds()
     if float((high - low).max()) < 0.45:
         factor = rng.normal(0, 0.11) + rng.normal(0, 0.04, 3)
@@ -192,21 +191,16 @@ def size_jitter(model: ObjectModel, rng: Rng) -> F64:
 
 
 def resized(model: ObjectModel, factors: F64) -> ObjectModel:
-    """``model`` stretched by ``factors`` (3,) along its axes, with its joints, surfaces and collision boxes."""
+    """``model`` with its joints, surfaces and collision boxes, scaled by ``factors`` (3,) along its axes."""
     s = np.asarray(factors, np.float64)
     parts = tuple(Part(p.name, _stretched(p.mesh, s), tuple(_piece(q, s) for q in p.pieces), _joint(p.joint, s))
                   for p in model.parts)  # fmt: skip
-    surfaces = tuple(
-        Surface(
-            (a.center_m[0] * s[0], a.center_m[1] * s[1], a.center_m[2] * s[2]),
-            (a.half_m[0] * s[0], a.half_m[1] * s[1]),
-            a.clearance_m * s[2],
-            a.relation,
-            a.accepts,
-        )
-        for a in model.surfaces
-    )
-    return replace(model, parts=parts, surfaces=surfaces)
+    surfaces = []
+    for a in model.surfaces:
+        (x, y, z), (half_x, half_y) = a.center_m, a.half_m
+        center, half = (x * s[0], y * s[1], z * s[2]), (half_x * s[0], half_y * s[1])
+        surfaces.append(replace(a, center_m=center, half_m=half, clearance_m=a.clearance_m * s[2]))
+    return replace(model, parts=parts, surfaces=tuple(surfaces))
 
 
 def _stretched(mesh: Mesh, s: F64) -> Mesh:
@@ -217,7 +211,7 @@ def _stretched(mesh: Mesh, s: F64) -> Mesh:
 
 
 def _piece(piece: Piece, s: F64) -> Piece:
-    # a turned box that is stretched is no box: the next larger one
+    # the smallest box around a scaled rotated box
     axes = piece.R * s[:, None]
     grown = np.abs(piece.R.T @ axes) @ piece.half
     return Piece(piece.center * s, grown, piece.R)

@@ -1,7 +1,7 @@
-"""Things without a name: papers, cloths, bags, tools, tangles, lumps, wrappings, gadgets of random shape and texture.
+"""Unlabelled objects: papers, cloths, bags, tools, cables and others of random shape and texture.
 
-They are rendered, they stand in the way and fill cells of the occupancy (as "object"), and nobody labels them: a small
-shape on a table is no reason to call it something. ``size_m`` is about their largest extent.
+They are rendered, block the way and fill occupancy cells (as "object"), but have no label, so that training contains
+small shapes that are no known object. ``size_m`` is about their largest extent.
 """
 
 from __future__ import annotations
@@ -17,33 +17,21 @@ from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-UNLABELLED = "object"  # EmbodiedScan's category of what has none
+UNLABELLED = "object"  # EmbodiedScan's category without a class
 Shape = Callable[[Rng, float], ObjectModel]
 F64 = NDArray[np.float64]
-_TILES = (
-    "plain",
-    "plain",
-    "wood",
-    "marble",
-    "weave",
-    "felt",
-    "carpet",
-    "stripes",
-    "brushed",
-    "wallpaper",
-    "leaf",
-    "checker",
-)
+_TILES = ("plain", "plain", "wood", "marble", "weave", "felt", "carpet", "stripes", "brushed", "wallpaper", "leaf",
+          "checker")  # fmt: skip
 _PICTURES = ("cover", "label", "text", "map", "calendar", "abstract pattern", "flower", "heart", "fish")
 
 
 def any_material(rng: Rng) -> mat.Material:
-    """Any colour with any tile, dull or shiny; now and then black or like a mirror."""
+    """A random colour, tile and gloss."""
     rgb = rng.uniform(0.05, 0.95, 3) if rng.random() < 0.6 else np.full(3, rng.uniform(0.04, 0.95))
     r, g, b = (float(c) for c in rgb)
     gloss = float(rng.choice([0.0, 0.0, 0.2, 0.5, 0.8]))
     tile = _TILES[int(rng.integers(len(_TILES)))]
-    return mat.Material((r, g, b), tile, int(rng.integers(4)), float(rng.uniform(0.05, 0.5)), gloss)
+    return mat.Material((r, g, b), tile, int(rng.integers(4)), rng.uniform(0.05, 0.5), gloss)
 
 
 def any_face(rng: Rng) -> mat.Material:
@@ -68,17 +56,17 @@ def _noise(rng: Rng, shape: tuple[int, int], waves: int = 4) -> F64:
 
 
 def papers(rng: Rng, size_m: float) -> ObjectModel:
-    """Sheets, letters and leaflets strewn over each other."""
+    """Sheets of paper on top of each other."""
     b = MeshBuilder()
     for k in range(int(rng.integers(1, 7))):
         w, d = size_m * rng.uniform(0.35, 0.7), size_m * rng.uniform(0.45, 0.9)
         at = (*rng.normal(0, 0.12 * size_m, 2), 0.001 + 0.0025 * k)
-        b.box((w, d, 0.002), at, mat.paper(rng), rotation("z", float(rng.uniform(-3, 3))), faces={"+z": any_face(rng)})
+        b.box((w, d, 0.002), at, mat.paper(rng), rotation("z", rng.uniform(-3, 3)), faces={"+z": any_face(rng)})
     return _thing(b)
 
 
 def cloth(rng: Rng, size_m: float) -> ObjectModel:
-    """A cloth that was dropped: folds in a heap."""
+    """A dropped cloth with folds."""
     b = MeshBuilder()
     n = 13
     s = np.linspace(-0.5, 0.5, n)
@@ -92,7 +80,7 @@ def cloth(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def lump(rng: Rng, size_m: float) -> ObjectModel:
-    """A blob without corners: dough, cushion, stone, crumpled foil."""
+    """A round lump, like dough, a stone or crumpled foil."""
     b = MeshBuilder()
     rows, columns = 9, 13
     phi = np.linspace(-np.pi / 2, np.pi / 2, rows)[:, None]
@@ -109,7 +97,7 @@ def lump(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def sack(rng: Rng, size_m: float) -> ObjectModel:
-    """A bag: broad below, tied or gaping above, with or without handles."""
+    """An open or closed bag with or without handles."""
     b = MeshBuilder()
     m = any_material(rng)
     around, along = 17, 8
@@ -131,7 +119,7 @@ def sack(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def tool(rng: Rng, size_m: float) -> ObjectModel:
-    """A grip and a head: hammer, whisk, drill, brush, or none of these."""
+    """A handle with a head, like a hammer, a whisk, a drill or a brush."""
     b = MeshBuilder()
     r = size_m * rng.uniform(0.02, 0.06)
     b.rod((-size_m / 2, 0, r * 1.2), (size_m * 0.25, 0, r * 1.2), r, any_material(rng), 8)
@@ -160,9 +148,8 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
     t = np.linspace(0, 1, n)
     radius = size_m / 2 * (0.55 + 0.4 * np.sin(2 * np.pi * rng.uniform(0.5, 3) * t + rng.uniform(0, 6)))
     a = 2 * np.pi * turns * t
-    path = np.stack(
-        [radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), r + np.abs(np.sin(3 * a)) * 2.5 * r], -1
-    )
+    z = r + np.abs(np.sin(3 * a)) * 2.5 * r
+    path = np.stack([radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), z], -1)
     for p, q in pairwise(path):
         b.rod(p, q, r, m, 5)
     if rng.random() < 0.5:
@@ -171,7 +158,7 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def wrapping(rng: Rng, size_m: float) -> ObjectModel:
-    """A packet: a printed box, a wedge or a tray under foil."""
+    """A printed packet."""
     b = MeshBuilder()
     w, d, h = size_m * rng.uniform(0.4, 1.0), size_m * rng.uniform(0.2, 0.8), size_m * rng.uniform(0.08, 0.7)
     m = any_material(rng)
@@ -182,7 +169,7 @@ def wrapping(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def gadget(rng: Rng, size_m: float) -> ObjectModel:
-    """A few bodies on each other at random: an appliance nobody can place."""
+    """A few stacked random bodies, like an unknown appliance."""
     b = MeshBuilder()
     z = 0.0
     for _ in range(int(rng.integers(2, 5))):
@@ -190,26 +177,25 @@ def gadget(rng: Rng, size_m: float) -> ObjectModel:
         x, y = rng.normal(0, 0.08 * size_m, 2)
         kind, m = int(rng.integers(4)), any_material(rng)
         if kind == 0:
-            b.box(
-                (w, d, h), (x, y, z + h / 2), m, rotation("z", float(rng.uniform(-1, 1))), faces={"-y": any_face(rng)}
-            )
+            R = rotation("z", rng.uniform(-1, 1))
+            b.box((w, d, h), (x, y, z + h / 2), m, R, faces={"-y": any_face(rng)})
         elif kind == 1:
-            b.cylinder(min(w, d) / 2, h, (x, y, z + h / 2), m, top_radius=min(w, d) / 2 * float(rng.uniform(0.2, 1.0)))
+            b.cylinder(min(w, d) / 2, h, (x, y, z + h / 2), m, top_radius=min(w, d) / 2 * rng.uniform(0.2, 1.0))
         elif kind == 2:
             b.ellipsoid((w / 2, d / 2, h / 2), (x, y, z + h / 2), m, segments=12)
         else:
-            b.rounded_box((w, d, h), (x, y, z + h / 2), m, float(rng.uniform(0.2, 0.6)))
+            b.rounded_box((w, d, h), (x, y, z + h / 2), m, rng.uniform(0.2, 0.6))
         z += h * rng.uniform(0.7, 1.0)
     return _thing(b)
 
 
 def heap(rng: Rng, size_m: float) -> ObjectModel:
-    """Several small things thrown together."""
+    """A heap of several small bodies."""
     b = MeshBuilder()
     for _ in range(int(rng.integers(4, 10))):
         s = size_m * rng.uniform(0.1, 0.3)
         at = (*rng.normal(0, 0.2 * size_m, 2), s * rng.uniform(0.3, 0.8))
-        R = rotation("z", float(rng.uniform(-3, 3))) @ rotation("x", float(rng.uniform(-0.5, 0.5)))
+        R = rotation("z", rng.uniform(-3, 3)) @ rotation("x", rng.uniform(-0.5, 0.5))
         if rng.random() < 0.5:
             b.box(s * rng.uniform(0.3, 1.0, 3), at, any_material(rng), R)
         else:
@@ -218,7 +204,7 @@ def heap(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def frame(rng: Rng, size_m: float) -> ObjectModel:
-    """A construction of rods: drying rack, stand, half a chair."""
+    """A frame of rods, like a drying rack."""
     b = MeshBuilder()
     m, r = any_material(rng), max(0.004, size_m * 0.012)
     points = rng.uniform(-0.5, 0.5, (int(rng.integers(5, 9)), 3)) * size_m * np.array([1.0, 0.7, 0.0])
@@ -232,7 +218,7 @@ def frame(rng: Rng, size_m: float) -> ObjectModel:
 
 
 def organic(rng: Rng, size_m: float) -> ObjectModel:
-    """Branches, dried flowers, feathers in a bunch."""
+    """A bunch of branches, dried flowers or feathers."""
     b = MeshBuilder()
     m, tip = any_material(rng), any_material(rng)
     for _ in range(int(rng.integers(5, 12))):
@@ -240,7 +226,7 @@ def organic(rng: Rng, size_m: float) -> ObjectModel:
         end = d / np.linalg.norm(d) * size_m * rng.uniform(0.5, 1.0)
         b.rod((0, 0, 0.005), end, 0.004, m, 4)
         s = size_m * rng.uniform(0.03, 0.1)
-        b.ellipsoid((s, s * 0.6, s * 0.3), end, tip, rotation("x", float(rng.uniform(-1, 1))), 8)
+        b.ellipsoid((s, s * 0.6, s * 0.3), end, tip, rotation("x", rng.uniform(-1, 1)), 8)
     return _thing(b)
 
 

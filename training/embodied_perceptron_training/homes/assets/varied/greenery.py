@@ -1,4 +1,4 @@
-"""Plants: tall ones, palms, succulents, trailing and hanging ones."""
+"""Plants."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 
 
 def _leaf(rng: Rng) -> mat.Material:
-    g = float(rng.uniform(0.3, 0.55))
-    rgb = (g * float(rng.uniform(0.4, 0.8)), g, g * float(rng.uniform(0.3, 0.6)))
+    g = rng.uniform(0.3, 0.55)
+    rgb = (g * rng.uniform(0.4, 0.8), g, g * rng.uniform(0.3, 0.6))
     return mat.Material(rgb, "leaf", int(rng.integers(3)), 0.2, color_name="green")
 
 
-def _planter(b: MeshBuilder, rng: Rng, r: float, h: float, z: float = 0.0) -> None:
+def _planter(b: MeshBuilder, rng: Rng, r: float, h: float) -> None:
     m = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black", "blue"))
     if rng.random() < 0.3:
         m = mat.colored(rng, "wicker", ("brown", "beige"), texture="wicker", scale_m=0.3)
-    low = float(rng.uniform(0.65, 1.0))
-    b.lathe([(0, 0), (r * low, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02), (0, h - 0.02)], (0, 0, z), m, 20)
+    low = rng.uniform(0.65, 1.0)
+    b.lathe([(0, 0), (r * low, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02), (0, h - 0.02)], m, 20)
 
 
 def _blade(
     b: MeshBuilder, start: np.ndarray, a: float, lean: float, length: float, wide: float, droop: float, m: mat.Material
 ) -> None:
-    """A long leaf that bends down: a strip of five points."""
+    """A long leaf that bends down."""
     s = np.linspace(0, 1, 6)
     angle = lean + droop * s
     out = np.concatenate([[0], np.cumsum(np.sin(angle[:-1]))]) * length / 5
@@ -49,8 +49,8 @@ def tall_plant(rng: Rng) -> ObjectModel:
         top = foot + np.array([*rng.normal(0, 0.08, 2), (h - pot_h) * rng.uniform(0.5, 0.8)])
         b.rod(foot, top, rng.uniform(0.012, 0.025), bark, 6)
         for _ in range(int(rng.integers(10, 20))):
-            _blade(b, top, float(rng.uniform(0, 2 * np.pi)), float(rng.uniform(0.1, 0.8)), float(rng.uniform(0.3, 0.6)),
-                   float(rng.uniform(0.025, 0.06)), float(rng.uniform(0.5, 1.6)), leaf)  # fmt: skip
+            _blade(b, top, rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 0.8), rng.uniform(0.3, 0.6),
+                   rng.uniform(0.025, 0.06), rng.uniform(0.5, 1.6), leaf)  # fmt: skip
     return model("plant", b, leaf, synonyms=("potted plant", "tall plant", "houseplant"), has_front=False, size="large")
 
 
@@ -62,8 +62,8 @@ def palm(rng: Rng) -> ObjectModel:
     _planter(b, rng, r, pot_h)
     for _ in range(int(rng.integers(9, 18))):
         a, lean, length = rng.uniform(0, 2 * np.pi), rng.uniform(0.05, 0.6), rng.uniform(0.6, 1.3)
-        _blade(b, np.array([0, 0, pot_h - 0.03]), float(a), float(lean), float(length), float(rng.uniform(0.08, 0.16)),
-               float(rng.uniform(0.4, 1.2)), leaf)  # fmt: skip
+        wide, droop = rng.uniform(0.08, 0.16), rng.uniform(0.4, 1.2)
+        _blade(b, np.array([0, 0, pot_h - 0.03]), a, lean, length, wide, droop, leaf)
     return model("plant", b, leaf, synonyms=("palm", "potted plant"), has_front=False)
 
 
@@ -78,13 +78,13 @@ def round_tree(rng: Rng) -> ObjectModel:
     for _ in range(int(rng.integers(40, 70))):
         d = rng.normal(0, 1, 3)
         d *= rng.uniform(0.5, 1.0) * crown / np.linalg.norm(d)
-        R = rotation("z", float(rng.uniform(0, 6.28))) @ rotation("x", float(rng.normal(0, 0.6)))
+        R = rotation("z", rng.uniform(0, 6.28)) @ rotation("x", rng.normal(0, 0.6))
         b.ellipsoid((0.045, 0.07, 0.008), np.array([0, 0, h - crown]) + d, leaf, R, 8)
     return model("plant", b, leaf, synonyms=("potted plant", "small tree"), has_front=False)
 
 
 def hanging_plant(rng: Rng) -> ObjectModel:
-    """A pot on cords below the ceiling with stems that trail down; its origin is the foot of the lowest leaf."""
+    """A pot on cords below the ceiling, with leaves that hang down."""
     b = MeshBuilder()
     leaf = _leaf(rng)
     cord = mat.fabric(rng, ("white", "beige", "brown"))
@@ -96,10 +96,10 @@ def hanging_plant(rng: Rng) -> ObjectModel:
         b.rod((r * np.cos(a), r * np.sin(a), pot_h), (0, 0, top), 0.004, cord, 4)
     b.cylinder(0.02, 0.015, (0, 0, top), cord, segments=8)
     for _ in range(int(rng.integers(8, 16))):
-        a = float(rng.uniform(0, 2 * np.pi))
+        a = rng.uniform(0, 2 * np.pi)
         start = np.array([r * 0.8 * np.cos(a), r * 0.8 * np.sin(a), pot_h])
-        _blade(b, start, a, float(rng.uniform(0.6, 1.4)), float(rng.uniform(0.25, 0.6)), float(rng.uniform(0.03, 0.07)),
-               float(rng.uniform(1.2, 2.2)), leaf)  # fmt: skip
+        _blade(b, start, a, rng.uniform(0.6, 1.4), rng.uniform(0.25, 0.6), rng.uniform(0.03, 0.07),
+               rng.uniform(1.2, 2.2), leaf)  # fmt: skip
     return model("plant", b, leaf, synonyms=("hanging plant",), has_front=False, style="hanging")
 
 
@@ -123,7 +123,6 @@ def grass_pot(rng: Rng) -> ObjectModel:
     r, h = rng.uniform(0.05, 0.09), rng.uniform(0.07, 0.13)
     _planter(b, rng, r, h)
     for _ in range(int(rng.integers(10, 22))):
-        _blade(b, np.array([0, 0, h - 0.02]), float(rng.uniform(0, 2 * np.pi)), float(rng.uniform(0, 0.7)),
-               float(rng.uniform(0.1, 0.28)), float(rng.uniform(0.01, 0.03)), float(rng.uniform(0.2, 1.5)),
-               leaf)  # fmt: skip
+        a, lean, length = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.7), rng.uniform(0.1, 0.28)
+        _blade(b, np.array([0, 0, h - 0.02]), a, lean, length, rng.uniform(0.01, 0.03), rng.uniform(0.2, 1.5), leaf)
     return model("plant", b, leaf, synonyms=("small plant", "herbs"), has_front=False, size="small")

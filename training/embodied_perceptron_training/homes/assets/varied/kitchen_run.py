@@ -1,12 +1,12 @@
-"""Parts of a run of kitchen units below one work top: base cabinets, dishwasher, work top with a cut-out, basin.
+"""Parts of a row of kitchen units: base cabinets, dishwasher, work top with a cut-out, basin.
 
-ScanNet's annotators, whose classes EmbodiedScan keeps, draw one box around a work top however long it is, one around
-the basin in it, and one around each appliance and cabinet below.
+As in ScanNet's annotations, the work top, the basin, and each appliance and cabinet have one box each.
 """
 
 from __future__ import annotations
 
 from embodied_perceptron_training.homes.assets.common import Rng, drawer, hinged_door, model
+from embodied_perceptron_training.homes.assets.kitchen import SINK_STEEL
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
 from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Surface, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -19,7 +19,7 @@ _BASIN_D, _BASIN_H = 0.4, 0.17
 def base_cabinet(
     rng: Rng, width: float, front: mat.Material, handle: mat.Material, with_drawers: bool, open_top: bool = False
 ) -> ObjectModel:
-    """Sides, floor and fronts; ``open_top`` leaves room for a basin."""
+    """A base cabinet; ``open_top`` leaves room for a basin."""
     b = MeshBuilder()
     t, foot = 0.018, 0.1
     for s in (-1, 1):
@@ -38,16 +38,14 @@ def base_cabinet(
     else:
         columns = 1 if width < 0.6 else 2
         for k in range(columns):
-            x = -width / 2 + width * (k + 0.5) / columns
-            parts.append(
-                hinged_door(f"door{k}", width / columns - 0.004, tall, (x, y, foot + tall / 2), front, handle,
-                            "left" if k == 0 else "right")
-            )  # fmt: skip
+            at = (-width / 2 + width * (k + 0.5) / columns, y, foot + tall / 2)
+            hinge = "left" if k == 0 else "right"
+            parts.append(hinged_door(f"door{k}", width / columns - 0.004, tall, at, front, handle, hinge))
     return model("cabinet", b, front, parts, synonyms=("kitchen cabinet", "base cabinet"))
 
 
 def built_in_dishwasher(rng: Rng) -> ObjectModel:
-    """A dishwasher that stands below the work top."""
+    """A dishwasher below the work top."""
     b = MeshBuilder()
     m, steel = mat.metal(rng, ("white", "gray", "black")), mat.metal(rng, ("gray",))
     w, d = 0.6, 0.54
@@ -61,7 +59,7 @@ def built_in_dishwasher(rng: Rng) -> ObjectModel:
 
 
 def worktop(length: float, top: mat.Material, cut: tuple[float, float] | None, splash: bool) -> ObjectModel:
-    """A slab ``length`` metres long, its base at z = 0; ``cut`` is (centre x, width) of a basin."""
+    """A work top of ``length`` metres, its base at z = 0; ``cut`` is (centre x, width) of a basin."""
     b = MeshBuilder()
     surfaces = []
     left, right = -length / 2, length / 2
@@ -70,9 +68,8 @@ def worktop(length: float, top: mat.Material, cut: tuple[float, float] | None, s
         if c - a > 0.02:
             b.box((c - a, TOP_D, TOP_T), ((a + c) / 2, 0, TOP_T / 2), top)
         if c - a > 0.15:
-            surfaces.append(
-                Surface(((a + c) / 2, 0.0, TOP_T), ((c - a) / 2 - 0.03, TOP_D / 2 - 0.04), 0.5, "ontop", "counter")
-            )
+            half = ((c - a) / 2 - 0.03, TOP_D / 2 - 0.04)
+            surfaces.append(Surface(((a + c) / 2, 0.0, TOP_T), half, 0.5, "ontop", "counter"))
     if cut is not None:
         edge = (TOP_D - _BASIN_D) / 2
         for s in (-1, 1):
@@ -83,10 +80,9 @@ def worktop(length: float, top: mat.Material, cut: tuple[float, float] | None, s
 
 
 def basin(rng: Rng, width: float) -> ObjectModel:
-    """A basin of steel or ceramic that hangs in a cut-out ``width`` wide, with its tap; the rim is at z = 0."""
+    """A steel or ceramic basin with a tap for a cut-out of ``width``; the rim is at z = 0."""
     b = MeshBuilder()
-    steel = mat.Material((0.72, 0.73, 0.74), "brushed", 0, 0.3, 0.7, 0.0, "gray", "metal")
-    m = steel if rng.random() < 0.75 else mat.ceramic(rng, ("white", "black", "gray"))
+    m = SINK_STEEL if rng.random() < 0.75 else mat.ceramic(rng, ("white", "black", "gray"))
     t, w, d = 0.008, width - 0.004, _BASIN_D - 0.004
     for s in (-1, 1):
         b.box((t, d, _BASIN_H), (s * (w - t) / 2, 0, -_BASIN_H / 2), m)
@@ -95,7 +91,7 @@ def basin(rng: Rng, width: float) -> ObjectModel:
     if w > 0.6 and rng.random() < 0.6:
         b.box((t, d - 2 * t, _BASIN_H - 0.03), (w * 0.1, 0, -_BASIN_H / 2 - 0.015), m)
     y = d / 2 - 0.03
-    tall = float(rng.uniform(0.18, 0.36))
-    b.tube([(0, y, -0.01), (0, y, tall * 0.85), (0, y - 0.07, tall), (0, y - 0.16, tall * 0.8)], 0.013, steel, 6)
+    tall = rng.uniform(0.18, 0.36)
+    b.tube([(0, y, -0.01), (0, y, tall * 0.85), (0, y - 0.07, tall), (0, y - 0.16, tall * 0.8)], 0.013, SINK_STEEL, 6)
     inside = Surface((0, -0.02, -_BASIN_H + t), (w / 2 - 0.04, d / 2 - 0.08), 0.35, "inside", "dishes")
     return model("sink", b, m, surfaces=[inside], synonyms=("kitchen sink", "basin"))

@@ -1,17 +1,17 @@
-"""Seats: cantilever, shell, folding, mesh and wing chairs, corner couches, daybeds, block stools."""
+"""Chairs, couches, stools and benches."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, four_legs, model, top_surface
+from embodied_perceptron_training.homes.assets.common import CORNERS, Rng, four_legs, model, top_surface
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 
 def cantilever_chair(rng: Rng) -> ObjectModel:
-    """A chair on one bent tube without hind legs."""
+    """A chair on a bent tube, without rear legs."""
     b = MeshBuilder()
     steel = mat.metal(rng, ("gray", "gray", "black"))
     cover = mat.leather(rng) if rng.random() < 0.5 else mat.fabric(rng, ("black", "gray", "beige", "brown", "blue"))
@@ -35,7 +35,7 @@ def cantilever_chair(rng: Rng) -> ObjectModel:
 
 
 def _bowl(b: MeshBuilder, w: float, d: float, z: float, back: float, material: mat.Material, thick: float) -> None:
-    """One bent sheet: a seat that runs up into a back, hollowed from side to side."""
+    """A seat and back of one bent sheet, hollow in the middle."""
     u = np.linspace(-1, 1, 9)
     profile = np.array([(-0.5, 0.0), (-0.2, -0.02), (0.15, -0.025), (0.33, 0.03), (0.42, 0.2), (0.46, 0.5), (0.5, 1.0)])
     y = profile[:, 0] * d
@@ -56,9 +56,8 @@ def shell_chair(rng: Rng) -> ObjectModel:
     _bowl(b, w, d, h, rng.uniform(0.34, 0.44), shell, 0.012)
     legs = mat.wood(rng) if rng.random() < 0.5 else mat.metal(rng)
     if rng.random() < 0.75:
-        for sx in (-1, 1):
-            for sy in (-1, 1):
-                b.rod((sx * w * 0.42, sy * d * 0.42, 0.01), (sx * w * 0.2, sy * d * 0.2, h - 0.03), 0.014, legs, 6)
+        for sx, sy in CORNERS:
+            b.rod((sx * w * 0.42, sy * d * 0.42, 0.01), (sx * w * 0.2, sy * d * 0.2, h - 0.03), 0.014, legs, 6)
     else:
         b.cylinder(0.02, h - 0.05, (0, 0, (h - 0.05) / 2 + 0.02), legs)
         for k in range(4):
@@ -84,7 +83,7 @@ def folding_chair(rng: Rng) -> ObjectModel:
 
 
 def mesh_office_chair(rng: Rng) -> ObjectModel:
-    """A swivel chair with a thin net for a back, a head rest and broad arms."""
+    """A swivel chair with a mesh back, a head rest and wide arms."""
     b = MeshBuilder()
     dark, net = mat.plastic(rng, ("black", "gray", "white")), mat.fabric(rng, ("black", "gray", "blue", "green"))
     h, back = rng.uniform(0.45, 0.54), rng.uniform(0.5, 0.65)
@@ -127,7 +126,7 @@ def wing_chair(rng: Rng) -> ObjectModel:
 
 
 def barrel_chair(rng: Rng) -> ObjectModel:
-    """A round easy chair whose back runs around it."""
+    """A round easy chair with a curved back."""
     b = MeshBuilder()
     cover = mat.fabric(rng)
     r, h, top = rng.uniform(0.36, 0.44), rng.uniform(0.38, 0.44), rng.uniform(0.66, 0.8)
@@ -148,7 +147,7 @@ def barrel_chair(rng: Rng) -> ObjectModel:
 
 
 def corner_couch(rng: Rng) -> ObjectModel:
-    """An L: a long seat along the wall and a return to the front at one end."""
+    """An L-shaped couch."""
     b = MeshBuilder()
     cover = mat.leather(rng) if rng.random() < 0.3 else mat.fabric(rng)
     w, d = rng.uniform(2.1, 3.1), rng.uniform(0.82, 0.98)
@@ -172,11 +171,8 @@ def corner_couch(rng: Rng) -> ObjectModel:
     corner = (side * (w - d) / 2, y0 - 0.2 - (reach - 0.2) / 2, h - 0.08)
     b.rounded_box((d - 0.2, reach - 0.2, 0.16), corner, cover, 0.2)
     b.box((w, 0.16, h + back - 0.08 - foot), (0, y0 - 0.08, foot + (h + back - 0.08 - foot) / 2), cover)
-    b.box(
-        (0.16, d - 0.16, h + back - 0.12 - foot),
-        (side * (w / 2 - 0.08), -0.08, foot + (h + back - 0.12 - foot) / 2),
-        cover,
-    )
+    tall = h + back - 0.12 - foot
+    b.box((0.16, d - 0.16, tall), (side * (w / 2 - 0.08), -0.08, foot + tall / 2), cover)
     if rng.random() < 0.7:
         arm = rng.uniform(0.12, 0.2)
         b.box((arm, d - 0.1, h + 0.16 - foot), (-side * (w - arm) / 2, -0.05, foot + (h + 0.16 - foot) / 2), cover)
@@ -185,7 +181,7 @@ def corner_couch(rng: Rng) -> ObjectModel:
 
 
 def lounge_couch(rng: Rng) -> ObjectModel:
-    """A couch on slim legs with thin arms and loose rolls, up to 2.6 m."""
+    """A couch on slim legs with thin arms, up to 2.6 m wide."""
     b = MeshBuilder()
     cover, legs = mat.fabric(rng) if rng.random() < 0.7 else mat.leather(rng), mat.metal(rng)
     w, d, h = rng.uniform(1.7, 2.6), rng.uniform(0.78, 0.9), rng.uniform(0.38, 0.44)
@@ -216,12 +212,12 @@ def daybed(rng: Rng) -> ObjectModel:
 
 
 def block_stool(rng: Rng) -> ObjectModel:
-    """A stool of three boards or one log."""
+    """A stool of three boards or one block."""
     b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.7 else mat.plastic(rng)
     h, w = rng.uniform(0.38, 0.5), rng.uniform(0.28, 0.4)
     if rng.random() < 0.5:
-        b.lathe([(0, 0), (w / 2, 0), (w * 0.38, h * 0.5), (w / 2, h), (0, h)], (0, 0, 0), m, 20)
+        b.lathe([(0, 0), (w / 2, 0), (w * 0.38, h * 0.5), (w / 2, h), (0, h)], m, 20)
     else:
         b.box((w, w, 0.03), (0, 0, h - 0.015), m)
         for s in (-1, 1):
@@ -231,11 +227,11 @@ def block_stool(rng: Rng) -> ObjectModel:
 
 
 def bar_stool(rng: Rng) -> ObjectModel:
-    """A high stool on one foot, with a low back."""
+    """A high stool on a central column, with a low back."""
     b = MeshBuilder()
     steel, cover = mat.metal(rng), mat.leather(rng)
     h = rng.uniform(0.64, 0.8)
-    b.lathe([(0, 0), (0.2, 0), (0.19, 0.02), (0.03, 0.04), (0.03, h - 0.05), (0, h - 0.05)], (0, 0, 0), steel, 20)
+    b.lathe([(0, 0), (0.2, 0), (0.19, 0.02), (0.03, 0.04), (0.03, h - 0.05), (0, h - 0.05)], steel, 20)
     b.rounded_box((0.4, 0.38, 0.08), (0, 0, h - 0.04), cover, 0.35)
     b.rounded_box((0.38, 0.06, 0.2), (0, 0.17, h + 0.1), cover, 0.35)
     return model("stool", b, cover, surfaces=[top_surface(0.24, 0.2, h, "seat", 0.3)], synonyms=("bar stool",))
@@ -255,6 +251,5 @@ def slatted_bench(rng: Rng) -> ObjectModel:
         front, rear = -d / 2 + 0.03, d / 2 - 0.03
         b.tube([(x, front, 0.012), (x, front, h - 0.03), (x, rear, h - 0.03), (x, d / 2, 0.012)], 0.018, legs, 6)
         b.rod((x, d / 2 - 0.03, h - 0.03), (x, d / 2 + 0.01, 0.78), 0.018, legs, 6)
-    return model(
-        "bench", b, wood, surfaces=[top_surface(w - 0.1, d - 0.14, h, "seat", 0.3)], synonyms=("garden bench",)
-    )
+    surfaces = [top_surface(w - 0.1, d - 0.14, h, "seat", 0.3)]
+    return model("bench", b, wood, surfaces=surfaces, synonyms=("garden bench",))

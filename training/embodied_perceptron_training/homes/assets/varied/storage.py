@@ -1,16 +1,20 @@
-"""Cases and containers: shelves of cubes and of metal, ladders, glass cabinets, lockers, crates, cartons, displays."""
+"""Shelves, cabinets, containers, displays and boards."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import (
+    CORNERS,
+    MIRROR,
     Rng,
+    any_picture,
     carcass,
+    door_pair,
     drawer,
     four_legs,
-    hinged_door,
     model,
+    screen,
     top_surface,
 )
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
@@ -34,9 +38,8 @@ def cube_shelf(rng: Rng) -> ObjectModel:
         b.box((w - 2 * t, d - 0.004, t), (0, 0, t / 2 + r * cell), m)
         for k in range(columns if r < rows else 0):
             x = -w / 2 + t / 2 + (k + 0.5) * cell
-            surfaces.append(
-                Surface((x, 0, r * cell + t), (cell / 2 - t, d / 2 - 0.03), cell - 2 * t, "inside", "books")
-            )
+            half = (cell / 2 - t, d / 2 - 0.03)
+            surfaces.append(Surface((x, 0, r * cell + t), half, cell - 2 * t, "inside", "books"))
     if h < 1.5:
         surfaces.append(top_surface(w, d, h, "decor"))
     if rng.random() < 0.6:
@@ -63,7 +66,7 @@ def ladder_shelf(rng: Rng) -> ObjectModel:
 
 
 def metal_shelf(rng: Rng) -> ObjectModel:
-    """A shelf of a workshop: four posts, plates."""
+    """A workshop shelf of four posts and metal boards."""
     b = MeshBuilder()
     m = mat.metal(rng, ("gray", "gray", "black", "white", "blue"))
     w, d, h = rng.uniform(0.8, 1.4), rng.uniform(0.35, 0.5), rng.uniform(1.5, 2.0)
@@ -102,17 +105,13 @@ def glass_cabinet(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(0.7, 1.1), rng.uniform(0.34, 0.42), rng.uniform(1.5, 2.0)
     t = carcass(b, w, d, h, m)
     levels = np.linspace(t, h - t, 5)[:-1]
+    half, clear = (w / 2 - t - 0.03, d / 2 - 0.06), float(levels[1] - levels[0]) - 0.05
     surfaces = []
     for k, z in enumerate(levels):
         if k:
             b.box((w - 2 * t, d - 0.06, 0.012), (0, 0.01, z), m)
-        surfaces.append(Surface((0, 0, float(z) + (0.006 if k else 0.0)), (w / 2 - t - 0.03, d / 2 - 0.06),
-                                float(levels[1] - levels[0]) - 0.05, "inside", "kitchen"))  # fmt: skip
-    parts = []
-    for k in range(2):
-        x = (k - 0.5) * w / 2
-        parts.append(hinged_door(f"door{k}", w / 2 - 0.004, h - 0.006, (x, -d / 2 - 0.009, h / 2), _GLASS, handle,
-                                 "left" if k == 0 else "right"))  # fmt: skip
+        surfaces.append(Surface((0, 0, float(z) + (0.006 if k else 0.0)), half, clear, "inside", "kitchen"))
+    parts = door_pair(w / 2 - 0.004, h - 0.006, (w / 4, -d / 2 - 0.009, h / 2), _GLASS, handle)
     return model("cabinet", b, m, parts, surfaces, ("display cabinet", "glass cabinet", "cupboard"))
 
 
@@ -131,37 +130,30 @@ def filing_cabinet(rng: Rng) -> ObjectModel:
 
 
 def sideboard(rng: Rng) -> ObjectModel:
-    """A long low case on slim legs with sliding fronts, to 2.4 m."""
+    """A long low cabinet on slim legs with sliding doors, up to 2.4 m wide."""
     b = MeshBuilder()
     m, front = mat.wood(rng), mat.wood(rng)
     w, d, h = rng.uniform(1.3, 2.4), rng.uniform(0.38, 0.48), rng.uniform(0.6, 0.85)
     four_legs(b, w - 0.2, d - 0.06, 0.16, 0.035, mat.metal(rng), round_=True)
     carcass(b, w, d, h - 0.16, m, 0.16)
     for k in range(3):
-        b.box(
-            (w / 3 + 0.02, 0.016, h - 0.2),
-            ((k - 1) * (w / 3 - 0.01), -d / 2 + 0.02 + 0.018 * (k % 2), (h + 0.16) / 2),
-            front,
-        )
+        at = ((k - 1) * (w / 3 - 0.01), -d / 2 + 0.02 + 0.018 * (k % 2), (h + 0.16) / 2)
+        b.box((w / 3 + 0.02, 0.016, h - 0.2), at, front)
     return model("cabinet", b, m, surfaces=[top_surface(w, d, h, "decor")], synonyms=("sideboard", "credenza"))
 
 
 def open_wardrobe(rng: Rng) -> ObjectModel:
-    """A wardrobe with sliding doors, one of them a mirror now and then."""
+    """A wardrobe with sliding doors, sometimes one with a mirror."""
     b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.2, 2.4), rng.uniform(0.58, 0.66), rng.uniform(1.95, 2.25)
     carcass(b, w, d, h, m)
-    mirror = mat.Material((0.78, 0.83, 0.86), gloss=0.9)
     count = 2 if w < 1.7 else 3
     glass = int(rng.integers(count)) if rng.random() < 0.35 else -1
     for k in range(count):
         x = -w / 2 + w * (k + 0.5) / count
-        b.box(
-            (w / count - 0.002, 0.02, h - 0.06),
-            (x, -d / 2 - 0.012 - 0.022 * (k % 2), h / 2),
-            mirror if k == glass else m,
-        )
+        at = (x, -d / 2 - 0.012 - 0.022 * (k % 2), h / 2)
+        b.box((w / count - 0.002, 0.02, h - 0.06), at, MIRROR if k == glass else m)
     return model("wardrobe", b, m, synonyms=("closet", "sliding wardrobe"))
 
 
@@ -184,11 +176,8 @@ def crate(rng: Rng) -> ObjectModel:
     """A crate of slats or of plastic, open on top."""
     b = MeshBuilder()
     wooden = rng.random() < 0.5
-    m = (
-        mat.wood(rng, ("pine", "birch", "oak"))
-        if wooden
-        else mat.plastic(rng, ("blue", "red", "green", "gray", "yellow", "black"))
-    )
+    colors = ("blue", "red", "green", "gray", "yellow", "black")
+    m = mat.wood(rng, ("pine", "birch", "oak")) if wooden else mat.plastic(rng, colors)
     w, d, h = rng.uniform(0.35, 0.62), rng.uniform(0.26, 0.42), rng.uniform(0.2, 0.36)
     t = 0.014
     b.box((w, d, t), (0, 0, t / 2), m)
@@ -198,9 +187,8 @@ def crate(rng: Rng) -> ObjectModel:
         for s in (-1, 1):
             b.box((w, t, tall), (0, s * (d - t) / 2, z), m)
             b.box((t, d - 2 * t, tall), (s * (w - t) / 2, 0, z), m)
-    for sx in (-1, 1):
-        for sy in (-1, 1):
-            b.box((0.03, 0.03, h), (sx * (w / 2 - 0.02), sy * (d / 2 - 0.02), h / 2), m)
+    for sx, sy in CORNERS:
+        b.box((0.03, 0.03, h), (sx * (w / 2 - 0.02), sy * (d / 2 - 0.02), h / 2), m)
     inside = Surface((0, 0, t), (w / 2 - 0.05, d / 2 - 0.05), h + 0.05, "inside", "tools")
     return model(
         "crate", b, m, surfaces=[inside], has_front=False, synonyms=("wooden crate",) if wooden else ("plastic crate",)
@@ -216,7 +204,7 @@ def open_carton(rng: Rng) -> ObjectModel:
     for s in (-1, 1):
         b.box((t, d, h), (s * (w - t) / 2, 0, h / 2), m)
         b.box((w - 2 * t, t, h), (0, s * (d - t) / 2, h / 2), m)
-        lean = float(rng.uniform(0.2, 1.2))
+        lean = rng.uniform(0.2, 1.2)
         flap = d / 2 * 0.8
         b.box((w - 2 * t, t, flap), (0, s * (d / 2 + flap / 2 * np.sin(lean)), h + flap / 2 * np.cos(lean)), m,
               rotation("x", -s * lean))  # fmt: skip
@@ -230,21 +218,20 @@ def plastic_box(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(0.28, 0.58), rng.uniform(0.2, 0.4), rng.uniform(0.14, 0.34)
     b.box((w * 0.94, d * 0.94, h), (0, 0, h / 2), m)
     b.box((w, d, 0.03), (0, 0, h - 0.015), lid)
-    return model(
-        "box", b, m, surfaces=[top_surface(w, d, h, "storage", 0.3)], has_front=False, synonyms=("storage box", "tub")
-    )
+    surfaces = [top_surface(w, d, h, "storage", 0.3)]
+    return model("box", b, m, surfaces=surfaces, has_front=False, synonyms=("storage box", "tub"))
 
 
 def stand_display(rng: Rng) -> ObjectModel:
     """A large screen on a pole with a foot on wheels."""
     b = MeshBuilder()
-    dark, screen = mat.plastic(rng, ("black", "gray")), mat.picture("screen", int(rng.integers(30)), emission=0.4)
+    dark, face = mat.plastic(rng, ("black", "gray")), mat.picture("screen", int(rng.integers(30)), emission=0.4)
     if rng.random() < 0.5:
-        screen = mat.Material((0.05, 0.05, 0.06), gloss=0.7)
+        face = mat.Material((0.05, 0.05, 0.06), gloss=0.7)
     w = rng.uniform(0.9, 1.7)
     h, middle = w * 0.57, rng.uniform(1.15, 1.45)
     b.box((w, 0.05, h), (0, 0, middle), dark)
-    b.box((w - 0.03, 0.004, h - 0.03), (0, -0.027, middle), screen, collide=False)
+    b.box((w - 0.03, 0.004, h - 0.03), (0, -0.027, middle), face, collide=False)
     for s in (-1, 1):
         b.box((0.06, 0.05, middle), (s * 0.12, 0.05, middle / 2), dark)
         b.box((0.06, 0.6, 0.06), (s * w * 0.3, 0.0, 0.05), dark)
@@ -256,23 +243,19 @@ def wide_monitor(rng: Rng) -> ObjectModel:
     """A wide, slightly bent screen on a foot."""
     b = MeshBuilder()
     dark = mat.plastic(rng, ("black", "gray", "white"))
-    screen = (
-        mat.picture("screen", int(rng.integers(30)), emission=0.5)
-        if rng.random() < 0.6
-        else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
-    )
+    face = screen(rng)
     w, h, z = rng.uniform(0.6, 0.85), rng.uniform(0.33, 0.38), rng.uniform(0.1, 0.16)
     for s in (-1, 1):
         R = rotation("z", s * 0.12)
         b.box((w / 2, 0.03, h), (s * w / 4, -0.015, z + h / 2), dark, R)
-        b.box((w / 2 - 0.012, 0.004, h - 0.02), (s * w / 4, -0.033, z + h / 2), screen, R, collide=False)
+        b.box((w / 2 - 0.012, 0.004, h - 0.02), (s * w / 4, -0.033, z + h / 2), face, R, collide=False)
     b.box((0.05, 0.04, z + h / 2), (0, 0.03, (z + h / 2) / 2), dark)
     b.box((0.28, 0.2, 0.015), (0, 0, 0.0075), dark)
     return model("monitor", b, dark, synonyms=("screen", "computer screen"))
 
 
 def swing_bin(rng: Rng) -> ObjectModel:
-    """A square bin with a swinging lid, or one for paper, of wire."""
+    """A square bin with a swinging lid, or a round waste-paper bin."""
     b = MeshBuilder()
     if rng.random() < 0.6:
         m = mat.plastic(rng, ("white", "gray", "black", "green", "blue"))
@@ -283,12 +266,12 @@ def swing_bin(rng: Rng) -> ObjectModel:
     else:
         m = mat.metal(rng, ("black", "gray"))
         r, h = rng.uniform(0.12, 0.16), rng.uniform(0.28, 0.36)
-        b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.006, h), (r * 0.78, 0.01)], (0, 0, 0), m, 20)
+        b.lathe([(0, 0), (r * 0.8, 0), (r, h), (r - 0.006, h), (r * 0.78, 0.01)], m, 20)
     return model("bin", b, m, has_front=False, synonyms=("trash can", "waste bin"))
 
 
 def ribbed_radiator(rng: Rng) -> ObjectModel:
-    """A heater on wheels, of oil-filled ribs."""
+    """An oil heater with ribs, on wheels."""
     b = MeshBuilder()
     m = mat.metal(rng, ("white", "black", "gray"))
     count = int(rng.integers(5, 9))
@@ -301,7 +284,7 @@ def ribbed_radiator(rng: Rng) -> ObjectModel:
 
 
 def pegboard(rng: Rng) -> ObjectModel:
-    """A board on the wall, with notes or hooks."""
+    """A board on the wall with notes."""
     b = MeshBuilder()
     rim = mat.wood(rng)
     cork = mat.Material((0.72, 0.56, 0.36), "carpet", 1, 0.4, color_name="brown")
@@ -310,11 +293,7 @@ def pegboard(rng: Rng) -> ObjectModel:
     for _ in range(int(rng.integers(2, 8))):
         s = rng.uniform(0.07, 0.2, 2)
         x, z = rng.uniform(-w / 2 + 0.12, w / 2 - 0.12), rng.uniform(0.12, h - 0.12)
-        note = (
-            mat.picture("text", int(rng.integers(20)))
-            if rng.random() < 0.5
-            else mat.paper(rng, ("yellow", "pink", "white"))
-        )
-        b.box((s[0], 0.003, s[1]), (x, -0.0125, z), mat.paper(rng), rotation("y", float(rng.normal(0, 0.1))),
+        note = any_picture(rng, "text", 20) if rng.random() < 0.5 else mat.paper(rng, ("yellow", "pink", "white"))
+        b.box((s[0], 0.003, s[1]), (x, -0.0125, z), mat.paper(rng), rotation("y", rng.normal(0, 0.1)),
               faces={"-y": note}, collide=False)  # fmt: skip
     return model("board", b, rim, synonyms=("pin board", "cork board"))

@@ -1,4 +1,4 @@
-"""Tables to 3.5 m, desks on trestles, low blocks, glass tops."""
+"""Tables, desks, stands and a kitchen island."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _trestles(b: MeshBuilder, w: float, d: float, h: float, m: mat.Material) -> 
 
 
 def long_table(rng: Rng) -> ObjectModel:
-    """A table for eight and more, to 3.5 m, on trestles, panels or legs."""
+    """A table for eight or more people, up to 3.5 m long."""
     b = MeshBuilder()
     top = mat.wood(rng) if rng.random() < 0.8 else mat.stone(rng)
     w, d, h, t = rng.uniform(1.8, 3.5), rng.uniform(0.8, 1.15), rng.uniform(0.72, 0.77), rng.uniform(0.025, 0.06)
@@ -45,20 +45,20 @@ def long_table(rng: Rng) -> ObjectModel:
 
 
 def pedestal_table(rng: Rng) -> ObjectModel:
-    """An oval or round top on a turned or a boxy foot."""
+    """A round table on a central foot."""
     b = MeshBuilder()
     top = mat.wood(rng) if rng.random() < 0.6 else mat.stone(rng)
     foot = top if rng.random() < 0.5 else mat.metal(rng)
     r, h = rng.uniform(0.42, 0.75), rng.uniform(0.7, 0.77)
-    b.lathe([(0, h - 0.03), (r * 0.97, h - 0.03), (r, h - 0.01), (r, h), (0, h)], (0, 0, 0), top, 32)
-    b.lathe([(0, 0), (r * 0.55, 0), (r * 0.5, 0.03), (0.07, 0.12), (0.05, 0.4), (0.12, h - 0.03), (0, h - 0.03)],
-            (0, 0, 0), foot, 20)  # fmt: skip
+    b.lathe([(0, h - 0.03), (r * 0.97, h - 0.03), (r, h - 0.01), (r, h), (0, h)], top, 32)
+    outline = [(0, 0), (r * 0.55, 0), (r * 0.5, 0.03), (0.07, 0.12), (0.05, 0.4), (0.12, h - 0.03), (0, h - 0.03)]
+    b.lathe(outline, foot, 20)
     return model("table", b, top, surfaces=[top_surface(r * 1.3, r * 1.3, h, "dining")], has_front=False,
                  synonyms=("dining table", "round table"), style="dining", shape="round")  # fmt: skip
 
 
 def glass_table(rng: Rng) -> ObjectModel:
-    """A glass top on a frame of metal."""
+    """A glass top on a metal frame."""
     b = MeshBuilder()
     frame = mat.metal(rng)
     w, d, h = rng.uniform(1.2, 1.9), rng.uniform(0.75, 1.0), rng.uniform(0.72, 0.76)
@@ -71,7 +71,7 @@ def glass_table(rng: Rng) -> ObjectModel:
 
 
 def block_table(rng: Rng) -> ObjectModel:
-    """A low solid block or box beside a couch."""
+    """A low solid coffee table."""
     b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.7 else mat.stone(rng)
     w, d, h = rng.uniform(0.6, 1.3), rng.uniform(0.5, 0.8), rng.uniform(0.26, 0.42)
@@ -97,7 +97,7 @@ def nested_table(rng: Rng) -> ObjectModel:
 
 
 def c_table(rng: Rng) -> ObjectModel:
-    """A small table whose foot reaches below a couch."""
+    """A small table with a foot that fits below a couch."""
     b = MeshBuilder()
     m, top = mat.metal(rng), mat.wood(rng)
     w, d, h = rng.uniform(0.35, 0.5), rng.uniform(0.28, 0.4), rng.uniform(0.5, 0.66)
@@ -110,7 +110,7 @@ def c_table(rng: Rng) -> ObjectModel:
 
 
 def trestle_desk(rng: Rng) -> ObjectModel:
-    """A plate on two trestles."""
+    """A desk on two trestles."""
     b = MeshBuilder()
     top, frame = mat.wood(rng), mat.wood(rng) if rng.random() < 0.5 else mat.metal(rng)
     w, d, h = rng.uniform(1.2, 2.0), rng.uniform(0.6, 0.8), rng.uniform(0.71, 0.77)
@@ -120,7 +120,7 @@ def trestle_desk(rng: Rng) -> ObjectModel:
 
 
 def lift_desk(rng: Rng) -> ObjectModel:
-    """A desk on two columns, seldom at standing height."""
+    """A desk on two columns, sometimes at standing height."""
     b = MeshBuilder()
     top, steel = mat.wood(rng), mat.metal(rng, ("black", "gray", "white"))
     w, d = rng.uniform(1.2, 1.8), rng.uniform(0.68, 0.82)
@@ -133,7 +133,7 @@ def lift_desk(rng: Rng) -> ObjectModel:
 
 
 def work_bench(rng: Rng) -> ObjectModel:
-    """A heavy bench of a workshop with a shelf below and a vice."""
+    """A heavy workbench with a shelf below and a vice."""
     b = MeshBuilder()
     wood = mat.wood(rng, ("oak", "pine", "birch"))
     w, d, h = rng.uniform(1.4, 2.4), rng.uniform(0.6, 0.8), rng.uniform(0.82, 0.92)
@@ -143,13 +143,12 @@ def work_bench(rng: Rng) -> ObjectModel:
     steel = mat.metal(rng, ("gray", "blue", "green"))
     b.box((0.16, 0.12, 0.12), (w / 2 - 0.2, -d / 2 - 0.02, h - 0.02), steel)
     below = Surface((0, 0, 0.235), (w / 2 - 0.15, d / 2 - 0.12), h - 0.4, "inside", "tools")
-    return model(
-        "table", b, wood, surfaces=[top_surface(w, d, h, "tools"), below], synonyms=("workbench",), style="work"
-    )
+    surfaces = [top_surface(w, d, h, "tools"), below]
+    return model("table", b, wood, surfaces=surfaces, synonyms=("workbench",), style="work")
 
 
 def console_stand(rng: Rng) -> ObjectModel:
-    """A television stand of two open boards on feet of metal."""
+    """A television stand of two open boards on metal feet."""
     b = MeshBuilder()
     m = mat.wood(rng)
     w, d, h = rng.uniform(1.0, 2.0), rng.uniform(0.36, 0.46), rng.uniform(0.38, 0.6)
@@ -162,7 +161,7 @@ def console_stand(rng: Rng) -> ObjectModel:
 
 
 def drum_stand(rng: Rng) -> ObjectModel:
-    """A bedside stand: a round case, or a cube without doors."""
+    """A round bedside stand, or a cube without doors."""
     b = MeshBuilder()
     m = mat.wood(rng) if rng.random() < 0.6 else mat.metal(rng, ("white", "black", "red", "gray"))
     w, h = rng.uniform(0.34, 0.46), rng.uniform(0.4, 0.6)
