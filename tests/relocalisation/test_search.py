@@ -176,14 +176,17 @@ def test_features_that_match_by_chance_do_not_add_up_to_recognition() -> None:
     assert search._doubt(replace(pose, recognised=80.0), None) == ""
 
 
-@pytest.mark.parametrize(("seed", "at_m"), [(0, (0.0, 0.0)), (3, (0.3, -0.2))])
+@pytest.mark.parametrize(
+    ("seed", "at_m", "yaws_rad"),
+    [(0, (0.0, 0.0), ALL_ROUND), (3, (0.3, -0.2), ALL_ROUND), (0, (0.0, 0.0), np.array([1.6, 1.65]))],
+)
 @pytest.mark.parametrize("T_map_world", [np.eye(4), FAR_AWAY], ids=["given", "searched"])
 def test_a_drive_in_its_own_map_is_found_within_a_centimetre(
-    seed: int, at_m: tuple[float, float], T_map_world: np.ndarray
+    seed: int, at_m: tuple[float, float], yaws_rad: np.ndarray, T_map_world: np.ndarray
 ) -> None:
     room = random_room(seed)
     search = PlaceSearch(*mapped(room, [(0.0, 0.0), (0.3, -0.2)]), estimate_floor_z, T_map_world)
-    frames = room.frames(at_m, ALL_ROUND, np.eye(4))
+    frames = room.frames(at_m, yaws_rad, np.eye(4))
     count = look(search, frames)
     assert 0 < count <= 3
     best = search.estimate.best
