@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError
+from embodied_perceptron.mapping.storage import read_map
 from embodied_perceptron.recordings.artifacts import read_objects_json
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron.sensors.poses import NS_PER_S
@@ -52,6 +54,22 @@ def test_today_goes_on_in_the_map_of_yesterday(yesterday: Path, tmp_path: Path) 
     kept = set(before) & set(now)
     assert kept
     assert all(np.linalg.norm(before[i][:3] - now[i][:3]) < 0.15 for i in kept)  # still in the map's frame
+
+
+def test_a_recording_goes_on_in_its_own_map_without_doubled_surfaces(yesterday: Path, tmp_path: Path) -> None:
+    result = replay(yesterday.parent / "recording", "--map", yesterday, "--out", tmp_path / "map")
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.replace("│", " ").split())
+    found = re.search(
+        r"place in the map .*found after \d+ frames: .*origin at (\S+), (\S+), (\S+) m,.* (\d+) of \d+ features", words
+    )
+    assert found, result.output
+    assert all(abs(float(value)) <= 0.01 for value in found.groups()[:3])
+    assert float(found[4]) >= 12
+    before, after = (
+        len(read_map(folder / "map.safetensors").tensors["voxels.records"]) for folder in (yesterday, tmp_path / "map")
+    )
+    assert after < 1.1 * before
 
 
 def test_without_a_sure_place_nothing_is_written(yesterday: Path, tmp_path: Path) -> None:

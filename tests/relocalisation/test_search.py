@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,10 @@ from embodied_perceptron.geometry.transforms import invert_transform, yaw_of
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.relocalisation import features as features_module
+from embodied_perceptron.relocalisation.alignment import difference
 from embodied_perceptron.relocalisation.features import FeatureError, extractor
 from embodied_perceptron.relocalisation.places import Place, place_of
-from embodied_perceptron.relocalisation.search import PlaceSearch
+from embodied_perceptron.relocalisation.search import Hypothesis, PlaceSearch
 from embodied_perceptron.scene.segmentation.floor import estimate_floor_z
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -130,16 +132,68 @@ def test_a_map_without_what_is_needed_says_so(monkeypatch: pytest.MonkeyPatch) -
         PlaceSearch([replace(p, kind="sift") for p in places], surface_m, estimate_floor_z, np.eye(4))
 
 
-def test_where_places_are_alike_the_given_one_is_taken_if_it_fits() -> None:
+def test_the_given_pose_does_not_decide_between_places_that_look_alike() -> None:
     corridor = corridor_of_doors()
     places, surface_m = mapped(corridor, [(x, 0.0) for x in (-5.0, -3.0, -1.0, 1.0, 3.0, 5.0)])
     frames = corridor.frames((-1.0, 0.0), np.array([1.2, 1.5, 1.8, -1.5, -1.8]), np.eye(4))
     search = PlaceSearch(places, surface_m, estimate_floor_z, np.eye(4))
-    look(search, frames)
+    assert not look(search, frames)
+    assert "two places look alike" in search.estimate.reason
+
+
+def mirrored(frames: list[PosedFrame]) -> list[PosedFrame]:
+    """Frames of the room mirrored at x = 0."""
+    mirror = np.diag([-1.0, 1.0, 1.0, 1.0])
+    return [
+        PosedFrame(
+            replace(f.frame, color=f.frame.color[:, ::-1].copy(), depth_m=f.frame.depth_m[:, ::-1].copy()),
+            mirror @ f.T_world_camera @ mirror,
+        )
+        for f in frames
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+def test_a_mirrored_room_is_not_recognised_at_the_given_pose(seed: int) -> None:
+    room = random_room(seed)
+    search = PlaceSearch(*mapped(room, [(0.0, 0.0)]), estimate_floor_z, np.eye(4))
+    assert not look(search, mirrored(room.frames((0.0, 0.1), np.arange(12) * 0.35, np.eye(4))))
+    assert "recognised" in search.estimate.reason
+
+
+def test_a_room_of_the_same_shape_with_bare_walls_is_not_recognised_at_the_given_pose() -> None:
+    room = random_room(2)
+    search = PlaceSearch(*mapped(room, [(0.0, 0.0)]), estimate_floor_z, np.eye(4))
+    assert not look(search, replace(room, seed=-1).frames((0.0, 0.1), np.arange(6) * 0.5, np.eye(4)))
+    assert re.search("100% of the depth fits .* only 0 of .* recognised", search.estimate.reason)
+
+
+def test_features_that_match_by_chance_do_not_add_up_to_recognition() -> None:
+    search = search_in(random_room(0), [(0.0, 0.0)])
+    search._frames = 12
+    pose = Hypothesis(np.eye(4), 0.8, 0.05, 30.0, 3600)
+    assert "only 30 of 3600 features are recognised there, 72 are needed" in search._doubt(pose, None)
+    assert search._doubt(replace(pose, recognised=80.0), None) == ""
+
+
+@pytest.mark.parametrize(
+    ("seed", "at_m", "yaws_rad"),
+    [(0, (0.0, 0.0), ALL_ROUND), (3, (0.3, -0.2), ALL_ROUND), (0, (0.0, 0.0), np.array([1.6, 1.65]))],
+)
+@pytest.mark.parametrize("T_map_world", [np.eye(4), FAR_AWAY], ids=["given", "searched"])
+def test_a_drive_in_its_own_map_is_found_within_a_centimetre(
+    seed: int, at_m: tuple[float, float], yaws_rad: np.ndarray, T_map_world: np.ndarray
+) -> None:
+    room = random_room(seed)
+    search = PlaceSearch(*mapped(room, [(0.0, 0.0), (0.3, -0.2)]), estimate_floor_z, T_map_world)
+    frames = room.frames(at_m, yaws_rad, np.eye(4))
+    count = look(search, frames)
+    assert 0 < count <= 3
     best = search.estimate.best
     assert best is not None
-    assert best.is_given
-    assert np.allclose(best.T_map_world, np.eye(4), atol=0.06)
+    shift_m, turn_rad = difference(best.T_map_world, np.eye(4), frames[count - 1].T_world_camera[:3, 3])
+    assert shift_m <= 0.01
+    assert turn_rad <= np.deg2rad(0.2)
 
 
 @pytest.mark.parametrize("off_m", [0.25, -0.2])

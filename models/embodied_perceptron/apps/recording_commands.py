@@ -282,13 +282,22 @@ def _replay_with_progress(
 
 
 def _replay_table(source: Path, result: ReplayResult) -> Table:
+    import numpy as np
+
     from embodied_perceptron.apps.replay import timings
+    from embodied_perceptron.geometry.transforms import yaw_of
 
     numbers = timings(result)
     table = Table(title=f"replay of {escape(str(source))}", show_header=False)
     table.add_row("frames", f"{result.frames} played, {result.fused} fused")
     for reason, count in numbers["dropped"].items():
         table.add_row(f"  dropped, {reason}", str(count))
+    place = result.perceptron.map.found_place
+    if place is not None and place.best is not None:
+        (x, y, z), yaw = place.best.T_map_world[:3, 3], np.rad2deg(yaw_of(place.best.T_map_world))
+        where = f"recording's origin at {x:.2f}, {y:.2f}, {z:.2f} m, yaw {yaw:.1f} degrees"
+        features = f"{place.best.recognised:.0f} of {place.best.features} features recognised"
+        table.add_row("place in the map", f"found after {place.frames} frames: {where}; {features}")
     for name, label in (("fuse_ms", "fusing, ms a frame"), ("perceive_ms", "perceiving, ms")):
         p50, p99 = numbers[name]["p50"], numbers[name]["p99"]
         table.add_row(label, "-" if p50 is None else f"p50 {p50:.1f}   p99 {p99:.1f}")

@@ -46,11 +46,12 @@ _FRAME_POINTS = 1500  # of one frame
 _LEAST_DEPTH_POINTS = 50  # least number of cells of all frames
 _NEAR_M, _FAR_M = 0.3, 6.0
 _HIT_M = 0.1  # distance within which a point is on the surface
-_GIVEN = 0.15  # evidence of the given pose, in shares of depth
 _LIKES = 5  # nearest map features of each current one
 _BY_FEATURES, _BY_SURFACES, _SCREENED = 5, 8, 8  # hypotheses
 _SCREEN_POINTS = 400
 _ROUGH_M, _FINE_M = (0.3, 0.25, 0.2), (0.2, 0.15, 0.12, 0.1, 0.08, 0.06)  # reach of matches, by iteration
+_FINAL_M = (0.1, 0.08, 0.06, 0.05, 0.04, 0.03, *[0.02] * 6)  # reach of matches with all points of the map
+_FINAL_CELL_M, _FINAL_HIT_M = 0.02, 0.01  # of the depth for that; distance within which a point fits
 _SLIDES_M = (-0.3, -0.2, -0.1, 0.1, 0.2, 0.3)  # possible offsets of the first match
 _CLEARLY = 0.05  # significant difference of the evidence of two alignments
 _VIEWS_THROUGH = 4  # frames checked for seeing through
@@ -64,8 +65,9 @@ class SearchLimits:
         min_frames: least number of frames; one alone may fit by chance.
         min_on_surface: least share of depth on a surface of the map.
         max_seen_through: largest share of the map's surfaces in view that depth sees through.
-        min_recognised: least number of features that match at the same position, because rooms of one building have
-            equal walls but look different; not needed for the given pose.
+        min_recognised, min_recognised_share: least number of features that match at the same position, and least
+            share of all features, some of which match by chance. Rooms of one building have equal walls but look
+            different.
         min_advantage: of the evidence (:meth:`Hypothesis.evidence`) over the next best location.
         max_frames: number of frames kept.
     """
@@ -74,6 +76,7 @@ class SearchLimits:
     min_on_surface: float = 0.55
     max_seen_through: float = 0.3
     min_recognised: float = 12.0
+    min_recognised_share: float = 0.02
     min_advantage: float = 0.2
     max_frames: int = 12
 
@@ -87,7 +90,6 @@ class Hypothesis:
         on_surface, seen_through: see :class:`SearchLimits`.
         recognised: number of current features, of ``features``, whose nearest map features are at their position; a
             feature with several positions counts in parts.
-        is_given: it is the given pose.
     """
 
     T_map_world: F64
@@ -95,13 +97,11 @@ class Hypothesis:
     seen_through: float
     recognised: float
     features: int
-    is_given: bool = False
 
     @property
     def evidence(self) -> float:
         """Return the score; ten times as many features are worth about a quarter of the depth."""
-        given = _GIVEN if self.is_given else 0.0
-        return self.on_surface - self.seen_through + 0.1 * float(np.log1p(self.recognised)) + given
+        return self.on_surface - self.seen_through + 0.1 * float(np.log1p(self.recognised))
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +151,8 @@ class PlaceSearch:
         places: of the map.
         surface_m: (N, 3) points of the map's surfaces.
         floor_of: height of the floor under (N, 3) points, or None.
-        T_map_world: (4, 4) given pose of the world in the map, of a robot that starts where it started before; it has
-            a small advantage.
+        T_map_world: (4, 4) given pose of the world in the map, of a robot that starts where it started before; it is
+            a hypothesis like the others.
         limits: see :class:`SearchLimits`.
 
     Attributes:
@@ -176,6 +176,7 @@ class PlaceSearch:
             raise FeatureError(
                 f"the map has too few surfaces: {len(thin_m)} cells of {_SURFACE_M} m, {_DEPTH_POINTS} are needed"
             )
+        self._surface_m = surface_m
         self._surface, self._coarse_m = Surface.of(thin_m), _thinned(thin_m, _COARSE_M)
         self._floor_of, self._given = floor_of, T_map_world
         floor_z_m = floor_of(thin_m)
@@ -226,7 +227,9 @@ class PlaceSearch:
         best = hypotheses[0]
         at_m = self._views[-1].posed.T_world_camera[:3, 3]
         other = next((h for h in hypotheses if are_apart(h.T_map_world, best.T_map_world, at_m)), None)
-        return PlaceEstimate(not (reason := self._doubt(best, other)), best, other, reason, self._frames)
+        if reason := self._doubt(best, other):
+            return PlaceEstimate(False, best, other, reason, self._frames)
+        return PlaceEstimate(True, self._final(best), other, "", self._frames)
 
     def _doubt(self, best: Hypothesis, other: Hypothesis | None) -> str:
         """Return why ``best`` is not certain; "" if it is."""
@@ -242,10 +245,10 @@ class PlaceSearch:
                 f"two places look alike: {best.on_surface:.0%} of the depth fits one and {other.on_surface:.0%} the "
                 f"other, {best.recognised:.0f} and {other.recognised:.0f} features are recognised"
             )
-        if best.recognised < limits.min_recognised and not best.is_given:
+        if best.recognised < (needed := max(limits.min_recognised, limits.min_recognised_share * best.features)):
             return (
                 f"{best.on_surface:.0%} of the depth fits the most likely pose, but only {best.recognised:.0f} of "
-                f"{best.features} features are recognised there, {limits.min_recognised:.0f} are needed"
+                f"{best.features} features are recognised there, {needed:.0f} are needed"
             )
         return ""
 
@@ -279,10 +282,21 @@ class PlaceSearch:
         other = max(found, key=lambda h: h.evidence)
         return other if other.evidence > best.evidence + _CLEARLY else best
 
+    def _final(self, best: Hypothesis) -> Hypothesis:
+        """Return the certain hypothesis after alignment with all points of the map, because thinned points leave it
+        centimetres off; ``best`` itself if fewer points of the depth fit afterwards."""
+        depth_m = _thinned(np.concatenate([v.depth_m for v in self._views]), _FINAL_CELL_M)
+        moved_m = transform_points(best.T_map_world, depth_m)
+        low_m, high_m = moved_m.min(0) - _ROUGH_M[0], moved_m.max(0) + _ROUGH_M[0]
+        near_m = self._surface_m[((self._surface_m > low_m) & (self._surface_m < high_m)).all(1)]
+        surface = Surface.of(near_m)
+        T = refine(depth_m, surface, best.T_map_world, _FINAL_M)
+        before = np.isfinite(surface.distance_m(moved_m, _FINAL_HIT_M)).sum()
+        after = np.isfinite(surface.distance_m(transform_points(T, depth_m), _FINAL_HIT_M)).sum()
+        return best if after < before else self._hypothesis(T, depth_m)
+
     def _hypothesis(self, T: F64, some_m: F64) -> Hypothesis:
-        at_m = self._views[-1].posed.T_world_camera[:3, 3]
-        is_given = not are_apart(T, self._given, at_m)
-        return Hypothesis(T, self._on_surface(T, some_m), self._seen_through(T), *self._recognised(T), is_given)
+        return Hypothesis(T, self._on_surface(T, some_m), self._seen_through(T), *self._recognised(T))
 
     def _screened(self, poses: list[F64], few_m: F64) -> list[F64]:
         """Return the poses that fit best after rough alignment of a few points."""

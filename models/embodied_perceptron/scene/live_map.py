@@ -217,6 +217,7 @@ class LiveMap:
     Attributes:
         published: the present scene for readers.
         loaded_from: the file that the map was loaded from; None = the map is new.
+        found_place: result of the search that found the robot's place in the loaded map; None without one.
         scene_lock: held for a whole perception.
     """
 
@@ -234,6 +235,7 @@ class LiveMap:
         self.volume = volume
         self.published = PublishedScene()
         self.loaded_from: Path | None = None
+        self.found_place: PlaceEstimate | None = None
         self._volume_lock = threading.Lock()
         self.scene_lock = threading.Lock()
         self._no_cells = no_cells
@@ -297,7 +299,7 @@ class LiveMap:
             if self._search is not search:  # another map was loaded
                 return False
             self._frame.place(estimate.best.T_map_world)
-            self._search = None
+            self._search, self.found_place = None, estimate
             self._publish()
         return True
 
@@ -608,7 +610,7 @@ class LiveMap:
         self._cameras = LatestCameraPoses()
         self._frame.clear()
         self._places.clear()
-        self._search = self.loaded_from = None
+        self._search = self.loaded_from = self.found_place = None
         for forget in self._on_forget:
             forget()
 
