@@ -29,7 +29,7 @@ def test_no_batch_without_weights() -> None:
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     save_file({"weight": torch.zeros(1)}, path)
-    with pytest.raises(ValueError, match=r"other\.safetensors holds other weights"):
+    with pytest.raises(ValueError, match=r"other\.safetensors does not have the weights of a sentence network"):
         SentenceNetwork(6, len(KINDS)).load_trained(path)
 
 

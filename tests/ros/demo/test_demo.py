@@ -252,7 +252,7 @@ def test_two_processes_that_render_one_home_at_once_share_it(tmp_path: Path) -> 
     assert sorted(out.strip() for out, _ in said) == ["False", "True"]
     assert len(started.read_text()) == 1
     assert (target / "first").read_text() == (target / "rgb.txt").read_text()
-    assert sum("another process renders" in err for _, err in said) == 1
+    assert sum("another process is rendering" in err for _, err in said) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive", "started"]
 
 

@@ -186,7 +186,7 @@ def test_a_cancelled_goal_ends_as_cancelled_at_once(asker, monkeypatch) -> None:
         free.set()
         wait_until(results[2].done)
         assert results[2].result().status == GoalStatus.STATUS_SUCCEEDED
-        assert asker.interface._health.counted("internal_errors") == 0
+        assert asker.interface._watchdog.health.counted("internal_errors") == 0
     finally:
         free.set()
         client.destroy()

@@ -117,7 +117,7 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
     without = dataclasses.replace(voxel_criterion(run), contrastive_weight=0.0)
     assert "contrastive" not in voxel_losses(without, passed, same)  # type: ignore[arg-type]
     dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
-    with pytest.raises(ValueError, match="only the projected alignment"):
+    with pytest.raises(ValueError, match="alignment must be projected"):
         dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]
 
 

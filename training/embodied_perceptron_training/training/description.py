@@ -6,7 +6,7 @@ from typing import Any
 
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.training.criteria import DECOUPLED, OccupancyCriterion
+from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.objectives import detection_criterion, voxel_criterion
 from embodied_perceptron_training.training.tasks import TASK_KINDS, motion_range, task_config
 from embodied_perceptron_training.training.training_run import TrainingRun
@@ -76,12 +76,11 @@ def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
             terms["votes"] = 1.0
         found |= _weighted("", terms, weight)
     if config.occupancy is not None:
-        cells = OccupancyCriterion()
-        terms = {"cross_entropy": 1.0, "semantic": cells.semantic, "geometric": cells.geometric}
+        terms = {"cross_entropy": 1.0, "semantic": 1.0, "geometric": 1.0}
         found |= _weighted("occupancy/", terms, run.losses.occupancy)
     if config.grounding is not None and config.grounding.queries == "voxels":
         words = voxel_criterion(run)
-        terms = {"class": words.class_weight, **_corners("box", DECOUPLED, words.box_weight)}
+        terms = {"class": 1.0, **_corners("box", DECOUPLED)}
         terms |= {"iou": words.iou_weight, "contrastive": words.contrastive_weight, "selection": 1.0}
         found |= _weighted("grounding/", terms, run.losses.grounding)
     elif config.grounding is not None:
