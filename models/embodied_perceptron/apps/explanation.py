@@ -80,9 +80,11 @@ class ObservedPerceptron(Perceptron):
 
     on_perception: Callable[[Perceptron, Perception], None]
 
-    def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
+    def perceive(
+        self, now_ns: int | None = None, window_m: float | None = None, *, confirm: bool = False
+    ) -> Perception:
         """See :meth:`Perceptron.perceive`."""
-        perception = super().perceive(now_ns, window_m)
+        perception = super().perceive(now_ns, window_m, confirm=confirm)
         self.on_perception(self, perception)
         return perception
 
