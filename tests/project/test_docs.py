@@ -18,6 +18,7 @@ import click
 import numpy as np
 import pytest
 import typer
+from support.scripts import load_script
 
 import embodied_perceptron
 from embodied_perceptron.apps.cli import build_app
@@ -25,15 +26,10 @@ from embodied_perceptron.apps.cli import build_app
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), ROOT / "CONTRIBUTING.md"]
 OWN = ("embodied-perceptron ", "make ", "ros2 launch embodied_perceptron ")
-_HOOK = ROOT / "docs" / "reference_pages.py"
 
 
 def reference_pages():
-    spec = importlib.util.spec_from_file_location("reference_pages", _HOOK)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/reference_pages.py")
 
 
 def blocks(text):

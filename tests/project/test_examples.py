@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from support.scripts import load_script
 from support.small_recording import write_recording
 
 from embodied_perceptron.apps.reading_options import open_map
@@ -18,12 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(f"examples/{name}.py")
 
 
 @pytest.fixture(scope="module")
