@@ -177,17 +177,33 @@ def commands_page() -> str:
 
     from embodied_perceptron.apps.cli import build_app
 
-    parts = ["# Commands", "Exit codes: 0 well, 1 it ran and the answer is bad, 2 wrong usage or unreadable input."]
+    parts = ["# Commands", "[Exit codes](../exit_codes.md) are the same for all commands."]
     for name, command in walk(typer.main.get_command(build_app()), "embodied-perceptron"):
         rows = []
         for option in command.params:
+            if getattr(option, "hidden", False):
+                continue
             declared = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
-            rows.append((declared or f"`{option.name}`", getattr(option, "help", "") or ""))
+            meaning = getattr(option, "help", "") or ""
+            rows.append((declared or f"`{option.name}`", *default_and_range(option), meaning))
         rows = [row for row in rows if row[0] != "`--help`"]
         parts += [f"## {name}", _plain(command.help or "")]
         if rows:
-            parts.append(table(("option or argument", "meaning"), rows))
+            parts.append(table(("option or argument", "default", "range", "meaning"), rows))
     return "\n\n".join(parts)
+
+
+def default_and_range(option: Any) -> tuple[str, str]:
+    """What an option is where it is not given, and what it may be; empty where it has no default or no range."""
+    value, holders = option.default, (option, getattr(option, "type", None))  # of typer's own click, or of click
+    low, high = (next((v for h in holders if (v := getattr(h, k, None)) is not None), None) for k in ("min", "max"))
+    choices = getattr(getattr(getattr(option, "type_descriptor", None), "annotation", None), "__members__", {})
+    limits = [f"at least {low}" if low is not None else "", f"at most {high}" if high is not None else ""]
+    allowed = ", ".join(getattr(m, "value", m) for m in choices.values()) or ", ".join(filter(None, limits))
+    if option.required:
+        return "has to be given", allowed
+    plain = getattr(value, "value", value)
+    return "" if plain in (None, "", False) or callable(plain) else f"`{_yaml(plain)}`", allowed
 
 
 def walk(group: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -205,10 +221,12 @@ def _plain(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) for part in text.replace("<", "&lt;").split("\n\n"))
 
 
+SECURITY = "SECURITY.md"
 CARD = "models/embodied_perceptron/weights/tiny.md"
 
 PAGES = {
     "reference/weights.md": (ROOT / CARD).read_text,
+    "reference/security_policy.md": (ROOT / SECURITY).read_text,
     "reference/parameters.md": parameters_page,
     "reference/messages.md": messages_page,
     "reference/launch.md": launch_page,
@@ -242,4 +260,5 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """MkDocs: links that lead out of docs/ in the repository stay within the site."""
-    return markdown.replace(f"../{CARD}", "reference/weights.md")
+    inside = markdown.replace(f"../{CARD}", "reference/weights.md")
+    return inside.replace(f"../{SECURITY}", "reference/security_policy.md")

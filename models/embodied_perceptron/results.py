@@ -418,6 +418,9 @@ class GroundingStatus(IntEnum):
     AMBIGUOUS = 3
     INVALID = 4
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class GroundedPhrase:

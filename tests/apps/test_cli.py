@@ -318,6 +318,7 @@ def test_replay_writes_the_results(tmp_path: Path) -> None:
         "map.safetensors",
         "voxels.ply",
         "objects.json",
+        "scene_objects.json",
         "occupancy.npz",
         "top_view.png",
         "occupancy_grid.pgm",
@@ -334,8 +335,11 @@ def test_replay_publishes_what_a_class_list_names(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("{volume: {voxel_size_m: 0.05}, network: {weights: ''}}")
     arguments = ["replay", str(source), "--out", str(tmp_path / "out"), "--config", str(config), "--max-frames", "4"]
-    result = RUN.invoke(app(), [*arguments, "--classes", "chair,table"])
+    result = RUN.invoke(app(), [*arguments, "--classes", "chair,table", "--json"])
     assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["fused"] == 4
+    assert printed["objects"] == json.loads((tmp_path / "out" / "objects.json").read_text())
     labels = {thing["label"] for thing in json.loads((tmp_path / "out" / "objects.json").read_text())}
     assert labels <= {"chair", "table", "object"}
     over_ros = RUN.invoke(app(), [*arguments, "--ros", "--classes", "chair"])

@@ -92,7 +92,8 @@ def test_no_command_has_a_bar_of_its_own() -> None:
 )
 def test_a_command_says_what_it_does_before_it_loads_what_takes_long(words: str, tmp_path: Path) -> None:
     """torch and numba take seconds, in which a terminal would be silent."""
-    (tmp_path / "file.json").write_text("{}")
+    for name in ("file.json", "map.safetensors"):
+        (tmp_path / name).write_text("{}")
     words = words.replace("OUT", str(tmp_path / "out")).replace("FILE", str(tmp_path / "file.json"))
     code = """
 import sys

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps import cli
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.command_line import CommandError
+from embodied_perceptron.apps.explanation import PlaceRecorder, Spot, explain
 from embodied_perceptron.apps.map_commands import serve_map
 from embodied_perceptron.apps.reading_options import open_map
 from embodied_perceptron.language.scene_file import answer_file, detected_scene
@@ -28,7 +29,9 @@ from embodied_perceptron.recordings.artifacts import (
     read_occupancy_npz,
     read_ply,
     visible_objects,
+    write_objects_json,
     write_octomap,
+    write_scene_objects_json,
 )
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron.results import SceneObject
@@ -79,7 +82,7 @@ def test_names_and_corrections_are_kept_in_the_file(saved):
         controls = viewer._controls
         number = perceptron.objects[0].id
         assert "Anna's crate" in controls.name(number, "Anna's crate")
-        assert "is a workbench" in controls.correct(number, "workbench", False)
+        assert "is labelled 'workbench'" in controls.correct(number, "workbench", False)
         with pytest.raises(ValueError, match="name of a class"):
             controls.name(number, "chair")
         with pytest.raises(LookupError, match="no object 999"):
@@ -193,6 +196,23 @@ def test_wrong_scenes_are_named(scene, words):
         answers_of("the chair", scene=scene)
 
 
+@pytest.mark.parametrize("data", [[], [{"scene": "a", "text": "the chair"}], "scenes", 3, None])
+def test_a_file_that_is_no_object_is_named(data):
+    with pytest.raises(ValueError, match=r"an object with 'scenes'.*; this is a (list|str|int|NoneType)"):
+        answer_file(data)
+    with pytest.raises(ValueError, match="the object has 'scene'"):
+        answer_file({"scene": data})
+
+
+def test_a_scene_may_be_the_list_of_its_detections():
+    chair = {"center": [1, 2, 0.5], "size": [0.5, 0.5, 1.0], "category": "chair"}
+    queries = [{"scene": "a", "text": "the chair"}]
+    whole, bare = (answer_file({"scenes": {"a": a}, "queries": queries}) for a in ({"detections": [chair]}, [chair]))
+    assert [a["boxes"] for a in bare["answers"]] == [a["boxes"] for a in whole["answers"]] != [[]]
+    with pytest.raises(ValueError, match="query 0 names no scene"):
+        answer_file({"scenes": {"a": [chair]}, "queries": [{"scene": ["a"], "text": "the chair"}]})
+
+
 def test_the_command(tmp_path):
     path, out = tmp_path / "scenes.json", tmp_path / "out" / "answers.json"
     path.write_text(json.dumps({"scenes": {"s": SCENE}, "queries": [{"scene": "s", "text": "the red chair"}]}))
@@ -280,6 +300,25 @@ def test_what_cannot_be_compared_is_said(maps, tmp_path):
 
 # --------------------------------------------------------------------------------------------------------------------
 # explain
+
+
+def test_an_explanation_says_what_a_user_corrected():
+    """It said that no name has half of the probability, or that the map assigned the box to another object."""
+    live = Perceptron(config())
+    for posed in walk(2, 8):
+        live.integrate(posed)
+        live.perceive()
+    first, second = live.objects[:2]
+    live.correct_object(first.id, "workbench")
+    live.correct_object(second.id, not_there=True)
+    recorder = PlaceRecorder()
+    lines = explain(live, live.recall(), recorder, Spot.of(first))
+    assert f"workbench {first.id}, confirmed" in lines[0]
+    assert "a user gave it this label" in lines[0]
+    assert "labelled workbench by a user" in lines[-1]
+    assert (
+        f"a user removed {second.label} {second.id} there" in explain(live, live.recall(), recorder, Spot.of(second))[0]
+    )
 
 
 PLAIN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
@@ -445,6 +484,22 @@ def read_octomap(path):
     steps = [(at + np.stack(np.meshgrid(*[np.arange(size)] * 3), -1).reshape(-1, 3)) for at, size in leaves]
     voxels = np.concatenate(steps) if steps else np.zeros((0, 3), int)
     return {tuple(map(int, v)) for v in voxels}, float(said["res"]), nodes if data else 0, int(said["size"])
+
+
+def test_objects_with_frame_and_stamp_are_read_as_the_bare_list_is(named_map, tmp_path):
+    _, live = named_map
+    scene = live.recall()
+    write_scene_objects_json(tmp_path / "scene.json", scene, scene.objects)
+    write_objects_json(tmp_path / "list.json", scene.objects)
+    content = json.loads((tmp_path / "scene.json").read_text())
+    assert (content["version"], content["frame"], content["stamp_ns"]) == (1, "map", scene.stamp_ns)
+    assert content["objects"] == json.loads((tmp_path / "list.json").read_text())
+    read, bare = (read_objects_json(tmp_path / f"{name}.json") for name in ("scene", "list"))
+    assert [o.as_dict() for o in read] == [o.as_dict() for o in bare] != []
+    for wrong in ({"version": 2, "objects": []}, {"objects": []}, {"version": 1}):
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=r"wrong\.json"):
+            read_objects_json(tmp_path / "wrong.json")
 
 
 def test_voxels_are_an_octomap(named_map, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -144,3 +145,9 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path: Path, app: typer.Ty
         assert words in result.output
         assert not out.exists()
     assert CliRunner().invoke(app, ["dev", "import-official", "nowhere.pth", "--task", "detection"]).exit_code == 2
+
+
+def test_lists_are_printed_as_json(app: typer.Typer) -> None:
+    listed = json.loads(CliRunner().invoke(app, ["weights", "list", "--json"]).stdout)
+    assert listed["tiny"]["file"] == "tiny.safetensors"
+    assert {"fusion", "language"} <= set(json.loads(CliRunner().invoke(app, ["dev", "bench", "--json"]).stdout))

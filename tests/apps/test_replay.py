@@ -24,6 +24,7 @@ FILES = {
     "map.safetensors",
     "voxels.ply",
     "objects.json",
+    "scene_objects.json",
     "occupancy.npz",
     "top_view.png",
     "occupancy_grid.pgm",

@@ -248,6 +248,37 @@ def test_counts_and_questions():
     assert "<obj_10>" in things.tagged_text
 
 
+@pytest.mark.parametrize(
+    "words", ["something to sit on", "any chair", "somewhere to sit", "find me anything to sit on"]
+)
+def test_where_any_will_do_the_best_is_the_answer_and_the_others_are_listed(words):
+    answer = ground_objects(words, chairs(3))
+    assert answer.status == FOUND, answer.reason
+    assert {c.id for c in answer.candidates} == {1, 2, 3}
+    assert answer.candidates[0].score >= answer.candidates[1].score
+    assert ground_objects("the chair", chairs(3)).status == AMBIGUOUS
+
+
+def test_what_is_far_below_the_answer_is_not_listed():
+    room = [*living_room(), *chairs(3)]
+    for words in ("the table", "the chair by the table", "the sofa"):
+        answer = ground_objects(words, room)
+        if answer.status == FOUND:
+            assert min(c.score for c in answer.candidates) >= 0.1 * answer.candidates[0].score
+    couch = [
+        thing(1, "couch", (0, 0, 0.4), (2.0, 0.9, 0.8)),
+        thing(2, "couch", (6.0, 0, 0.4), (2.0, 0.9, 0.8)),
+        thing(3, "window", (0, 0.9, 1.4), (1.2, 0.1, 1.0)),
+    ]
+    assert [c.id for c in ground_objects("the couch by the window", couch).candidates] == [1]
+
+
+@pytest.mark.parametrize(("status", "name"), [(FOUND, "FOUND"), (NOT_FOUND, "NOT_FOUND")])
+def test_a_status_prints_its_name(status, name):
+    assert (str(status), f"{status}") == (name, name)
+    assert status == int(status)
+
+
 def test_a_question_back_names_what_differs():
     room = [
         *chairs(2),

@@ -105,27 +105,75 @@ def test_what_a_test_is_said_to_run_stands_on_a_page():
 
 def python_blocks():
     """Programs on the pages that show Python; those of the architecture are none."""
-    for page in (ROOT / "README.md", ROOT / "docs" / "reference" / "api.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "reference" / "api.md", ROOT / "docs" / "examples.md"):
         for number, match in enumerate(re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)):
             yield pytest.param(match[1], id=f"{page.name} {number}")
 
 
 @pytest.mark.parametrize("program", list(python_blocks()))
 def test_programs_on_the_pages_run(program, tmp_path, monkeypatch, capsys):
-    """As they stand, on a drive of a few frames where they look for one."""
+    """As they stand, on a drive of a few frames where they look for one, and on a map of two walls' furniture."""
     from support.small_recording import write_recording
 
     (tmp_path / "out").mkdir()
     write_recording(tmp_path / "out" / "drive", 12)
     monkeypatch.chdir(tmp_path)
+    if "out/map" in program:
+        write_small_map(tmp_path / "out" / "map")
     names = {}
     exec(compile(program, "page", "exec"), names)
+    if "scene" in names:
+        assert len(names["scene"]["objects"]) > 1
+        assert capsys.readouterr().out.count(" map\n") == len(names["scene"]["objects"])
     if "perception" in names:
         assert len(names["perception"].objects) > 3
     if "features" in names:
         assert len(names["features"]) == len(names["points_m"]) > 1000
         assert np.isfinite(names["features"]).all(axis=1).mean() > 0.5
         assert len(names["again"].recall().objects) == len(names["perception"].objects)
+
+
+def write_small_map(folder):
+    from support.online_world import config, walk
+
+    from embodied_perceptron.apps.replay import write_perception
+
+    folder.mkdir()
+    live = embodied_perceptron.Perceptron(config())
+    for posed in walk(2, 8):
+        live.integrate(posed)
+        live.perceive()
+    live.save(folder / "map.safetensors")
+    write_perception(folder, live.recall(), np.zeros((0, 3)), {})
+
+
+def test_no_page_links_out_of_the_site():
+    """Files of the repository are pages of the site too, or their link would be dead there."""
+    hook = reference_pages()
+    for page in (ROOT / "docs").glob("*.md"):
+        markdown = hook.on_page_markdown(page.read_text(), None, None, None)
+        assert "](../" not in markdown, page.name
+    assert {"reference/security_policy.md", "reference/weights.md"} <= set(hook.PAGES)
+
+
+def test_the_page_of_commands_has_ranges_and_no_hidden_options():
+    page = reference_pages().commands_page()
+    assert "--reader" not in page, "it is hidden"
+    assert "render-recording" not in page
+    section = page.partition("## embodied-perceptron generate\n")[2].partition("\n## ")[0]
+    assert "| `--homes` | `20` | at least 1 |" in section
+    assert "| `--home-version`, `--version` |  | at least 1, at most 2 |" in section
+    assert "has to be given" in section
+    assert "at least -" not in page
+
+
+def test_codes_on_the_page_of_exit_codes_are_those_of_the_programs():
+    from embodied_perceptron.apps import command_line
+    from embodied_perceptron_training.training.train_command import EXIT_STOPPED
+
+    codes = set(map(int, re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "exit_codes.md").read_text(), re.M)))
+    ours = {value for name, value in vars(command_line).items() if name.startswith("EXIT_")} | {EXIT_STOPPED}
+    assert ours <= codes
 
 
 def test_the_python_page_has_everything_public():

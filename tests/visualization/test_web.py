@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import threading
 import time
@@ -330,6 +331,10 @@ def test_the_page_is_served_and_a_taken_port_is_refused(viewer):
     one = viewer()
     status, body = get(one.url)
     assert (status, b"<html" in body.lower()) == (200, True)
+    assert b"<title>Embodied Perceptron</title>" in body
+    packed = gzip.decompress(get(one.url, {"Accept-Encoding": "gzip"})[1])
+    assert packed == body
+    assert b"<title>a &lt;b&gt;</title>" in get(viewer(title="a <b>").url)[1]
     assert get(one.url, {"Host": "evil.example"})[0] == 403
     threads = threading.active_count()
     port = int(one.url.rsplit(":", 1)[1].strip("/"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import threading
@@ -108,10 +109,27 @@ def _on_one_thread(work: Callable[[Item], Result], item: Item) -> Result:
     return work(item)
 
 
+class _Pool(ProcessPoolExecutor):
+    """A pool whose processes leave Ctrl-C to this process, which ends them at once."""
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes start here and inherit it
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> bool | None:
+        if kind is not None and not issubclass(kind, Exception):
+            for process in list(self._processes.values()):
+                process.terminate()
+        return super().__exit__(kind, *details)
+
+
 def process_pool(workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> ProcessPoolExecutor:
     """A pool of ``workers`` processes on one core each; ``prepare(*arguments)`` runs once in each, before its work."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, _begin, (prepare, arguments))
+    return _Pool(workers, context, _begin, (prepare, arguments))
 
 
 def one_thread() -> None:

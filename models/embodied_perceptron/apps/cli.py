@@ -31,6 +31,7 @@ from embodied_perceptron.apps.command_line import (
     EXIT_INTERRUPTED,
     CommandError,
     announce_slow_start,
+    how_to_go_on,
 )
 
 __all__ = ["CommandError", "build_app", "main"]
@@ -42,9 +43,13 @@ errors = Console(stderr=True)
 
 
 class _Group(TyperGroup):
-    """Adds the plugins that could not be loaded to the error about an unknown command: it may be one of theirs."""
+    """Says what remains when a command is interrupted, and names plugins that could not be loaded."""
 
     failures: dict[str, str]
+
+    def invoke(self, ctx: Any) -> Any:
+        with how_to_go_on():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
@@ -151,8 +156,10 @@ def main() -> NoReturn:
             raise
         if os.environ.get(_TRACEBACK_VARIABLE):
             traceback.print_exc()
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(getattr(error, "exit_code", EXIT_BAD_INPUT))
+        code = getattr(error, "exit_code", EXIT_BAD_INPUT)
+        head = "" if code == EXIT_INTERRUPTED else "[bold red]error:[/] "
+        errors.print(f"{head}{escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(code)
     sys.exit(0)
 
 

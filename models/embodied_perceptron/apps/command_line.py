@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -31,6 +36,27 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def how_to_go_on(
+    sentence: str = "finished files are complete and unfinished ones are removed; run the same command again",
+) -> Iterator[None]:
+    """Say what remains and how to go on when an interrupt or a full disk ends the block; the innermost block counts.
+
+    Raises ``CommandError`` with the sentence, for an interrupt with its exit code.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise CommandError(f"interrupted: {sentence}", EXIT_INTERRUPTED) from error
+    except OSError as error:
+        if error.errno in _DISK_FULL or "No space left" in str(error):
+            raise CommandError(f"{error}: {sentence}, with space on the disk") from error
+        raise
+
+
 def load_plugin(group: str, purpose: str) -> Any:
     """Load the function of an entry point group, which keeps ROS out of the library.
 
@@ -43,6 +69,39 @@ def load_plugin(group: str, purpose: str) -> Any:
         return found[0].load()
     except Exception as error:
         raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# outputs: checked while the command line is read, before anything is loaded
+
+
+def writable_folder(path: Path | None) -> Path | None:
+    """Return the folder; raises ``typer.BadParameter`` when it cannot be written, or made where it is missing."""
+    return None if path is None else _writable(path, path)
+
+
+def writable_file(path: Path | None) -> Path | None:
+    """Return the file; raises ``typer.BadParameter`` when it cannot be written."""
+    if path is not None and os.path.exists(path) and not path.is_file():  # files are replaced as a whole
+        raise typer.BadParameter(f"{path} cannot be written: it is not a regular file")
+    return None if path is None else _writable(path, path.parent)
+
+
+def _writable(path: Path, folder: Path) -> Path:
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()  # raises for names that no file can have
+        nearest = next(known for known in (folder, *folder.parents) if os.path.lexists(known))
+        with tempfile.TemporaryFile(dir=nearest):
+            return path
+    except (OSError, ValueError, StopIteration) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "its folder does not exist"
+        raise typer.BadParameter(f"{path} cannot be written: {reason}") from error
+
+
+# options of a folder or file that a command writes; a missing folder is made when it is written
+out_folder = functools.partial(typer.Option, file_okay=False, callback=writable_folder)
+out_file = functools.partial(typer.Option, dir_okay=False, callback=writable_file)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -167,6 +226,14 @@ class TaskProgress:
         self._line = f"{text}: {done} of {total}"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, description=text)
+
+    def begin(self, what: str) -> None:
+        """Begin the next part of the task, whose length is not known."""
+        self._line = f"{what} ..."
+        if self._bar is not None:
+            self._bar.reset(self._task, total=None, description=what)
+        else:
+            self.say(self._line)
 
     def say(self, line: str) -> None:
         """Print a line that stays above the bar."""

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError
+from embodied_perceptron.apps.command_line import CommandError, out_file
 from embodied_perceptron.config import REMOVED_DETECTORS, removed_detector
 
 NAME = "nanodet"
@@ -41,7 +41,7 @@ def _detectors() -> None:
 
 def install(
     name: Annotated[str, typer.Argument(help=f"{NAME}.")],
-    out: Annotated[Path | None, typer.Option(dir_okay=False, help="File to write: ONNX; by default NAME.onnx.")] = None,
+    out: Annotated[Path | None, out_file(help="File to write: ONNX; by default NAME.onnx.")] = None,
     package: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The package's archive, fetched already.")
     ] = None,

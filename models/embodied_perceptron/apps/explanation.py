@@ -131,11 +131,17 @@ def _verdict(perceptron: Perceptron, perception: Perception, there: Sequence[Sce
         thing = there[0]
         history = perceptron.map.history(thing.id)
         text = f"{thing.label} {thing.id}, {thing.state}, score {thing.score:.2f}"
+        found_in = f"found in {history.found} of {history.looks} perceptions"
+        if history.user_label:
+            return f"{text}: a user gave it this label; {found_in}"
         if thing.state == "confirmed" and thing.label != UNNAMED:
-            return f"{text}: found in {history.found} of {history.looks} perceptions, mostly under this name"
+            return f"{text}: {found_in}, mostly under this name"
         if thing.state == "confirmed":
             return f"{text}: something exists there ({history.exists:.2f}), but no name has half of the probability"
-        return f"{text}: found in {history.found} of {history.looks} perceptions, correct with {history.right:.2f}"
+        return f"{text}: {found_in}, correct with {history.right:.2f}"
+    removed = [c for c in perceptron.map.corrections() if not c.label and spot.rows(c.box[None])]
+    if removed:
+        return f"no object: a user removed {removed[-1].was} {removed[-1].id} there"
     found = list(perceptron.trace.values())[-1] if perceptron.trace else None
     rows = [] if found is None else spot.rows(found.boxes)
     if found is None or not rows:
@@ -240,8 +246,9 @@ def _history(perceptron: Perceptron, thing: SceneObject) -> str:
     total = max(sum(history.votes.values()), 1e-9)
     order = sorted(history.votes, key=lambda name: -history.votes[name])[:_SHOWN]
     votes = ", ".join(f"{name} {history.votes[name] / total:.0%}" for name in order)
+    by_user = f"labelled {history.user_label} by a user, otherwise " if history.user_label else ""
     return (
         f"  {thing.label} {thing.id}: {thing.state}; found in {history.found} of {history.looks} perceptions; exists "
         f"with {history.exists:.2f}, correct with {history.right:.2f} (mean score "
-        f"{history.mean_score:.2f}); named {votes}"
+        f"{history.mean_score:.2f}); {by_user}named {votes}"
     )

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin
+from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_RESULT,
+    CommandError,
+    TaskProgress,
+    load_plugin,
+    out_file,
+    out_folder,
+)
 from embodied_perceptron.apps.reading_options import (
     MAP_NAME,
     DepthScale,
@@ -81,7 +88,7 @@ def ground(
             "--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes with detections, queries."
         ),
     ],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: answers (JSON).")],
+    out: Annotated[Path, out_file(help="File to write: answers (JSON).")],
     reader: Annotated[str, typer.Option(help="Reader of the sentences: learned.", hidden=True)] = "learned",
 ) -> None:
     """Answer sentences about the boxes of any detector: scenes and queries in one file, answers in another.
@@ -117,11 +124,12 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: text, mentions, relations and boxes.")] = False,
 ) -> None:
     """Describe a saved map in sentences whose nouns carry the ids of their objects."""
+    file = map_file(path)
     with TaskProgress(f"reading {path}"):
         from embodied_perceptron.language.description import describe as describe_objects  # torch loads only here
         from embodied_perceptron.scene.live_map import saved_objects
 
-        objects = saved_objects(map_file(path))
+        objects = saved_objects(file)
         description = describe_objects(objects, "dense" if dense else "plain")
     if not as_json:
         typer.echo(description.text)
@@ -149,13 +157,14 @@ def view(
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
     """Show a saved map in the browser: ask questions, name and correct objects (stored in the map). Ctrl-C ends it."""
+    file = map_file(map_path)
     with TaskProgress(f"reading {map_path}"):
         from embodied_perceptron.visualization.web import WebUnavailableError
         from embodied_perceptron.visualization.web_gate import PortTakenError
 
-        perceptron = open_map(map_path)
+        perceptron = open_map(file)
     try:
-        viewer = serve_map(perceptron, map_file(map_path), host, port, token)
+        viewer = serve_map(perceptron, file, host, port, token)
     except WebUnavailableError as error:
         raise CommandError(str(error), EXIT_BAD_RESULT) from error
     except (PortTakenError, ValueError) as error:
@@ -203,7 +212,7 @@ def serve_map(perceptron: Perceptron, file: Path, host: str, port: int, token: s
             require_unchanged()
             thing = perceptron.correct_object(number, label, not_there)
             save()
-        return f"there is no {thing.label} {number}" if not_there else f"object {number} is a {thing.label}"
+        return f"there is no {thing.label} {number}" if not_there else f"object {number} is labelled {thing.label!r}"
 
     def save() -> None:
         perceptron.save(file)
@@ -228,15 +237,16 @@ def serve_map(perceptron: Perceptron, file: Path, host: str, port: int, token: s
 def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="The older map, or a folder with one.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The newer map of the same place.")],
-    out: Annotated[Path | None, typer.Option(help="Folder to write: changes.json, before.png and after.png.")] = None,
+    out: Annotated[Path | None, out_folder(help="Folder to write: changes.json, before.png and after.png.")] = None,
     min_moved: Annotated[float, typer.Option(min=0.01, help="Metres from which on an object counts as moved.")] = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the changes.")] = False,
 ) -> None:
     """List objects that appeared, left, moved or were renamed between two saved maps in one frame."""
+    files = map_file(before), map_file(after)
     with TaskProgress(f"comparing {before} and {after}"):
         from embodied_perceptron.scene.changes import DifferentPlacesError, compare_maps
 
-        older, newer = (open_map(path).recall() for path in (before, after))
+        older, newer = (open_map(path).recall() for path in files)
         try:
             changes = compare_maps(older, newer, min_moved)
         except DifferentPlacesError as error:
@@ -273,7 +283,8 @@ def _write_changes(out: Path, changes: MapChanges, before: Perception, after: Pe
 
 def explain(
     source: Annotated[
-        Path, typer.Argument(metavar="MAP_OR_RECORDING", help="A saved map, or a recording: TUM folder or bag.")
+        Path,
+        typer.Argument(metavar="MAP_OR_RECORDING", exists=True, help="A saved map, or a recording: TUM folder or bag."),
     ],
     thing: Annotated[int | None, typer.Option("--object", help="Id of an object of the map.")] = None,
     at: Annotated[str | None, typer.Option(metavar="X,Y,Z", help="A place in the map, metres.")] = None,
@@ -282,6 +293,7 @@ def explain(
     weights: Annotated[str | None, typer.Option(help="Network: a shipped name, or a weights file.")] = None,
     detector: Annotated[list[Path] | None, typer.Option(help="ONNX file of a 2-D detector; repeatable.")] = None,
     detector_layout: Annotated[list[str] | None, typer.Option(help="Layout of its outputs, for each of them.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the verdict, and the lines below it.")] = False,
 ) -> None:
     """Explain an object or a place: what network and detectors found there, and what the map made of it.
 
@@ -290,13 +302,13 @@ def explain(
     if (thing is None) == (at is None):
         raise CommandError("give the object or place: --object ID or --at X,Y,Z")
     point = None if at is None else _point(at)
+    settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, None)
     with TaskProgress(f"reading {source}") as progress:
         import numpy as np
 
         from embodied_perceptron.apps.explanation import ObservedPerceptron, PlaceRecorder, Spot
         from embodied_perceptron.apps.explanation import explain as explain_spot
 
-        settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, None)
         recorder = PlaceRecorder()
         is_map = (source.is_file() and source.suffix == ".safetensors") or (source / MAP_NAME).is_file()
         if is_map:
@@ -321,7 +333,8 @@ def explain(
                 raise CommandError(f"there is no object {thing}; the map has {known}")
             spot = Spot.of(meant[0])
         lines = explain_spot(perceptron, perception, recorder, spot)
-    typer.echo("\n".join(lines))
+    found = {"verdict": lines[0], "lines": [line for line in lines[1:] if line]}
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
 
 
 def _perceive_map(path: Path, settings: PerceptronConfig, recorder: PlaceRecorder) -> tuple[Perceptron, Perception]:
@@ -356,15 +369,16 @@ def export_map(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A saved map, or a folder with one.")],
     out: Annotated[
         Path,
-        typer.Option(
-            dir_okay=False,
+        out_file(
             help="File to write: .glb (glTF, points and named boxes), .ply (points), .json (objects; labels of COCO "
             "with --recording), .bt (OctoMap) or .npz (labelled cells).",
         ),
     ],
     recording: Annotated[
         Path | None,
-        typer.Option(help="Recording: TUM folder or bag that the map was built from; its frames are labelled."),
+        typer.Option(
+            exists=True, help="Recording: TUM folder or bag that the map was built from; its frames are labelled."
+        ),
     ] = None,
     frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, to label.")] = 40,
     poses: Poses = None,
@@ -381,10 +395,11 @@ def export_map(
         raise CommandError(f"the file name must end in {', '.join(_EXPORT_SUFFIXES)}, got {out.name!r}")
     if recording is not None and out.suffix != ".json":
         raise CommandError(f"labels of a recording are written as .json, got {out.name!r}")
+    file = map_file(map_path)
     options = reading_options(poses, pose_scale, depth_scale, tf_topic, pose_offset)
     source = None if recording is None else open_source(recording, **options)
     with TaskProgress(f"reading {map_path}"):
-        scene = open_map(map_path).recall()
+        scene = open_map(file).recall()
         out.parent.mkdir(parents=True, exist_ok=True)
         written = _write_map(out, scene) if source is None else _write_labels(out, scene, source, frames)
     typer.echo(f"{out}: {written}")
@@ -470,6 +485,7 @@ def mcp(
     """
     if map_path is not None and namespace:
         raise CommandError("--namespace selects a running node and cannot be used with --map")
+    file = None if map_path is None else map_file(map_path)
     with TaskProgress("starting" if map_path is None else f"reading {map_path}"):
         try:
             from embodied_perceptron.agents.server import PATH, serve_http, serve_stdio
@@ -477,7 +493,7 @@ def mcp(
             raise CommandError(
                 f"{error}: install the extra agent, pip install 'embodied-perceptron[agent]'", EXIT_BAD_RESULT
             ) from error
-        opened = _open_scene(map_path, namespace, timeout)
+        opened = _open_scene(file, namespace, timeout)
     with opened as source:
         if not http:
             serve_stdio(source)

@@ -5,8 +5,10 @@ Heavy imports stand inside of the commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +24,7 @@ from embodied_perceptron.apps.command_line import (
     TaskProgress,
     add_dev_command,
     add_former_name,
+    out_file,
 )
 
 weights_app = typer.Typer(help="Shipped weights.", no_args_is_help=True)
@@ -90,7 +93,7 @@ def model(
 def import_official(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Released checkpoint (.pth).")],
     task: Annotated[OfficialTask, typer.Option(help="Task: of the checkpoint.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights (.safetensors).")],
+    out: Annotated[Path, out_file(help="File to write: weights (.safetensors).")],
 ) -> None:
     """Convert a released EmbodiedScan checkpoint to a weights file of the paper preset. Runs no code of the file."""
     from embodied_perceptron.inference.loading import save_network
@@ -103,6 +106,7 @@ def import_official(
         imported = load_official(read_official_file(file), task.value)
         network = PerceptionNetwork(released(network_config("paper", task.value, num_classes=len(DETECTION_CLASSES))))
         load_into(network, imported.state, str(file))
+        out.parent.mkdir(parents=True, exist_ok=True)
         save_network(out, network, DETECTION_CLASSES, {"imported_from": file.name}, half=False)
     except (CheckpointError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -114,7 +118,7 @@ def import_official(
 
 
 @weights_app.command("list")
-def list_weights() -> None:
+def list_weights(as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the manifest.")] = False) -> None:
     """List shipped weights with preset and size; each file is checked against the manifest."""
     from embodied_perceptron.weights import WeightsError, shipped, weights_file
 
@@ -126,7 +130,10 @@ def list_weights() -> None:
         except WeightsError as error:
             damaged.append(str(error))
         table.add_row(name, entry.preset, f"{entry.bytes / 2**20:.2f}", entry.card or "-", entry.sha256[:16])
-    Console().print(table)
+    if as_json:
+        typer.echo(json.dumps({name: asdict(entry) for name, entry in shipped().items()}, indent=1))
+    else:
+        Console().print(table)
     if damaged:
         raise WeightsError("; ".join(damaged))
 
@@ -179,6 +186,7 @@ def bench_command(
     names: Annotated[list[str] | None, typer.Argument(help="Names; none = list them.")] = None,
     run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use small inputs: a check that they run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the benchmarks, without running any.")] = False,
 ) -> None:
     """Run benchmarks by name: tables on the screen, JSON in out/bench/. Failures are listed at the end."""
     folder = benchmarks_folder()
@@ -186,6 +194,9 @@ def bench_command(
         raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
     known = {path.stem: path for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")}
     chosen = list(known) if run_all else list(names or ())
+    if as_json:
+        typer.echo(json.dumps({name: _first_line(path) for name, path in known.items()}, indent=1))
+        return
     if not chosen:
         for name, path in known.items():
             Console().print(f"[bold]{name}[/]  {escape(_first_line(path))}", highlight=False)
@@ -197,7 +208,7 @@ def bench_command(
     for name in chosen:
         Console().rule(name)
         command = [sys.executable, str(known[name]), *(["--quick"] if quick else [])]
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False, start_new_session=True).returncode  # Ctrl-C ends it
         if code != 0:
             failed.append(f"{name} (exit code {code})")
     if failed:

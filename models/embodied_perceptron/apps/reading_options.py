@@ -130,11 +130,12 @@ def open_map(path: Path) -> Perceptron:
 
     Raises ``CommandError`` where there is no map, ``MapFileError`` for a damaged one.
     """
+    file = map_file(path)
     from embodied_perceptron.config import PerceptronConfig
     from embodied_perceptron.mapping.storage import read_map, saved_configs
     from embodied_perceptron.perceptron import Perceptron
 
-    saved = read_map(map_file(path))
+    saved = read_map(file)
     volume, keyframes = saved_configs(saved)
     perceptron = Perceptron(PerceptronConfig(volume=volume, keyframes=keyframes))
     perceptron.map.restore(saved)
@@ -149,12 +150,16 @@ def load_settings(path: Path | None) -> PerceptronConfig:
 
 
 def with_network(settings: PerceptronConfig, weights: str | None, device: str | None) -> PerceptronConfig:
-    """Apply the network and device of the command line to the configuration."""
+    """Apply the network and device of the command line to the configuration. Raises ``WeightsError``."""
     from dataclasses import replace
+
+    from embodied_perceptron.weights import weights_file
 
     network = settings.network
     if weights is not None:
         network = replace(network, weights=weights)
+        if network.weights:
+            weights_file(network.weights)
     if device is not None:
         network = replace(network, device=device)
     return replace(settings, network=network)
@@ -165,7 +170,7 @@ def with_detectors(
 ) -> PerceptronConfig:
     """Apply the detectors of the command line to the configuration.
 
-    Raises ``CommandError`` for files without layouts.
+    Raises ``CommandError`` for missing files, and files without layouts; ``ConfigError`` for an unknown layout.
     """
     from dataclasses import replace
 
@@ -174,6 +179,8 @@ def with_detectors(
     files, layouts = list(detectors or ()), list(layouts or ())
     if len(files) != len(layouts):
         raise CommandError("--detector and --detector-layout belong together, one layout for each file")
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise CommandError(f"no detector file at {', '.join(missing)}")
     if not files:
         return settings
     wanted = config_to_dict(settings.lift) | {"detector": str(files[0]), "layout": layouts[0], "from_topics": False}

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, load_plugin, out_folder
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     Intrinsics,
@@ -74,7 +74,7 @@ Source = Annotated[
     Path,
     typer.Argument(
         help="Folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json), or bag: a folder with "
-        "metadata.yaml, or a file .mcap, .db3 or .bag."
+        "metadata.yaml, or a file .mcap, .db3 or .bag.",
     ),
 ]
 ConfigOption = Annotated[
@@ -111,7 +111,7 @@ def _open(
 
 def replay_command(
     source: Source,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write: the results.")],
+    out: Annotated[Path, out_folder("--out", "-o", help="Folder to write: the results.")],
     direct: Annotated[
         bool, typer.Option("--direct/--ros", help="Directly through the library, or over real ROS 2 topics.")
     ] = True,
@@ -159,6 +159,9 @@ def replay_command(
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: numbers, objects and answers; with --direct.")
+    ] = False,
 ) -> None:
     """Build a map from a recording and write it with pictures, objects and timings.
 
@@ -178,16 +181,22 @@ def replay_command(
         raise CommandError("--weights and --device belong to --direct; for a node, set network: in its configuration")
     if saved_map is not None and not direct:
         raise CommandError("--map belongs to --direct; for a node, set its parameter map_file")
+    if as_json and not direct:
+        raise CommandError("--json belongs to --direct; timings.json has the numbers of a replay over topics")
     if query and not direct:
         raise CommandError("--query belongs to --direct; ask a running node with `ask`")
     if not direct:
         play: RosReplay = load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
+    if not source.exists():
+        raise CommandError(f"{source} does not exist")
+    settings = with_network(with_detectors(load_settings(config), detector, detector_layout), weights, device)
+    map_path = None if saved_map is None else map_file(saved_map)
     with TaskProgress(f"reading {source}") as progress:
-        from embodied_perceptron.apps.replay import PlaceNotFoundError, write_results
+        from embodied_perceptron.apps.replay import PlaceNotFoundError, timings, write_results
+        from embodied_perceptron.recordings.artifacts import groundings_as_dicts
 
-        settings = _with_classes(with_detectors(load_settings(config), detector, detector_layout), classes)
-        settings = with_network(settings, weights, device)
+        settings = _with_classes(settings, classes)
         topics = (color_topic, depth_topic, info_topic)
         recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged, reading=reading)
         limits = {
@@ -196,12 +205,20 @@ def replay_command(
             "perceive_every_s": perceive_every,
         }
         try:
-            perceptron, unplaceable = _with_map(settings, saved_map)
+            perceptron, unplaceable = _with_map(settings, map_path)
             result = _replay_with_progress(recording, perceptron, progress, skip_damaged, **limits)
         except PlaceNotFoundError as error:
             raise CommandError(str(error), EXIT_BAD_RESULT) from error
+        if query:
+            progress.begin("loading the language part and answering")
         answers = result.ask(query or ())
+        progress.begin(f"writing {out}")
         files = write_results(result, out, answers)
+    if as_json:
+        answered = {"answers": groundings_as_dicts(answers)} if answers else {}
+        objects = [thing.as_dict() for thing in result.perception.objects]
+        print(json.dumps({**timings(result), "objects": objects, **answered, "out": str(out)}, indent=1))
+        raise typer.Exit(EXIT_BAD_RESULT if result.empty_because or result.unusable else 0)
     console.print(_replay_table(source, result))
     for where, count in sorted(recording.left_out.counts.items()):
         first = escape(recording.left_out.reasons[where])
@@ -224,11 +241,10 @@ def replay_command(
         raise typer.Exit(EXIT_BAD_RESULT)
 
 
-def _with_map(settings: PerceptronConfig, saved_map: Path | None) -> tuple[Perceptron, str]:
+def _with_map(settings: PerceptronConfig, path: Path | None) -> tuple[Perceptron, str]:
     """Build a perceptron that continues a saved map; also why localisation in it is impossible, "" where it is not."""
     from embodied_perceptron.perceptron import Perceptron
 
-    path = None if saved_map is None else map_file(saved_map)
     perceptron = Perceptron.from_config(settings)
     return perceptron, "" if path is None else perceptron.load(path, find_place=True)
 
@@ -303,6 +319,10 @@ def _replay_table(source: Path, result: ReplayResult) -> Table:
         table.add_row(label, "-" if p50 is None else f"p50 {p50:.1f}   p99 {p99:.1f}")
     table.add_row("voxels", f"{numbers['voxels']:,}")
     table.add_row("map memory", f"{numbers['memory_mb']} MB, {numbers['keyframes']} keyframes")
+    if lift := numbers.get("lift"):
+        dropped = "".join(f", {count} {reason}" for reason, count in lift["dropped"].items())
+        text = f"{lift['found']} found in {lift['pictures']} images, {lift['lifted']} lifted{dropped}"
+        table.add_row("2-D detections", text)
     perception = result.perception
     table.add_row("objects", f"{len(perception.objects)} confirmed, {len(perception.tentative)} tentative")
     return table

@@ -30,6 +30,7 @@ from embodied_perceptron.recordings.artifacts import (
     write_occupancy_npz,
     write_ply,
     write_png,
+    write_scene_objects_json,
 )
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, TransformSample
 from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
@@ -351,7 +352,8 @@ def write_perception(
         semantic: labelled cells for ``occupancy.npz`` in place of those of the perception.
 
     Returns:
-        Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
+        Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``scene_objects.json`` (the same with
+        frame and stamp), ``occupancy.npz`` (labelled cells),
         ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``. Coordinates are in the
         map frame; where it is not the world frame, ``timings.json`` holds its ``T_world_map``.
 
@@ -359,12 +361,14 @@ def write_perception(
         OSError: a file cannot be written.
     """
     write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", with_conditions(perception.objects, perception.voxels))
+    objects = with_conditions(perception.objects, perception.voxels)
+    write_objects_json(out / "objects.json", objects)
+    write_scene_objects_json(out / "scene_objects.json", perception, objects)
     write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
     grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)
     elsewhere = not np.array_equal(perception.T_world_map, np.eye(4))
     place = {"T_world_map": perception.T_world_map.tolist()} if elsewhere else {}
     write_json(out / "timings.json", {**numbers, **place})
-    names = ("voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json")
+    names = ("voxels.ply", "objects.json", "scene_objects.json", "occupancy.npz", "top_view.png", "timings.json")
     return (*names, *(path.name for path in grid_files))

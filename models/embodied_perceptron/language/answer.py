@@ -101,6 +101,9 @@ _GENERIC = frozenset(
     ("furniture", "tool", "device", "machine", "food", "utensil", "kitchenware", "container", "decoration")
 )
 _ANY_OF = ("nearest-me", "farthest-me")
+# first words of phrases that any fitting object satisfies: "something to sit on"
+_INDEFINITE = frozenset(("any", "anything", "anywhere", "some", "something", "somewhere", "whatever"))
+_RUNNER_UP = 0.1  # least probability of a further candidate of an answer, as a share of the best one's
 _RELATED = 0.5  # factor of the probability of an answer whose name or conditions fit badly
 _UNREAD, _MANY_UNREAD = 0.9, 4  # factor per word that was not understood, and most words that count
 _SUPPORT = {GroundingStatus.FOUND: 1.0, GroundingStatus.AMBIGUOUS: 0.5, GroundingStatus.NOT_FOUND: 0.2}
@@ -377,10 +380,11 @@ class _Answer:
         equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
         if self.geometry.viewer is not None and any(c.relation in _ANY_OF for c in self.meaning.constraints):
             equal[1:] = False  # of two equally near objects either is right
-        if equal.sum() > 1 and self.meaning.any_of:
+        listed = order[: min(top_k, int((probability >= _RUNNER_UP * probability[0]).sum()))]
+        if equal.sum() > 1 and self._any_will_do(target):
             scores = probability.copy()
             scores[0] = min(float(probability[equal].sum()), 1.0)  # any one of them is right
-            return GroundingStatus.FOUND, self._scored(order[:top_k], scores), self._reason(evidence, order[0])
+            return GroundingStatus.FOUND, self._scored(listed, scores), self._reason(evidence, order[0])
         if equal.sum() > 1:
             tied = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             things = "things" if target.noun.startswith("something to ") else pluralize(target.noun)
@@ -391,7 +395,14 @@ class _Answer:
                 self._scored(tied[:top_k], probability[equal]),
                 reason,
             )
-        return GroundingStatus.FOUND, self._scored(order[:top_k], probability), self._reason(evidence, order[0])
+        return GroundingStatus.FOUND, self._scored(listed, probability), self._reason(evidence, order[0])
+
+    def _any_will_do(self, target: ObjectPhrase) -> bool:
+        """Whether each fitting object is a right answer: "any chair", "something to sit on", "somewhere to sit"."""
+        if self.meaning.any_of or target.noun.startswith("something to "):
+            return True
+        first = self._phrase(target, ()).text.lower().split()[:1]
+        return self.meaning.kind == "object" and not _INDEFINITE.isdisjoint(first)
 
     def _there(self, kind: F64, noun: str) -> NDArray[np.bool_]:
         """(N,) bool: labels similar enough to the noun, or else labels that contain it."""

@@ -76,13 +76,14 @@ class DetectedScene:
         }
 
 
-def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
+def detected_scene(name: str, scene: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> DetectedScene:
     """One scene of the file.
 
     Detections without a finite box are skipped; flat boxes become a centimetre thick. Raises ``ValueError`` naming
     scene and detection for another form.
     """
-    detections = scene.get("detections")
+    content: Mapping[str, Any] = scene if isinstance(scene, dict) else {"detections": scene}  # a list holds these alone
+    detections = content.get("detections")
     if not isinstance(detections, list):
         raise ValueError(f"scene {name!r} has no list of detections")
     objects, colors = [], []
@@ -101,7 +102,7 @@ def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
         fronts.append("boxes" if "yaw" in d else "none")
         colour = d.get("color")
         colors.append(np.full(3, np.nan) if colour is None else _numbers(colour, 3, f"color of {where}"))
-    pose = scene.get("viewpoint")
+    pose = content.get("viewpoint")
     viewpoint = None if pose is None else _numbers(pose, 16, f"viewpoint of scene {name!r}").reshape(4, 4)
     rgb = np.array(colors).reshape(-1, 3)
     known = rgb if np.isfinite(rgb).all(axis=1).any() else None
@@ -118,19 +119,25 @@ def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:
     return array
 
 
+def _kind_of(data: object) -> str:
+    return f"this is a {'list' if isinstance(data, list) else type(data).__name__}, {data!r:.60}"
+
+
 def answer_file(
-    data: Mapping[str, Any],
+    data: object,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Answer all queries of a scenes file in order. Raises ``ValueError`` for an invalid file."""
-    scenes, queries = data.get("scenes"), data.get("queries")
+    whole: Mapping[str, Any] = data if isinstance(data, dict) else {}
+    scenes, queries = whole.get("scenes"), whole.get("queries")
     if not isinstance(scenes, dict) or not isinstance(queries, list):
-        raise ValueError("a scenes file holds 'scenes' (an object) and 'queries' (a list)")
+        held = f"the object has {', '.join(map(repr, whole)) or 'no keys'}" if whole is data else _kind_of(data)
+        raise ValueError(f"a scenes file is an object with 'scenes' (an object) and 'queries' (a list); {held}")
     known = {name: detected_scene(name, scene) for name, scene in scenes.items()}
     answers = []
     for i, query in enumerate(queries):
-        if not isinstance(query, dict) or query.get("scene") not in known:
-            raise ValueError(f"query {i} names no scene of the file")
+        if not isinstance(query, dict) or not isinstance(query.get("scene"), str) or query["scene"] not in known:
+            raise ValueError(f"query {i} names no scene of the file: {query!r:.100}")
         answers.append(known[query["scene"]].answer(query["scene"], query.get("text", "")))
         progress(i + 1, len(queries))
     return {"answers": answers}

@@ -29,7 +29,14 @@ from embodied_perceptron.geometry.transforms import (
 )
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.recordings.image_codec import encode_color_file
-from embodied_perceptron.results import Grounding, OccupancyGrid2d, SceneObject, SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.results import (
+    Grounding,
+    OccupancyGrid2d,
+    Perception,
+    SceneObject,
+    SemanticVoxels,
+    VoxelSnapshot,
+)
 from embodied_perceptron.sensors.frame import PosedFrame
 
 Json = dict[str, Any]
@@ -109,10 +116,28 @@ def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None
     write_json(path, [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)])
 
 
+def write_scene_objects_json(path: str | Path, perception: Perception, objects: Iterable[SceneObject]) -> None:
+    """Write ``{version, frame, stamp_ns, T_world_map, objects}``: the list of :func:`write_objects_json` with the frame
+    of its boxes (``map``), the stamp of the newest frame, and the (4, 4) pose of the map in the world of the recording.
+
+    Raises ``OSError``.
+    """
+    rows = [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)]
+    place = {"stamp_ns": perception.stamp_ns, "T_world_map": perception.T_world_map.tolist()}
+    write_json(path, {"version": 1, "frame": "map", **place, "objects": rows})
+
+
 def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
-    """Read objects from :func:`write_objects_json`. Raises ``ValueError`` for another kind of file, or ``OSError``."""
+    """Read objects from :func:`write_objects_json` or :func:`write_scene_objects_json`.
+
+    Raises ``ValueError`` for another kind of file, or ``OSError``.
+    """
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(rows, dict):
+            if rows["version"] != 1:
+                raise ValueError(f"{path} has version {rows['version']!r}, known is 1")
+            rows = rows["objects"]
         return tuple(
             SceneObject(
                 int(r["id"]),
@@ -162,7 +187,12 @@ def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> 
 
     Raises ``OSError``.
     """
-    rows = [
+    write_json(path, groundings_as_dicts(groundings))
+
+
+def groundings_as_dicts(groundings: Iterable[Grounding]) -> list[Json]:
+    """JSON form of answers, as in :func:`write_groundings_json`."""
+    return [
         {
             "text": grounding.text,
             "status": grounding.status.name,
@@ -176,7 +206,6 @@ def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> 
         }
         for grounding in groundings
     ]
-    write_json(path, rows)
 
 
 def write_png(path: str | Path, image: NDArray[np.uint8]) -> None:

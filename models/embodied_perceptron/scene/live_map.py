@@ -570,6 +570,11 @@ class LiveMap:
         with self.scene_lock:
             return self._objects.history(number)
 
+    def corrections(self) -> tuple[UserCorrection, ...]:
+        """Corrections by users, oldest first."""
+        with self.scene_lock:
+            return tuple(self._objects.corrections.entries)
+
     def name_object(self, number: int, name: str) -> SceneObject:
         """Set a user's name for object ``number``; empty removes it. Raises as :meth:`ObjectMap.name`."""
         return self._edit(lambda: self._objects.name(number, name))

@@ -516,6 +516,7 @@ class ObjectHistory:
         mean_score: mean score over these perceptions, 0 where nothing was found.
         right: probability that it exists and that name and box are right.
         votes: label -> sum of detection scores, slowly forgotten.
+        user_label: label set by a user, which counts instead of the votes; empty where there is none.
     """
 
     found: int
@@ -524,6 +525,7 @@ class ObjectHistory:
     mean_score: float
     right: float
     votes: dict[str, float]
+    user_label: str = ""
 
 
 @dataclass
@@ -617,7 +619,8 @@ class ObjectMap:
         """Evidence for an object's state and name. Raises ``LookupError`` for an unknown id."""
         track = self._tracked(number)
         right = track.probability(self.config, track.reference)
-        return ObjectHistory(track.found, track.looks, sigmoid(track.log_odds), track.score, right, dict(track.votes))
+        exists, votes = sigmoid(track.log_odds), dict(track.votes)
+        return ObjectHistory(track.found, track.looks, exists, track.score, right, votes, track.user_label)
 
     def name(self, number: int, user_name: str) -> SceneObject:
         """Set a user's name for an object; empty removes it.

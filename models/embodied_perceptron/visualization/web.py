@@ -137,6 +137,7 @@ class WebViewer:
         self._changed = threading.Event()
         self.drawn = 0  # number of updates
         self._gate = WebGate(host, port, token, max_viewers)
+        self._gate.title = title
         try:
             self._server = _start_server(title, self._gate)
         except BaseException:

@@ -9,7 +9,9 @@ a token is needed it must be in the address (``/?token=...``; a cookie then keep
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hmac
+import html
 import ipaddress
 import socket
 from collections.abc import Iterator
@@ -84,6 +86,19 @@ def _response(status: int, reason: str, text: str, headers: dict[str, str] | Non
     return Response(status, reason, Headers(sizes | (headers or {})), body)
 
 
+def _titled(response: Response | None, title: str) -> Response | None:
+    """The answer with ``title`` in place of viser's, where it is a page."""
+    if response is None or not response.headers.get("Content-Type", "").startswith("text/html"):
+        return response
+    packed = response.headers.get("Content-Encoding") == "gzip"
+    page = gzip.decompress(response.body) if packed else bytes(response.body)
+    page = page.replace(b"<title>Viser</title>", f"<title>{html.escape(title)}</title>".encode("utf-8", "replace"), 1)
+    response.body = gzip.compress(page, 1) if packed else page
+    del response.headers["Content-Length"]
+    response.headers["Content-Length"] = str(len(response.body))
+    return response
+
+
 class WebGate:
     """A listening socket, and the checks of everything that connects to it.
 
@@ -97,6 +112,8 @@ class WebGate:
     Raises:
         PortTakenError: it cannot listen there.
     """
+
+    title = "Embodied Perceptron"  # of the page, in the browser's tab
 
     def __init__(self, host: str, port: int, token: str = "", max_viewers: int = MAX_VIEWERS) -> None:
         self._token = token
@@ -147,7 +164,7 @@ class WebGate:
         def guarded(handler: Any, host: str, port: int, *, process_request: Any = None, **options: Any) -> Any:
             def admit(connection: Any, request: Request) -> Any:
                 refusal = gate._examine(connection, request)
-                return refusal or (process_request and process_request(connection, request))
+                return refusal or _titled(process_request and process_request(connection, request), gate.title)
 
             return serve(
                 handler,

@@ -15,8 +15,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_perceptron.recordings.files import atomic_path
-
 FOLDER = Path(__file__).resolve().parent
 MANIFEST = "manifest.json"
 MAX_BYTES = 16 * 2**20  # limit for files in a git repository and a wheel
@@ -120,6 +118,8 @@ def add_weights(
     has_card = (folder / card_name).is_file()
     entry = ShippedWeights(target.name, _sha256(target), preset, size, card_name if has_card else "")
     entries[name] = entry
+    from embodied_perceptron.recordings.files import atomic_path  # torch loads only when something is written
+
     with atomic_path(folder / MANIFEST) as temporary:
         plain = {key: dataclasses.asdict(entries[key]) for key in sorted(entries)}
         temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
@@ -155,5 +155,7 @@ def _sha256(path: Path) -> str:
 def _copy(source: Path, target: Path) -> None:
     if source.resolve() == target.resolve():
         return
+    from embodied_perceptron.recordings.files import atomic_path
+
     with atomic_path(target) as temporary:
         shutil.copyfile(source, temporary)

@@ -180,14 +180,14 @@ def test_simulated_recording_depends_on_the_renderer(monkeypatch: pytest.MonkeyP
 def test_interrupted_rendering_leaves_no_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     target = tmp_path / "drive"
 
-    def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def fake(command: list[str]) -> int:
         folder = Path(command[command.index("--out") + 1])
         assert folder != target
         folder.mkdir()
         (folder / "rgb.txt").touch()
-        return subprocess.CompletedProcess(command, returncode)
+        return returncode
 
-    monkeypatch.setattr(simulated.subprocess, "run", fake)
+    monkeypatch.setattr(simulated, "_run", fake)
     returncode = 1
     with pytest.raises(simulated.SimulationError, match="exit code 1"):
         simulated.render(target, 7)
@@ -199,13 +199,13 @@ def test_interrupted_rendering_leaves_no_recording(monkeypatch: pytest.MonkeyPat
 
 
 RENDER_AT_ONCE = """
-import subprocess, sys, time
+import sys, time
 from pathlib import Path
 from embodied_perceptron_ros.demo import simulated
 
 target, started = Path(sys.argv[1]), Path(sys.argv[2])
 
-def slow(command, **_):
+def slow(command):
     folder = Path(command[command.index("--out") + 1])
     folder.mkdir()
     (folder / "first").write_text(sys.argv[3])
@@ -213,9 +213,9 @@ def slow(command, **_):
         file.write(sys.argv[3])
     time.sleep(0.5)
     (folder / "rgb.txt").write_text(sys.argv[3])
-    return subprocess.CompletedProcess(command, 0)
+    return 0
 
-simulated.subprocess.run = slow
+simulated._run = slow
 print("ready", flush=True)
 sys.stdin.readline()
 made = simulated.render(target, 7)
@@ -262,13 +262,13 @@ def test_what_a_killed_rendering_left_behind_is_replaced(monkeypatch: pytest.Mon
         left.mkdir()
         (left / "half.jpg").touch()
 
-    def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def fake(command: list[str]) -> int:
         folder = Path(command[command.index("--out") + 1])
         folder.mkdir()
         (folder / "rgb.txt").touch()
-        return subprocess.CompletedProcess(command, 0)
+        return 0
 
-    monkeypatch.setattr(simulated.subprocess, "run", fake)
+    monkeypatch.setattr(simulated, "_run", fake)
     assert simulated.render(target, 7) is True
     assert [p.name for p in target.iterdir()] == ["rgb.txt"]
     assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive"]

@@ -406,15 +406,18 @@ def test_half_precision_on_the_processor(tmp_path: Path) -> None:
         assert a[figure] != b[figure]
 
 
-def test_the_best_weights_are_those_of_the_best_validation(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("best_check", "best_step"), [(1, "0"), (2, "12")])
+def test_the_best_weights_are_those_of_the_best_validation(tmp_path: Path, best_check: int, best_step: str) -> None:
+    """The validation before the first step counts: a fine-tuning that only worsens keeps what it began with."""
+
     class Worsens(ToyTask):
         checks = 0
 
         def validate(self, model: torch.nn.Module) -> dict[str, float]:
             self.checks += 1
-            return {"score": 10.0 if self.checks == 2 else float(self.checks)}
+            return {"score": 10.0 if self.checks == best_check else float(self.checks)}
 
-    _, outcome = trained(tmp_path, Worsens(), validations=4)
+    _, outcome = trained(tmp_path, Worsens(), validations=4, validate_first=best_check == 1)
     assert outcome.best == 10.0
     from safetensors import safe_open
 
@@ -422,7 +425,7 @@ def test_the_best_weights_are_those_of_the_best_validation(tmp_path: Path) -> No
     for name in ("best", "last"):
         with safe_open(str(tmp_path / f"{name}.safetensors"), framework="pt") as file:
             steps[name] = (file.metadata() or {})["step"]
-    assert steps == {"best": "12", "last": "24"}
+    assert steps == {"best": best_step, "last": "24"}
 
 
 def test_frozen_norms_keep_their_statistics(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,15 @@ def export_bag(
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} exists already")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # renamed at the end; the folder has the bag's name, which its file has too
+    with tempfile.TemporaryDirectory(".tmp", f".{path.name}.", path.parent) as folder:
+        count = _write_bag(recording, Path(folder) / path.name, progress)
+        (Path(folder) / path.name).rename(path)
+    return count
+
+
+def _write_bag(recording: Recording, path: Path, progress: Callable[[int, int], None]) -> int:
     count = images = 0
     with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
         connections: dict[str, Any] = {}

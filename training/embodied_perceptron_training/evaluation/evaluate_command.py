@@ -13,7 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, add_former_name
+from embodied_perceptron.apps.command_line import (
+    CommandError,
+    TaskProgress,
+    add_dev_command,
+    add_former_name,
+    out_file,
+    out_folder,
+)
+from embodied_perceptron.apps.reading_options import with_detectors
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
@@ -57,7 +66,20 @@ def files(
     ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
     out: MetricsFolder = None,
 ) -> None:
-    """Score predictions from JSON files; figures in percent."""
+    """Score predictions from JSON files; figures in percent.
+
+    detection: {"classes": [names], "scenes": {id: {"boxes": [9 numbers each], "labels": [indices of classes], "scores":
+    [numbers]}}}; the ground truth without scores, optionally with "groups": {"head": [names]}.
+
+    occupancy: {"scenes": {id: {"labels": [0 = free, 1 = the first class, 255 = unknown]}}}; the ground truth may have
+    "mask": [1 = observed] in each scene, and "classes": [names].
+
+    grounding: {"queries": [{"boxes": [9 numbers each, the best first], "scores": [numbers]}]}, one for each query of
+    the ground truth: {"queries": [{"box": [9 numbers], "hard": false, "view_dependent": false, "unique": true}]}.
+
+    A box is center x, y, z, size dx, dy, dz in metres, and three angles in radians (rotations about z, x, y).
+    Optional: scores of grounding, "mask", "groups", and the three flags.
+    """
     # torch loads only when needed
     from embodied_perceptron_training.evaluation.runner.prediction_files import evaluate_files
 
@@ -96,9 +118,7 @@ def calibrate_score(
         ),
     ] = 0.0,
     workers: Processes = PROCESSES,
-    out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json, reliability.csv and .png.")
-    ] = None,
+    out: Annotated[Path | None, out_folder(help="Folder to write: metrics.json, reliability.csv and .png.")] = None,
 ) -> None:
     """Choose the score from which boxes are published, by F1 or precision of the objects of final maps, and measure the
     reliability of published scores."""
@@ -117,13 +137,16 @@ def calibrate_scores(
     data: Annotated[
         Path,
         typer.Option(
-            file_okay=False, help="Data set in EmbodiedScan's layout: homes with harder sensors than those of training."
+            exists=True,
+            file_okay=False,
+            help="Data set in EmbodiedScan's layout: homes with harder sensors than those of training.",
         ),
     ],
     weights: FittedWeights,
     split: FittedSplit = "val",
     also: Annotated[
-        list[Path] | None, typer.Option(file_okay=False, help="Further homes, of the same split; may be repeated.")
+        list[Path] | None,
+        typer.Option(exists=True, file_okay=False, help="Further homes, of the same split; may be repeated."),
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Store it in the weights file: the model.")] = False,
     scenes: Scenes = None,
@@ -154,7 +177,7 @@ def calibrate_witnesses(
         list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector; repeatable.")
     ],
     detector_layout: Annotated[list[str], typer.Option(help="Layout of its outputs, for each of them.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: witnesses.json.")],
+    out: Annotated[Path, out_file(help="File to write: witnesses.json.")],
     perceive_every: Annotated[
         float, typer.Option(min=0.1, help="Look for objects every so many seconds: these perceptions are used.")
     ] = 4.0,
@@ -166,13 +189,11 @@ def calibrate_witnesses(
     if len({folder.resolve() for folder in recordings}) < max(2, len(recordings)):
         raise CommandError("calibrate-witnesses needs two different recordings or more: one at a time is left out")
 
-    from embodied_perceptron.apps.recording_commands import with_detectors
-    from embodied_perceptron.config import PerceptronConfig
+    settings = with_detectors(PerceptronConfig(), detector, detector_layout)
     from embodied_perceptron.inference.posterior import detector_model_json
     from embodied_perceptron.recordings.files import write_atomically
     from embodied_perceptron_training.evaluation.calibration.detector_fit import cross_validated, fit, record_home
 
-    settings = with_detectors(PerceptronConfig(), detector, detector_layout)
     with TaskProgress("replaying homes") as shown:
         homes = []
         for number, folder in enumerate(recordings):
@@ -193,13 +214,14 @@ def calibrate_witnesses(
     }
     flags = " ".join(f"--detector {layout}.onnx --detector-layout {layout}" for layout in detector_layout)
     source = f"embodied-perceptron evaluate calibrate-witnesses HOMES {flags} --out witnesses.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, detector_model_json(model, source, measured).encode())
     typer.echo(json.dumps(measured, indent=1))
 
 
 def card(
     weights: Weights,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: Markdown.")],
+    out: Annotated[Path, out_file(help="File to write: Markdown.")],
     results: Annotated[list[Path], typer.Option(exists=True, help="Folder of an evaluation; may be repeated.")],
     training: Annotated[
         list[Path] | None, typer.Option(exists=True, help="run.json of the training; may be repeated.")
@@ -211,6 +233,7 @@ def card(
     from embodied_perceptron_training.evaluation.runner.model_card import model_card
 
     text = model_card(weights_file(weights), results, training or ())
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text.encode())
     typer.echo(f"{out}: {len(text.splitlines())} lines")
 
@@ -239,7 +262,7 @@ class Task(str, Enum):
 def evaluate_tasks(
     common: Common,
     data: DataSet,
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, tables and pictures.")],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics, tables and pictures.")],
     only: Annotated[Task | None, typer.Option(help="Only this: a task.")] = None,
     turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
     prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",

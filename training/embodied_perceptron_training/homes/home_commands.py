@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.command_line import TaskProgress, add_dev_command, add_former_name
+from embodied_perceptron.apps.command_line import (
+    TaskProgress,
+    add_dev_command,
+    add_former_name,
+    how_to_go_on,
+    out_folder,
+)
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -75,46 +81,54 @@ def _fail(error: Exception) -> typer.Exit:
 
 def generate_command(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder to write: the data set, or the recording of --drive.")],
+    out: Annotated[Path, out_folder(help="Folder to write: the data set, or the recording of --drive.")],
     drive: Annotated[
         bool,
         typer.Option(
             "--drive", help="One robot's drive through one home, as a TUM RGB-D recording with exact ground truth."
         ),
     ] = False,
-    homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
-    seed: Annotated[int | None, typer.Option(help="Seed: home i has SEED + i. Default: 0, with --drive 7.")] = None,
-    views: Annotated[int, typer.Option(help="Views of a scene: images of each home.")] = 20,
-    frames: Annotated[int, typer.Option(help="Number of frames: of --drive.")] = 250,
+    homes: Annotated[int, typer.Option(min=1, help="Number of homes.")] = 20,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed: home i has SEED + i. Default: 0, with --drive 7.")
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of a scene: images of each home.")] = 20,
+    frames: Annotated[int, typer.Option(min=1, help="Number of frames: of --drive.")] = 250,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
-    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second: of --drive.")] = 10.0,
+    rate: Annotated[float, typer.Option("--fps", "--rate", min=0.01, help="Frames per second: of --drive.")] = 10.0,
     rooms: Annotated[
         int | None,
-        typer.Option(help="Number of rooms: furnished ones per home; 0 = varies. Default: 0, with --drive 1."),
+        typer.Option(min=0, help="Number of rooms: furnished ones per home; 0 = varies. Default: 0, with --drive 1."),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
     version: Annotated[
         int | None,
         typer.Option(
+            "--home-version",
+            "--version",
+            min=1,
+            max=2,
             help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2. "
-            "Default: 2, with --drive 1."
+            "Default: 2 for data sets, 1 for drives (`generate --drive`, `demo`).",
         ),
     ] = None,
     sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
     motion_blur: Annotated[
-        float, typer.Option(help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
+        float, typer.Option(min=0, help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
     ] = 0.0,
     pose_noise: Annotated[
         float,
-        typer.Option(help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."),
+        typer.Option(
+            min=0, help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."
+        ),
     ] = 0.0,
-    fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells smaller by this factor.")] = 1,
+    fine_occupancy: Annotated[int, typer.Option(min=1, help="Additional grids with cells smaller by this factor.")] = 1,
     assets: Annotated[str | None, typer.Option(help=_ASSETS_HELP)] = None,
     renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
     unseen: Annotated[
         bool, typer.Option("--unseen", help="Include object families that are kept for testing.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
     """Generate furnished homes in EmbodiedScan's layout, or with --drive one recording of a simulated robot.
@@ -142,7 +156,8 @@ def generate_command(
     sensor = sensor or ("structured-light" if version == 1 else "mixed")
     try:
         if drive:
-            with TaskProgress(f"rendering home {seed}") as progress:
+            incomplete = f"{out} holds no recording yet; the same command renders it from the beginning"
+            with how_to_go_on(incomplete), TaskProgress(f"rendering home {seed}") as progress:
                 home = HomeSpec(rooms, "living room" if rooms == 1 else None, version=version)
                 noise = NoiseModel(sensor=sensor)  # type: ignore[arg-type]  # checked by NoiseModel
                 recording = RecordingSpec(seed, frames, width, height, rate, home, noise)
@@ -169,7 +184,8 @@ def generate_command(
             fine_occupancy=fine_occupancy,
             renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
-        with TaskProgress("generating homes") as progress:
+        finished = f"the finished homes stay in {out}; the same command continues"
+        with how_to_go_on(finished), TaskProgress("generating homes") as progress:
             generate(out, range(seed, seed + homes), spec, split, choose_workers(workers, ray), progress.update)
     except (ValueError, OSError, GlUnavailableError) as error:
         raise _fail(error) from error
@@ -178,14 +194,19 @@ def generate_command(
 
 def inspect_command(
     folder: Annotated[
-        Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; optional with --compare.")
+        Path | None,
+        typer.Argument(
+            exists=True, file_okay=False, help="Folder of a data set in EmbodiedScan's layout; optional with --compare."
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
-    out: Annotated[Path | None, typer.Option(help="Folder to write: pictures; default: FOLDER/inspect.")] = None,
-    limit: Annotated[int, typer.Option(help="Number of contact sheets.")] = 12,
+    out: Annotated[Path | None, out_folder(help="Folder to write: pictures; default: FOLDER/inspect.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Number of contact sheets.")] = 12,
     compare: Annotated[
         Path | None,
-        typer.Option(help="A real recording (TUM folder or bag) to compare with versions 1 and 2, and FOLDER."),
+        typer.Option(
+            exists=True, help="A real recording (TUM folder or bag) to compare with versions 1 and 2, and FOLDER."
+        ),
     ] = None,
 ) -> None:
     """Write contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data
@@ -232,11 +253,13 @@ def _compare(folder: Path | None, split: str, recording: Path, target: Path | No
 
 
 def export_bag_command(
-    source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or with --scan a data set.")],
-    out: Annotated[Path, typer.Option(help="Folder to write: the bag; must not exist.")],
+    source: Annotated[
+        Path, typer.Argument(exists=True, help="A recording (TUM folder or bag), or with --scan a data set.")
+    ],
+    out: Annotated[Path, out_folder(help="Folder to write: the bag; must not exist.")],
     scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
-    rate: Annotated[float, typer.Option("--fps", "--rate", help="Frames per second.")] = 10.0,
+    rate: Annotated[float, typer.Option("--fps", "--rate", min=0.01, help="Frames per second.")] = 10.0,
     poses: Poses = None,
     pose_scale: PoseScale = None,
     pose_offset: PoseOffset = None,
@@ -244,6 +267,8 @@ def export_bag_command(
     tf_topic: TfTopic = None,
 ) -> None:
     """Convert a sequence to an MCAP bag with images, camera_info, /tf and /tf_static."""
+    if out.exists():
+        raise _fail(ValueError(f"{out} exists already: choose another folder, or remove it"))
     with TaskProgress(f"reading {source}"):
         from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
         from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -254,7 +279,8 @@ def export_bag_command(
             recording: Recording = open_source(source, **options)
         else:
             recording = ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate)
-        with TaskProgress(f"writing {out}") as progress:
+        nothing = f"{out} is not written; the same command begins again"
+        with how_to_go_on(nothing), TaskProgress(f"writing {out}") as progress:
             count = export_bag(recording, out, progress.update)
     except KeyError as error:
         raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
@@ -287,8 +313,8 @@ def _print_statistics(numbers: dict[str, Any]) -> None:
 
 
 def map_error_command(
-    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
-    map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
+    recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
+    map_file: Annotated[Path, typer.Argument(exists=True, help="Map made from it: map.safetensors.")],
 ) -> None:
     """Print the distances of a map's points to the true surfaces of the simulated home, as JSON."""
     import json
@@ -303,7 +329,7 @@ def map_error_command(
 
 
 def mission_questions_command(
-    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+    recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
 ) -> None:
     """Print questions about the home of a simulated recording with their answers, as JSON."""
     import json

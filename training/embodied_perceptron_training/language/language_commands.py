@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, add_dev_command
+from embodied_perceptron.apps.command_line import CommandError, add_dev_command, out_file
 
 
 def fit_language(
     corpus: Annotated[list[Path], typer.Argument(help="Files of marked sentences.", dir_okay=False, exists=True)],
-    out: Annotated[Path | None, typer.Option(help="File to write: weights. Default: the package's own.")] = None,
+    out: Annotated[Path | None, out_file(help="File to write: weights. Default: the package's own.")] = None,
     start: Annotated[Path | None, typer.Option(help="Weights to begin with.", dir_okay=False, exists=True)] = None,
-    kept: Annotated[list[Path] | None, typer.Option(help="Held-out file to measure on; repeatable.")] = None,
+    kept: Annotated[
+        list[Path] | None, typer.Option(exists=True, help="Held-out file to measure on; repeatable.")
+    ] = None,
     passes: Annotated[int, typer.Option(help="Length: passes over the sentences.", min=1)] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Seed: of all random draws.")] = 0,
 ) -> None:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress
+from embodied_perceptron.apps.command_line import EXIT_BAD_RESULT, CommandError, TaskProgress, out_file
+from embodied_perceptron.apps.reading_options import with_detectors
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.weights import weights_file
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.training.few_shot import FewShotClasses
@@ -18,9 +21,11 @@ if TYPE_CHECKING:
 def learn(
     sources: Annotated[
         list[Path],
-        typer.Option("--from", help="A corrected map, a labelled recording, or a data set; may be repeated."),
+        typer.Option(
+            "--from", exists=True, help="A corrected map, a labelled recording, or a data set; may be repeated."
+        ),
     ],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="File to write: weights.")],
+    out: Annotated[Path, out_file(help="File to write: weights.")],
     weights: Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")] = "tiny",
     only: Annotated[list[str] | None, typer.Option(help="Only this: a kind to fit; may be repeated.")] = None,
     val: Annotated[
@@ -47,17 +52,13 @@ def learn(
     is 1. With --pseudo no labels are needed: objects whose name the network and a detector, or two detectors, report
     independently are the examples.
     """
-    if not out.resolve().parent.is_dir():
-        raise CommandError(f"{out.parent} is no folder")
     if pseudo != bool(detector):
         raise CommandError("--pseudo and --detector belong together: without labels a detector must confirm the names")
+    lift, file = with_detectors(PerceptronConfig(), detector, detector_layout).lift, weights_file(weights)
     agreed: list[AgreedThing] = []
     try:
         with TaskProgress("fitting classes") as shown:
-            from embodied_perceptron.apps.recording_commands import with_detectors
-            from embodied_perceptron.config import PerceptronConfig
             from embodied_perceptron.inference.loading import load_inference
-            from embodied_perceptron.weights import weights_file
             from embodied_perceptron_training.training.few_shot import (
                 check_network,
                 fit_classes,
@@ -69,14 +70,12 @@ def learn(
             )
             from embodied_perceptron_training.training.pseudo_labels import agreed_room, agreement_table, check_enough
 
-            file = weights_file(weights)
             inference = load_inference(file)
             check_network(inference)
             bare = [source for source in sources if pseudo and is_unlabelled_recording(source)]
             labelled = []
             for source in bare:
                 shown.say(f"comparing network and detectors in {source}")
-                lift = with_detectors(PerceptronConfig(), detector, detector_layout).lift
                 room, things = agreed_room(source, inference, lift, agreement, only or ())
                 labelled.append(room)
                 agreed += things
@@ -100,6 +99,7 @@ def learn(
     typer.echo(table(fitted))
     if problems := fitted.problems(tolerance):
         raise CommandError("nothing was written: " + "; ".join(problems), EXIT_BAD_RESULT)
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_classes(file, out, fitted)
     typer.echo(f"{out}: {len(fitted.classes)} classes, {sum(c.is_new for c in fitted.report)} of them new")
 

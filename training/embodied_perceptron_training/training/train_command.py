@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command
+from embodied_perceptron.apps.command_line import CommandError, TaskProgress, add_dev_command, out_folder
 from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h
@@ -26,10 +26,15 @@ _FOLDER: dict[str, Any] = {"file_okay": False}
 # and preset have a default of their own.
 _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("task", str, "", {"help": _TASKS}),
-    ("data", Path | None, None, {**_FOLDER, "help": "Data set in EmbodiedScan's layout: its training split."}),
-    ("out", Path | None, None, {**_FOLDER, "help": "Folder to write: the run."}),
+    (
+        "data",
+        Path | None,
+        None,
+        {**_FOLDER, "exists": True, "help": "Data set in EmbodiedScan's layout: its training split."},
+    ),
+    ("out", Path | None, None, {"help": "Folder to write: the run."}),
     ("preset", str, "tiny", {"help": "tiny, base or paper."}),
-    ("val", Path | None, None, {**_FOLDER, "help": "Data set to check on: its validation split."}),
+    ("val", Path | None, None, {**_FOLDER, "exists": True, "help": "Data set to check on: its validation split."}),
     ("steps", int, 0, {"min": 0, "help": "Length: optimiser steps."}),
     ("epochs", float, 0.0, {"min": 0, "help": "Length: passes over the data. Default: the preset's."}),
     ("minutes", float | None, None, {"min": 0, "help": "Wall clock until it stops, to be resumed; 0 = it does not."}),
@@ -59,7 +64,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
         {"help": "Network: a shipped name, a weights file (start from it; or, for --task boxes, train what it finds)."},
     ),
     ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task; repeatable."}),
-    ("resume", Path | None, None, {**_FOLDER, "help": "Continue the run in this folder."}),
+    ("resume", Path | None, None, {**_FOLDER, "exists": True, "help": "Continue the run in this folder."}),
     (
         "print_run",
         bool,
@@ -82,7 +87,8 @@ def _with_options(command: Any) -> Any:
     parameters = []
     for name, kind, default, options in _OPTIONS:
         flags = [options["flag"]] if "flag" in options else []
-        option = Annotated[kind, typer.Option(*flags, **{k: v for k, v in options.items() if k != "flag"})]
+        declare = out_folder if name == "out" else typer.Option
+        option = Annotated[kind, declare(*flags, **{k: v for k, v in options.items() if k != "flag"})]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option))
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -191,7 +197,7 @@ def ablate(
     val: Annotated[
         Path, typer.Option(file_okay=False, exists=True, help="Data set to check on: the split that scores.")
     ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: one below it per row, tables, JSON.")],
+    out: Annotated[Path, out_folder(help="Folder to write: one below it per row, tables, JSON.")],
     rows: Annotated[
         str,
         typer.Option(

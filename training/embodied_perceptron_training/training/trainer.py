@@ -212,7 +212,7 @@ class Trainer:
             processes.world,
         )
         if self.counters.step == 0 and config.validation.before_start and config.validation.count:
-            self._validate()
+            self._keep_best(self._validate())
         self.counters.elapsed_s = self._elapsed_s()
         with sample_stream(
             self.task.samples, self.task.collate, order, config.execution.workers, self.device
@@ -372,12 +372,16 @@ class Trainer:
         self.counters.elapsed_s = self.processes.from_first(self._elapsed_s())
         if not figures:
             return
-        value = float(figures[self.task.best_metric])
+        self._keep_best(figures)
+        self._save()
+        self._draw()
+
+    def _keep_best(self, figures: Mapping[str, float]) -> None:
+        """Write the weights as the best ones where no validation was better, the one before the first step included."""
+        value = float(figures[self.task.best_metric]) if figures else math.nan
         if math.isfinite(value) and (self.counters.best is None or value > self.counters.best):
             self.counters.best = value
             self._write_weights(self.folder.best, figures)
-        self._save()
-        self._draw()
 
     def _validate(self) -> dict[str, float]:
         """Figures of the averaged weights, in every process; logged."""

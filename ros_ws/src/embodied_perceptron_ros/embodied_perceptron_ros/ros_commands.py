@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from embodied_perceptron.apps.command_line import add_former_name
+from embodied_perceptron.apps.command_line import add_former_name, out_folder
 from embodied_perceptron.apps.reading_options import DepthScale, PoseOffset, Poses, PoseScale, TfTopic, reading_options
 
 _CONFIG_HELP = "YAML configuration: a ROS file with the node's parameters; default: the one of the package."
@@ -156,8 +156,11 @@ def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
     return [program, *rviz_arguments(layout, values), *(["--ros-args"] if renamed else []), *renamed]
 
 
-def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
-    """Run commands until all of ``until`` have ended, another one has ended, or Ctrl-C; return one exit code."""
+def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = (), what: str = "") -> int:
+    """Run commands until all of ``until`` have ended, another one has ended, or Ctrl-C; return one exit code.
+
+    ``what``: printed at the end, with how it ended.
+    """
     from embodied_perceptron_ros.environment import ros_environment
     from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code
 
@@ -165,8 +168,12 @@ def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -
         for name, command in commands.items():
             processes.start(name, command, ros_environment())
         processes.wait(until)
-        codes = processes.stop()
-        return combined_exit_code(codes)
+        interrupted = processes.interrupted
+        code = combined_exit_code(processes.stop())
+    if what:
+        how = "stopped" if interrupted else f"failed with exit code {code}" if code else "ended"
+        typer.echo(f"{what}: {how}; the same command plays it again")
+    return code
 
 
 def _list_parameters() -> None:
@@ -214,11 +221,11 @@ def ask_command(
 
 
 def simulate_command(
-    seed: Annotated[int | None, typer.Option(help="Seed: of the home and the drive.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed: of the home and the drive.")] = None,
     recording: Annotated[
         Path | None, typer.Option(help="Recording: simulated TUM folder of the drive; default: in the user's cache.")
     ] = None,
-    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.01, help="Seconds of the recording per second.")] = 1.0,
     node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
@@ -251,18 +258,27 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
         commands = {"node": module_command("node", *arguments), **commands}
-    return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
+    what = f"played {source} on ROS topics" + (", with the node" if with_node else "; no node was started (--no-node)")
+    return run_processes(commands, until=("player", "node") if keep and with_node else ("player",), what=what)
 
 
 def demo_command(
     ctx: typer.Context,
-    source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write: pictures and figures.")] = Path("out/demo"),
-    rate: Annotated[float, typer.Option(help="Seconds of the recording per second.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Seed: of the simulated home.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(exists=True, help="Folder (TUM RGB-D) or bag; default: a simulated drive.")
+    ] = None,
+    out: Annotated[Path, out_folder(help="Folder to write: pictures and figures.")] = Path("out/demo"),
+    rate: Annotated[float, typer.Option(min=0.01, help="Seconds of the recording per second.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed: of the simulated home.")] = None,
     version: Annotated[
         int,
-        typer.Option(help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2."),
+        typer.Option(
+            "--home-version",
+            "--version",
+            min=1,
+            max=2,
+            help="Version of the generator of homes: 1, for which the shipped weights were trained, or 2.",
+        ),
     ] = 1,
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name, a weights file, or none = boxes without classes.")
@@ -338,5 +354,3 @@ def _guarded(action: Callable[[], Any]) -> Any:
         return action()
     except (ValueError, OSError, SimulationError, ReplayFailedError) as error:
         _fail(error)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None

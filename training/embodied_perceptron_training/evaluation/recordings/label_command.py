@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from embodied_perceptron.apps.command_line import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress, writable_file
 from embodied_perceptron.apps.reading_options import (
     DepthScale,
     PoseOffset,
@@ -20,13 +20,20 @@ from embodied_perceptron.apps.reading_options import (
 
 
 def label(
-    labels: Annotated[Path, typer.Argument(dir_okay=False, help="Label file (JSON); made where it is missing.")],
+    labels: Annotated[
+        Path,
+        typer.Argument(dir_okay=False, callback=writable_file, help="Label file (JSON); made where it is missing."),
+    ],
     replayed: Annotated[
-        Path | None, typer.Option("--map", file_okay=False, help="A map: the folder that `replay --direct` wrote.")
+        Path | None,
+        typer.Option("--map", exists=True, file_okay=False, help="A map: the folder that `replay --direct` wrote."),
     ] = None,
-    recording: Annotated[Path | None, typer.Option(help="Recording: TUM folder or bag; its frames are shown.")] = None,
+    recording: Annotated[
+        Path | None, typer.Option(exists=True, help="Recording: TUM folder or bag; its frames are shown.")
+    ] = None,
     from_objects: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write this objects.json as a label file, none of it sure.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Write this objects.json as a label file, none of it sure."),
     ] = None,
     show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
     frames: Annotated[int, typer.Option(min=0, help="Number of frames: of the recording, that are shown.")] = 40,

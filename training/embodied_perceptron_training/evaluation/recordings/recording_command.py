@@ -11,21 +11,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import TaskProgress
+from embodied_perceptron.apps.command_line import TaskProgress, out_folder
+from embodied_perceptron.apps.reading_options import load_settings, with_network
 
 if TYPE_CHECKING:
     from embodied_perceptron.apps.replay import ReplayProgress
 
 
 def recording(
-    recording: Annotated[Path, typer.Option(help="Recording: TUM folder or bag.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, table and pictures.")],
+    recording: Annotated[Path, typer.Option(exists=True, help="Recording: TUM folder or bag.")],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics, table and pictures.")],
     labels: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored.")
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored."),
     ] = None,
     objects: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="objects.json of a map: an earlier `replay --direct`, instead of one."),
+        typer.Option(
+            exists=True, dir_okay=False, help="objects.json of a map: an earlier `replay --direct`, instead of one."
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML configuration: sections, as for `replay`.")] = None,
     weights: Annotated[
@@ -57,17 +61,11 @@ def recording(
 
     if labels is None and objects is not None:
         raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
+    settings = with_network(load_settings(config), weights, device)
+    if min_score is not None:
+        settings = replace(settings, network=replace(settings.network, min_score=min_score))
     with TaskProgress(f"replaying {recording}" if objects is None else f"judging {objects}") as shown:
-        from embodied_perceptron.config import PerceptronConfig, load_config
         from embodied_perceptron_training.evaluation.recordings.report import draw_recording, evaluate_recording
-
-        settings = PerceptronConfig() if config is None else load_config(config)
-        if device is not None:
-            settings = replace(settings, network=replace(settings.network, device=device))
-        if weights is not None or min_score is not None:
-            named = settings.network.weights if weights is None else weights
-            score = settings.network.min_score if min_score is None else min_score
-            settings = replace(settings, network=replace(settings.network, weights=named, min_score=score))
 
         def on_progress(p: ReplayProgress) -> None:
             shown.update(p.frames, p.total, f"fused {p.fused}")
@@ -92,9 +90,9 @@ def recording(
 
 
 def mission_score(
-    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
-    objects: Annotated[Path, typer.Option(help="objects.json of a map.")],
-    occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
+    recording: Annotated[Path, typer.Argument(exists=True, help="Folder of a simulated recording.")],
+    objects: Annotated[Path, typer.Option(exists=True, help="objects.json of a map.")],
+    occupancy: Annotated[Path, typer.Option(exists=True, help="occupancy.npz of the map.")],
 ) -> None:
     """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
     import json

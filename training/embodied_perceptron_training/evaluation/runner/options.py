@@ -10,19 +10,31 @@ from typing import Annotated, Any
 
 import typer
 
+from embodied_perceptron.apps.command_line import out_folder
+from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.processes import Workers, choose_workers
 
-DataSet = Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")]
-Weights = Annotated[str, typer.Option(help="Network: a shipped name, a weights file.")]
+DataSet = Annotated[Path, typer.Option(exists=True, file_okay=False, help="Data set in EmbodiedScan's layout.")]
+
+
+def _known_weights(name: str) -> str:
+    weights_file(name)  # raises WeightsError
+    return name
+
+
+Weights = Annotated[str, typer.Option(callback=_known_weights, help="Network: a shipped name, a weights file.")]
 Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
 Views = Annotated[int, typer.Option(min=1, help="Views of a scene: so many, spread evenly.")]
 Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
-MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder to write: metrics.json.")]
+MetricsFolder = Annotated[Path | None, out_folder(help="Folder to write: metrics.json.")]
 VIEWS, PROCESSES = 20, 2  # defaults
 
 # Of commands that fit something and may store it in the weights
 FittedWeights = Annotated[
-    str, typer.Option(help="Network: a shipped name, a weights file; with --write a weights file alone.")
+    str,
+    typer.Option(
+        callback=_known_weights, help="Network: a shipped name, a weights file; with --write a weights file alone."
+    ),
 ]
 FittedSplit = Annotated[str, typer.Option(help="Split of the data set: train or val; test is for figures.")]
 
@@ -42,9 +54,12 @@ class Common:
 
 def _common(
     data: Annotated[
-        Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them.")
+        Path,
+        typer.Option(
+            exists=True, file_okay=False, help="Data set in EmbodiedScan's layout: homes, as `generate` writes them."
+        ),
     ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics, table and picture.")],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics, table and picture.")],
     split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "test",
     weights: Weights = "tiny",
     scenes: Scenes = None,

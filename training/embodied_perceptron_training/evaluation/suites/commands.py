@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.apps.command_line import TaskProgress
+from embodied_perceptron.apps.reading_options import with_detectors
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_training.evaluation.runner.options import Common, Scenes, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
 from embodied_perceptron_training.processes import Workers
@@ -101,6 +103,7 @@ def arkitscenerefer(
     ] = 0.02,
 ) -> None:
     """ARKitSceneRefer: small objects by expressions; our grounding, a lifted 2-D detector, bounds of lifting."""
+    with_detectors(PerceptronConfig(), [detector] if detector else [], [detector_layout] if detector_layout else [])
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.suites import arkitscenerefer as suite
 
@@ -151,6 +154,7 @@ def robustness(
     detector_layout: DetectorLayout = "",
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch, orbit)."""
+    with_detectors(PerceptronConfig(), [detector] if detector else [], [detector_layout] if detector_layout else [])
     with TaskProgress("loading the library"):
         from embodied_perceptron.recordings.files import write_atomically
         from embodied_perceptron_training.evaluation.suites import robustness as sweeps

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError
+from embodied_perceptron.apps.command_line import CommandError, out_folder
 
 if TYPE_CHECKING:
     from embodied_perceptron.results import Grounding, SceneObject
@@ -33,9 +33,7 @@ def grand(
         Path, typer.Option("--scene-file", "--scenes", exists=True, dir_okay=False, help="JSON: scenes of 3D-GRAND.")
     ],
     texts: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Texts to score, with tagged phrases.")],
-    out: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder to write: metrics.json, texts.json, references.json.")
-    ],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics.json, texts.json, references.json.")],
     truth: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="The right texts, by the same ids.")
     ] = None,

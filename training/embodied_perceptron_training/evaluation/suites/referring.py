@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.command_line import CommandError
+from embodied_perceptron.apps.command_line import CommandError, out_folder
 
 THRESHOLDS = (0.25, 0.5)
 # Acc@.25, Acc@.5 on all 141 validation scans of ScanRefer, as published; zero-shot methods over detected boxes
@@ -93,7 +93,7 @@ def referring(
     answers: Annotated[
         Path, typer.Option(exists=True, dir_okay=False, help="Answers to score (JSON): written by `ground`.")
     ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder to write: metrics.json and metrics.md.")],
+    out: Annotated[Path, out_folder(help="Folder to write: metrics.json and metrics.md.")],
 ) -> None:
     """Score answers to sentences of people: overall and by kind of scene and sentence, beside published figures."""
     try:

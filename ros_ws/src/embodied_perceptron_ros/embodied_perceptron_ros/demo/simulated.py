@@ -108,7 +108,7 @@ def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
     command += [str(partial), "--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
-        code = subprocess.run([*command, *options], check=False).returncode
+        code = _run([*command, *options])
         if code:
             raise SimulationError(f"rendering the simulated drive failed with exit code {code}")
         if recording.exists():  # incomplete
@@ -116,6 +116,20 @@ def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
         partial.rename(recording)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run a command to its end and return its exit code; Ctrl-C lets it end in order, with its own processes."""
+    from embodied_perceptron_ros.players.processes import Supervisor
+
+    with Supervisor() as processes:
+        processes.start("renderer", command)
+        processes.wait(("renderer",))
+        interrupted = processes.interrupted
+        code = processes.stop()["renderer"]
+    if interrupted:
+        raise KeyboardInterrupt
+    return code
 
 
 def converted(source: Path, out: Path, options: Mapping[str, Any]) -> Path:
