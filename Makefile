@@ -10,12 +10,13 @@ BIN = $(VENV)/bin
 # What stands still in C, where no time-out of Python reaches it, ends with the lines at which it stood.
 HANG = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
+.PHONY: help setup demo pictures test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
 	@echo "make demo       simulated robot -> boxes, map and answers over ROS 2 topics -> $(OUT)/demo"
 	@echo "                SOURCE=FOLDER_OR_BAG for real data, QUERY='the chair by the window' to ask"
+	@echo "make pictures   the demo's top view and a sheet of a generated home -> docs/images"
 	@echo "make test       tests, minutes       make test-all   slow ones too"
 	@echo "make scenarios  things removed, moved, replaced, revisited: what the map of objects makes of it, as a table"
 	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
@@ -30,6 +31,12 @@ setup:
 
 demo: setup
 	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) $(if $(QUERY),--query '$(QUERY)') --out $(OUT)/demo
+
+pictures: demo
+	$(BIN)/embodied-perceptron generate --homes 1 --out $(OUT)/sheet
+	$(BIN)/embodied-perceptron inspect $(OUT)/sheet --limit 1
+	$(BIN)/python -c "import cv2; cv2.imwrite('docs/images/demo.jpg', cv2.imread('$(OUT)/demo/top_view.png'))"
+	$(BIN)/python -c "import cv2; cv2.imwrite('docs/images/home_sheet.jpg', cv2.imread('$(OUT)/sheet/inspect/sheet_synthetic_0.png'))"
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(HANG) $(PYTEST_ARGS)

@@ -175,14 +175,14 @@ def test_clip_to_near_plane():
 
 
 def test_tags_keep_off_each_other_and_inside():
-    image = np.zeros((200, 300, 3), np.uint8)
+    image = np.zeros((400, 300, 3), np.uint8)
     tags = Tags(image)
-    for place in ((150, 100), (150, 100), (152, 103), (-50, -50), (999, 999)):
+    for place in (*[(150, 200)] * 10, (152, 203), (-50, -50), (999, 999)):
         tags.add("chair 7", *place, RED)
     plates = tags._plates[: tags._count]
     assert (plates[:, :2] >= 0).all()
     assert (plates[:, 2] < 300).all()
-    assert (plates[:, 3] < 200).all()
+    assert (plates[:, 3] < 400).all()
     for i in range(len(plates)):
         for j in range(i):
             a, b = plates[i], plates[j]

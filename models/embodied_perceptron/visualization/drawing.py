@@ -154,13 +154,13 @@ class Tags:
         self._count = 0
 
     def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
-        """Draw a label at a position, or slightly above or below when it is covered."""
+        """Draw a label at a position, or above or below where others cover it."""
         width, height = text_size(words, self._scale)
         pad = round(8 * self._scale) + 1
         rows, columns = self._image.shape[:2]
         left = int(min(max(center_x - width / 2, pad), max(pad, columns - 1 - width - pad)))
         lowest, highest = height + pad, max(height + pad, rows - 1 - pad)
-        for step in (0, 1, -1, 2, -2, 3, -3):
+        for step in sorted(range(-12, 13), key=abs):
             base = round(center_y + height / 2) + step * (height + 2 * pad + 1)
             base = min(max(base, lowest), highest)
             plate = (left - pad, base - height - pad, left + width + pad, base + pad)

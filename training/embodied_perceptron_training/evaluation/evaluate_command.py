@@ -20,9 +20,11 @@ from embodied_perceptron.apps.command_line import (
     add_former_name,
     out_file,
     out_folder,
+    writable_file,
 )
 from embodied_perceptron.apps.reading_options import with_detectors
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.evaluation.recordings.label_command import label
 from embodied_perceptron_training.evaluation.recordings.recording_command import mission_score, recording
 from embodied_perceptron_training.evaluation.runner.options import (
@@ -122,6 +124,8 @@ def calibrate_score(
 ) -> None:
     """Choose the score from which boxes are published, by F1 or precision of the objects of final maps, and measure the
     reliability of published scores."""
+    if write:
+        writable_file(weights_file(weights))
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.calibration.score_thresholds import run_calibration
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
@@ -156,6 +160,8 @@ def calibrate_scores(
 ) -> None:
     """Confidence calibration: probabilities that name and box are right, from score, map and context. Run before
     ``calibrate``."""
+    if write:
+        writable_file(weights_file(weights))
     with TaskProgress("loading the library"):
         from embodied_perceptron_training.evaluation.calibration.confidence_fit import run_confidence_fit
         from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
@@ -229,7 +235,6 @@ def card(
 ) -> None:
     """Write the model card of weights from their evaluations and the record of their training."""
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron.weights import weights_file
     from embodied_perceptron_training.evaluation.runner.model_card import model_card
 
     text = model_card(weights_file(weights), results, training or ())
