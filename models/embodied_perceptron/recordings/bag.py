@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from rosbags.highlevel import AnyReader
+from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
@@ -304,7 +305,7 @@ class BagRecording:
         except RecordingError:
             raise
         except Exception as error:  # the reader passes on any error that damaged bytes cause
-            fault = f"{self._path} cannot be opened: {error!s:.500}"
+            fault = f"{self._path} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
             yield reader
@@ -355,7 +356,7 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {_one_line(error)}",
                     self._recovery_hint(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
@@ -373,15 +374,12 @@ class BagRecording:
             seen.add(name)
             if name not in own:
                 raise RecordingError(f"{self._path} is damaged: it has no definition of {name}")
-            has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
+            has = {field.lower(): _kind_of_field(node) for field, node in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
-                if field not in has:
-                    raise RecordingError(f"{self._path} is damaged: its definition of {name} has no field {field!r}")
-                description: Any = node
-                while isinstance(description, tuple) and not isinstance(description[1], str):
-                    description = description[1][0]  # element type of sequences and arrays; a string for numbers
-                if isinstance(description, tuple):
-                    left.append(description[1])
+                if has.get(field) != _kind_of_field(node):
+                    lacks = f"has no field {field!r} of {_kind_of_field(node)}"
+                    raise RecordingError(f"{self._path} is damaged: its definition of {name} {lacks}")
+                left.append(_kind_of_field(node).rpartition(" ")[2])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
@@ -540,6 +538,17 @@ class BagRecording:
         return tree.links, moving, tree
 
 
+def _kind_of_field(node: Any) -> str:
+    """Return "text", "an integer", "a number", the name of a message, or "a list of" these."""
+    kind, content = node
+    if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+        return f"a list of {_kind_of_field(content[0])}"
+    if kind == Nodetype.NAME:
+        return str(content)
+    name = content[0]
+    return "text" if "string" in name else "a number" if name.startswith("float") else "an integer"
+
+
 def _above(frame: str, links: Mapping[str, str]) -> list[str]:
     """Return a frame and its ancestors."""
     above = [frame]
@@ -553,6 +562,10 @@ def _default_world(above: Sequence[str]) -> str:
     if len(above) == 1:
         return _WORLD_FRAMES[0]  # no transforms: lookups report the missing one
     return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
+
+
+def _one_line(error: Exception) -> str:
+    return f"{' '.join(str(error).split()):.500}"
 
 
 def _ends_with(path: Path, magic: bytes) -> bool:
