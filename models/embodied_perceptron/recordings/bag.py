@@ -35,6 +35,7 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
+    checked_depth_scale,
 )
 from embodied_perceptron.sensors.camera_model import (
     CameraInfoFields,
@@ -187,14 +188,11 @@ class BagRecording:
         Raises:
             RecordingError: unreadable, truncated, or without the needed topics.
         """
-        if depth_scale is not None and not 0 < depth_scale < float("inf"):
-            raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
         self._path = Path(path)
-        self._tolerate_damage = tolerate_damage
-        self._depth_scale = depth_scale
+        self._depth_scale = checked_depth_scale(depth_scale)
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
-        self._left_out = LeftOut()
+        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
         self._unpacked: tuple[Path, object] | None = None  # path that is read; temporary folder of this object
         with self._open() as reader:
             self._topics = self._summarise(reader)
@@ -313,16 +311,14 @@ class BagRecording:
             reader.close()
 
     def _files(self) -> list[Path]:
-        """Return the storage files, found without metadata."""
-        if self._path.is_file():
-            return [self._path]
-        return sorted([*self._path.glob("*.mcap"), *self._path.glob("*.db3")])
+        """Return the files of the bag, found without metadata."""
+        return [self._path] if self._path.is_file() else sorted(p for p in self._path.iterdir() if not p.is_dir())
 
     def _check_files(self) -> None:
         for path in self._files():
-            if not path.is_file():
+            if path.exists() and not path.is_file():
                 raise RecordingError(f"{path} is not a regular file")
-            if is_lfs_pointer(path):
+            if path.is_file() and is_lfs_pointer(path):
                 raise RecordingError(f"{path} is a Git LFS pointer, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
@@ -429,13 +425,11 @@ class BagRecording:
             for stamped in message.transforms:
                 t, q = stamped.transform.translation, stamped.transform.rotation
                 parent, child = stamped.header.frame_id, stamped.child_frame_id
-                try:
+                name = f"transform {parent!r:.100} -> {child!r:.100} at {format_stamp(logged_ns)}"
+                with self._left_out.record(topic, f"{self._path}: {topic}: {name}"):
                     T = transform_from_pose(np.array([t.x, t.y, t.z]), np.array([q.x, q.y, q.z, q.w]))
                     names = frame_name(parent), frame_name(child)
-                except ValueError as error:
-                    self._skip(topic, f"transform {parent!r} -> {child!r} at {format_stamp(logged_ns)}: {error}")
-                    continue
-                yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
+                    yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
 
     def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
         """Yield images and calibrations of all cameras, by stamp."""
@@ -463,15 +457,12 @@ class BagRecording:
                 else:
                     images = self._cameras[camera].depth if role == "depth_info" else self._cameras[camera].color
                     rectified = "rect" in images.rsplit("/", 1)[-1]
-                    try:
+                    with self._left_out.record(topic, f"{self._path}: {topic}"):
                         model = calibration_from_message(message, image_is_rectified=rectified)
-                    except ValueError as error:
-                        self._skip(topic, str(error))
-                        continue
-                    if role == "depth_info":
-                        depth_cameras[camera] = model
-                    else:
-                        yield at, CalibrationSample(stamp_ns, camera, model)
+                        if role == "depth_info":
+                            depth_cameras[camera] = model
+                        else:
+                            yield at, CalibrationSample(stamp_ns, camera, model)
 
     def _in_its_camera(self, camera: str, depth_m: Any, model: CameraModel | None) -> UnregisteredDepth | BadImage:
         if model is None:
@@ -495,18 +486,14 @@ class BagRecording:
         return raw.astype(np.float32) / np.float32(self._depth_scale)
 
     def _guarded(self, topic: str, kind: str, message: Any, decode: Callable[[str, Any], Any]) -> Any:
-        try:
-            return decode(kind, message)
-        except ValueError as error:
-            text = f"{topic} at {format_stamp(message_stamp_ns(message.header))}: {error}"
-            if not self._tolerate_damage:
-                raise RecordingError(f"{self._path}: {text}") from error
-            return BadImage(text)
+        def read() -> Any:
+            try:
+                return decode(kind, message)
+            except ValueError as error:
+                at = format_stamp(message_stamp_ns(message.header))
+                raise RecordingError(f"{self._path}: {topic} at {at}: {error}") from error
 
-    def _skip(self, topic: str, text: str) -> None:
-        if not self._tolerate_damage:
-            raise RecordingError(f"{self._path}: {topic}: {text}")
-        self._left_out.add(topic, text)
+        return self._left_out.image(read)
 
     def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
         """Return ``T_color_depth`` of a camera whose depth is not registered."""
@@ -529,10 +516,8 @@ class BagRecording:
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
         given = ((0, sample) for sample in self._static_tf)
         for _, sample in chain(static, given, first):
-            try:
+            with self._left_out.record("transforms", f"{self._path}: transforms"):
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-            except ValueError as error:
-                self._skip("transforms", str(error))
             if not sample.is_static:
                 moving.add(sample.child)
         return tree.links, moving, tree

@@ -37,6 +37,7 @@ from embodied_perceptron.geometry.transforms import (
     make_transform,
     transform_from_pose,
 )
+from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.conventions import convert_pose
 from embodied_perceptron.recordings.files import (
     MAX_IMAGE_BYTES,
@@ -53,20 +54,6 @@ from embodied_perceptron.recordings.image_codec import (
     decode_depth_file,
     decode_grey_file,
     decode_numpy_depth,
-)
-from embodied_perceptron.recordings.plain_values import (
-    MAX_SIDE,
-    MAX_STAMP_NS,
-    decimal,
-    entry,
-    mapping,
-    number,
-    numbers,
-    pinhole,
-    seconds,
-    sequence,
-    stamp_ns,
-    whole,
 )
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
@@ -262,9 +249,8 @@ def _matrix(path: Path, rows: tuple[int, ...], columns: int) -> NDArray[np.float
 
 def _camera(K: NDArray[np.float64], size: tuple[int, int], where: Path) -> Intrinsics:
     """Build intrinsics from a 3x3 or 4x4 matrix and (height, width)."""
-    values = {"fx": K[0, 0], "fy": K[1, 1], "cx": K[0, 2], "cy": K[1, 2]}
     with LeftOut().record(where, where):
-        camera = pinhole({**{key: float(v) for key, v in values.items()}, "height": size[0], "width": size[1]})
+        camera = Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), size[1], size[0])
     return camera
 
 
@@ -306,7 +292,7 @@ def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     depth_camera = _camera(K_depth, depth_size, folder / "intrinsic" / "intrinsic_depth.txt")
     for path, depth in depths.items():
         with left_out.record(folder / "pose", path):
-            at_ns = stamp_ns(NS_PER_S + round(int(path.stem) * NS_PER_S / _SCANNET_FPS), "time")
+            at_ns = checked.stamp_ns(NS_PER_S + round(int(path.stem) * NS_PER_S / _SCANNET_FPS), "time")
             pose = _pose(_matrix(folder / "pose" / f"{path.stem}.txt", (4,), 4), str(folder / "pose"), left_out)
             read = partial(read_color, path), partial(read_depth, depth, scale)
             yield ExportedFrame(at_ns, pose, *read, color_camera, depth_camera)
@@ -370,9 +356,9 @@ def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFr
         try:
             if len(row) < len(names):
                 raise ValueError(f"expected {len(names)} columns, got {len(row)}")
-            value = {n: decimal(row[names.index(n)], n) for n in needed}
-            at_ns = seconds(value["timestamp"], "timestamp")
-            frame = int(number(value["frame"], "frame", 0, 1e9))
+            value = {n: checked.decimal(row[names.index(n)], n) for n in needed}
+            at_ns = checked.seconds(value["timestamp"], "timestamp")
+            frame = int(checked.number(value["frame"], "frame", 0, 1e9))
             T = transform_from_pose(
                 np.array([value[n] for n in ("x", "y", "z")]), np.array([value[n] for n in ("qx", "qy", "qz", "qw")])
             )
@@ -399,15 +385,15 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     for path in cameras:
         color = inner / f"{before}images" / f"{path.stem}.jpg"
         with left_out.record(path.parent, path):
-            values = mapping(read_json(path, _MAX_TEXT_BYTES), "the file")
+            values = checked.mapping(read_json(path, _MAX_TEXT_BYTES), "the file")
             T = np.vstack([[[_real(values, f"t_{r}{c}") for c in range(4)] for r in range(3)], [0.0, 0.0, 0.0, 1.0]])
             if not {"width", "height"} <= values.keys():  # optional: those of the image
                 values = dict(zip(("height", "width"), read_color(color).shape[:2], strict=True)) | values
-            camera = pinhole(values)
+            camera = checked.pinhole(values)
             pose = _pose(T, str(path.parent), left_out)
             depth, confidence = (inner / kind / f"{path.stem}.png" for kind in ("depth", "confidence"))
             yield ExportedFrame(
-                stamp_ns(int(path.stem) * 1000, "time"),  # the name counts microseconds
+                checked.stamp_ns(int(path.stem) * 1000, "time"),  # the name counts microseconds
                 None if pose is None else convert_pose(pose, ("opengl", "yup")),
                 partial(read_color, color),
                 partial(read_depth, depth, scale, confidence),
@@ -417,8 +403,8 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
 
 def _real(values: Mapping[str, Any], key: str) -> float:
     """Return a number, which may be infinite."""
-    value = entry(values, key)
-    return value if isinstance(value, float) else number(value, key)
+    value = checked.entry(values, key)
+    return value if isinstance(value, float) else checked.number(value, key)
 
 
 def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
@@ -427,7 +413,7 @@ def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Expo
     path = folder / "lowres_wide.traj"
     for line_number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
         try:
-            time_s, *values = (decimal(word, "a number of a pose", -1e9, 1e9) for word in line.split())
+            time_s, *values = (checked.decimal(word, "a number of a pose", -1e9, 1e9) for word in line.split())
             if len(values) != 6:
                 raise ValueError(f"expected 7 columns, got {len(values) + 1}")
         except ValueError as error:
@@ -449,9 +435,9 @@ def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Expo
             pincam = cameras[nearest][1] if abs(camera_times[nearest] - time_s) < _CALIBRATION_OFF_S else pincam
         with left_out.record(pincam.parent, pincam):
             width, height, fx, fy, cx, cy = _matrix(pincam, (1,), 6)[0].tolist()
-            camera = pinhole({"fx": fx, "fy": fy, "cx": cx, "cy": cy, "width": width, "height": height})
+            camera = checked.pinhole({"fx": fx, "fy": fy, "cx": cx, "cy": cy, "width": width, "height": height})
             yield ExportedFrame(
-                seconds(time_s, "time"),
+                checked.seconds(time_s, "time"),
                 poses[near] if abs(times[near] - time_s) < 0.05 else None,  # images come at 10 Hz
                 partial(read_color, color),
                 partial(read_depth, folder / "lowres_depth" / color.name, scale, folder / "confidence" / color.name),
@@ -464,7 +450,8 @@ def _by_time(folder: Path, suffix: str, left_out: LeftOut) -> list[tuple[float, 
     found = []
     for path in folder.glob(f"*_*{suffix}"):
         with left_out.record(folder, f"{path}: the name must end in its time, ID_SECONDS"):
-            found.append((decimal(path.stem.rpartition("_")[2], "time", 0.0, MAX_STAMP_NS * 1e-9), path))
+            time_s = checked.decimal(path.stem.rpartition("_")[2], "time", 0.0, checked.MAX_STAMP_NS * 1e-9)
+            found.append((time_s, path))
     return sorted(found)
 
 
@@ -527,17 +514,17 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
     where = files.where(metadata)
     values = parse_json(files.read(metadata, _MAX_TEXT_BYTES), where)
     with LeftOut().record(path, where):
-        values = mapping(values, "it")
-        width, height = (whole(entry(values, side), side, 1, MAX_SIDE) for side in "wh")
-        own_size = values.get("dw") is not None and values.get("dh") is not None
-        shape = (whole(values["dh"], "dh", 1, MAX_SIDE), whole(values["dw"], "dw", 1, MAX_SIDE)) if own_size else None
+        values = checked.mapping(values, "it")
+        width, height = (checked.whole(checked.entry(values, side), side, 1, checked.MAX_SIDE) for side in "wh")
+        own_size = [checked.whole(values[k], k, 1, checked.MAX_SIDE) for k in ("dh", "dw") if values.get(k) is not None]
+        shape = (own_size[0], own_size[1]) if len(own_size) == 2 else None
         if shape is not None and shape[0] * shape[1] > MAX_PIXELS:
             raise ValueError(f"depth of {shape[1]}x{shape[0]} pixels")
-        K = numbers(entry(values, "K"), "K", 9)[[0, 4, 6, 7]]
-        fps = 30.0 if values.get("fps") is None else number(values["fps"], "fps", 1e-3, 1e6)
-        poses = sequence(entry(values, "poses"), "poses")
-        own, times = (sequence(values.get(key) or [], key) for key in ("perFrameIntrinsicCoeffs", "frameTimestamps"))
-        first_s = 1.0 if not times or number(times[0], "frameTimestamps[0]") < 1.0 else 0.0
+        K = checked.numbers(checked.entry(values, "K"), "K", 9)[[0, 4, 6, 7]]
+        fps = 30.0 if values.get("fps") is None else checked.number(values["fps"], "fps", 1e-3, 1e6)
+        poses = checked.sequence(checked.entry(values, "poses"), "poses")
+        own, times = (checked.sequence(values.get(k) or [], k) for k in ("perFrameIntrinsicCoeffs", "frameTimestamps"))
+    first_s = 1.0 if not times or not isinstance(times[0], (int, float)) or times[0] < 1.0 else 0.0
     found = {int(match[1]): match[0] for match in map(_RECORD3D_COLOR.fullmatch, sorted(names)) if match}  # rgbd last
     colors = {frame: name for frame, name in sorted(found.items()) if frame < len(poses)}
     if lost := len(poses) - len(colors):  # by number of images: metadata may list more poses than any recording has
@@ -547,12 +534,12 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
     for frame, color in colors.items():
         depth = f"rgbd/{frame}.depth" if color.startswith("rgbd") else f"depth/{frame}.exr"
         with left_out.record(where, f"{where}: frame {frame}"):
-            k = K if frame >= len(own) else numbers(own[frame], "perFrameIntrinsicCoeffs", 4)
+            k = K if frame >= len(own) else checked.numbers(own[frame], "perFrameIntrinsicCoeffs", 4)
             fx, fy, cx, cy = k.tolist()
             camera = Intrinsics(fx, fy, cx, cy, width, height)
-            time_s = frame / fps if frame >= len(times) else number(times[frame], "frameTimestamps")
+            time_s = frame / fps if frame >= len(times) else checked.number(times[frame], "frameTimestamps")
             yield ExportedFrame(
-                seconds(first_s + time_s, "time"),
+                checked.seconds(first_s + time_s, "time"),
                 _record3d_pose(poses[frame], where, frame, left_out),
                 partial(_decoded, files, color, decode_color_file),
                 partial(_record3d_depth, files, depth, f"rgbd/{frame}.conf", shape, (width, height), names),
@@ -562,7 +549,7 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
 
 def _record3d_pose(values: Any, where: str, frame: int, left_out: LeftOut) -> NDArray[np.float64] | None:
     try:
-        pose = numbers(values, "pose", 7)
+        pose = checked.numbers(values, "pose", 7)
         return convert_pose(transform_from_pose(pose[4:], pose[:4]), ("opengl", "yup"))
     except ValueError as error:
         left_out.add(where, f"{where}: pose {frame}: {error}")

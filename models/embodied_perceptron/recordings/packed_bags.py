@@ -77,10 +77,7 @@ rosbag2_reader.zstd = SimpleNamespace(  # type: ignore[attr-defined,assignment]
 # --------------------------------------------------------------------------------------------------------------------
 # storage files
 
-_PROFILE_AT, _PROFILE = (
-    17,
-    b"\4\0\0\0ros2",
-)  # of an MCAP file: behind magic, opcode and length of the header
+_PROFILE_AT, _PROFILE = 17, b"\4\0\0\0ros2"  # behind magic, opcode and length of the header of an MCAP file
 _definition_of = storage_mcap.get_msgdef
 
 
@@ -141,20 +138,14 @@ class _Sqlite3Reader(storage_sqlite3.Sqlite3Reader):
         super().__init__(Path(quote(os.fsencode(path))))
 
 
-def _definition_or_none(schema: Any) -> MessageDefinition:
-    return _definition_of(schema if schema is not None and schema.encoding in _DEFINITIONS else None)
-
-
 _DEFINITIONS = ("ros2msg", "ros2idl", "omgidl", "")
-vars(storage_mcap).update(
-    get_msgdef=_definition_or_none,
-    read_string=lambda file: storage_mcap.read_bytes(file).decode(errors="replace"),  # a schema may be binary
+vars(storage_mcap).update(  # a schema of another program has another encoding, and may be binary
+    get_msgdef=lambda schema: _definition_of(schema if schema and schema.encoding in _DEFINITIONS else None),
+    read_string=lambda file: storage_mcap.read_bytes(file).decode(errors="replace"),
 )
-for _plugins, _mcap, _sqlite in (
-    (rosbag2_reader.Reader.STORAGE_PLUGINS, ".mcap", ".db3"),
-    (rosbag2_reader.DirectoryReader.STORAGE_PLUGINS, "mcap", "sqlite3"),
-):
-    _plugins.update({_mcap: _McapReader, _sqlite: _Sqlite3Reader})  # type: ignore[attr-defined]
+_plugins: Any = rosbag2_reader.Reader.STORAGE_PLUGINS, rosbag2_reader.DirectoryReader.STORAGE_PLUGINS
+_plugins[0].update({".mcap": _McapReader, ".db3": _Sqlite3Reader})
+_plugins[1].update({"mcap": _McapReader, "sqlite3": _Sqlite3Reader})
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -38,24 +38,13 @@ from embodied_perceptron.geometry.transforms import (
     rotation_to_quaternion,
     transform_from_pose,
 )
+from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.files import read_image, read_json, read_text, write_atomically
 from embodied_perceptron.recordings.image_codec import (
     decode_color_file,
     decode_depth_file,
     encode_color_file,
     encode_depth_file,
-)
-from embodied_perceptron.recordings.plain_values import (
-    MAX_STAMP_NS,
-    decimal,
-    entry,
-    mapping,
-    number,
-    numbers,
-    pinhole,
-    sequence,
-    text,
-    whole,
 )
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
@@ -337,7 +326,7 @@ def read_tum_camera(
         _check_camera_json(spec)
         model = _lens(spec)
         own = spec.get("depth_camera")
-        depth_camera = None if own is None else _lens(mapping(own, "depth_camera"))
+        depth_camera = None if own is None else _lens(checked.mapping(own, "depth_camera"))
         T_color_depth, T_base_camera = (_transform(spec, key) for key in ("T_color_depth", "T_base_camera"))
         if T_color_depth is not None and depth_camera is None:
             raise ValueError("T_color_depth needs depth_camera, the calibration of depth")
@@ -364,21 +353,21 @@ def read_tum_camera(
 
 
 def _transform(spec: Mapping[str, Any], key: str) -> NDArray[np.float64] | None:
-    return None if spec.get(key) is None else check_transform(numbers(spec[key], key, 4, 4), key)
+    return None if spec.get(key) is None else check_transform(checked.numbers(spec[key], key, 4, 4), key)
 
 
 def _lens(spec: Mapping[str, Any]) -> CameraModel:
     """Parse a camera model. Raises ``ValueError`` for wrong or missing values."""
     if unknown := sorted(set(spec) - {*_PINHOLE_KEYS, "distortion_model", "d", *_REQUIRED_KEYS, *_OPTIONAL_KEYS}):
         raise ValueError(f"depth_camera: unknown key(s) {', '.join(unknown):.300}")
-    model = text(spec.get("distortion_model") or "plumb_bob", "distortion_model")
-    d = sequence(spec.get("d") or [], "d")
-    return CameraModel(pinhole(spec), *standard_distortion(model, [number(v, "d") for v in d]))
+    model = checked.text(spec.get("distortion_model") or "plumb_bob", "distortion_model")
+    d = checked.sequence(spec.get("d") or [], "d")
+    return CameraModel(checked.pinhole(spec), *standard_distortion(model, [checked.number(v, "d") for v in d]))
 
 
 def _check_camera_json(spec: Mapping[str, Any]) -> None:
     for key in _REQUIRED_KEYS:
-        number(entry(spec, key), key)
+        checked.number(checked.entry(spec, key), key)
     unknown = sorted(set(spec) - set(_REQUIRED_KEYS) - set(_OPTIONAL_KEYS))
     if lens := [key for key in unknown if key in _LENS_KEYS]:
         raise ValueError(f"{lens[0]}: distortion is written as distortion_model and d, as in CameraInfo")
@@ -387,9 +376,9 @@ def _check_camera_json(spec: Mapping[str, Any]) -> None:
         raise ValueError(f"unknown key(s) {', '.join(unknown):.300}; known: {known}")
     for key in ("camera", "camera_frame", "world_frame", "base_frame"):
         if spec.get(key) not in (None, ""):
-            text(spec[key], key)
-    for value in sequence(spec.get("depth_invalid", []), "depth_invalid"):
-        whole(value, "depth_invalid", 0, 2**16 - 1)
+            checked.text(spec[key], key)
+    for value in checked.sequence(spec.get("depth_invalid", []), "depth_invalid"):
+        checked.whole(value, "depth_invalid", 0, 2**16 - 1)
     if (spec.get("base_frame") is None) != (spec.get("T_base_camera") is None):
         raise ValueError("base_frame and T_base_camera belong together")
 
@@ -425,7 +414,7 @@ def _read_images(folder: Path, left_out: LeftOut) -> tuple[_Files, _Files]:
             _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
             for name in ("rgb.txt", "depth.txt")
         )
-        return _checked(folder / "rgb.txt", color), _checked(folder / "depth.txt", depth)
+        return _checked_list(folder / "rgb.txt", color), _checked_list(folder / "depth.txt", depth)
     path = folder / _ASSOCIATIONS
 
     def pair(fields: list[str]) -> tuple[str, int, str]:
@@ -440,10 +429,10 @@ def _read_images(folder: Path, left_out: LeftOut) -> tuple[_Files, _Files]:
     if sorted(are_depth) != [0, len(lines)]:
         raise RecordingError(f"{path}: the depth column is unknown: the file names of one column must contain 'depth'")
     colors, depths = (first, second) if are_depth[1] else (second, first)
-    return _checked(path, tuple(colors)), _checked(path, tuple(depths))
+    return _checked_list(path, tuple(colors)), _checked_list(path, tuple(depths))
 
 
-def _checked(path: Path, files: _Files) -> _Files:
+def _checked_list(path: Path, files: _Files) -> _Files:
     """Raise :class:`RecordingError` for a list without images, or with stamps in another unit than seconds."""
     if not files:
         raise RecordingError(f"{path} lists no images")
@@ -456,7 +445,7 @@ def _checked(path: Path, files: _Files) -> _Files:
 
 def _read_poses(path: Path, left_out: LeftOut) -> tuple[tuple[int, NDArray[np.float64]], ...]:
     def parse(fields: list[str]) -> NDArray[np.float64]:
-        values = np.array([decimal(field, "pose") for field in fields])
+        values = np.array([checked.decimal(field, "pose") for field in fields])
         return transform_from_pose(values[:3], values[3:])
 
     poses = _read_lines(path, 8, parse, left_out)
@@ -491,7 +480,7 @@ def parse_stamp(text: str) -> int:
     integer, fraction = int(match[1]), match[2] or ""
     unit_ns = next(unit for least, unit in _STAMP_UNITS if integer >= least)
     stamp_ns = integer * unit_ns + int(int(fraction or 0) * unit_ns // 10 ** len(fraction))
-    if stamp_ns > MAX_STAMP_NS:
+    if stamp_ns > checked.MAX_STAMP_NS:
         raise ValueError(f"timestamp {text!r} does not fit into 64 bits of nanoseconds")
     return stamp_ns
 
