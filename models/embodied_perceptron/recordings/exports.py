@@ -365,9 +365,8 @@ def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFr
         except ValueError as error:
             left_out.add(str(path), f"{path}:{line_number}: {error}")
             continue
-        depth = folder / "depth" / f"{frame:06d}.png"
-        if not depth.exists():
-            depth = depth.with_suffix(".npy")
+        depth, packed = (folder / "depth" / f"{frame:06d}.{kind}" for kind in ("npy", "png"))
+        depth = depth if depth.exists() else packed
         yield ExportedFrame(
             at_ns,
             convert_pose(T, ("yup",)),

@@ -411,14 +411,15 @@ def _read_images(folder: Path, left_out: LeftOut) -> tuple[_Files, _Files]:
     """Read the colour and depth files of a folder from its two lists or its list of pairs."""
     if (folder / "rgb.txt").exists() or not (folder / _ASSOCIATIONS).exists():
         color, depth = (
-            _read_lines(folder / name, 2, lambda fields: folder / fields[0], left_out)
+            _read_lines(folder / name, 2, lambda fields: folder / checked.text(fields[0], "file name"), left_out)
             for name in ("rgb.txt", "depth.txt")
         )
         return _checked_list(folder / "rgb.txt", color), _checked_list(folder / "depth.txt", depth)
     path = folder / _ASSOCIATIONS
 
     def pair(fields: list[str]) -> tuple[str, int, str]:
-        return fields[0], parse_stamp(fields[1]), fields[2]
+        names = (checked.text(name, "file name") for name in (fields[0], fields[2]))
+        return next(names), parse_stamp(fields[1]), next(names)
 
     lines = _read_lines(path, 4, pair, left_out)
     first = [(stamp, folder / name) for stamp, (name, _, _) in lines]
