@@ -12,9 +12,7 @@ from support.small_recording import write_recording
 from support.wild_recordings import CASES, RECORDINGS, changed_copy, frames_read
 
 FRAMES = 3
-SETTINGS = settings(
-    max_examples=40, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-)
+EXAMPLES = {"MCAP": 8, "SQLite": 8}  # definitions of messages take long to read
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,13 @@ def recordings(tmp_path_factory):
 def test_every_reader_survives_wild_files(name, recordings):
     assert frames_read(recordings[name], False) == FRAMES
 
-    @SETTINGS
+    @settings(
+        max_examples=EXAMPLES.get(name, 16),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(CASES)
     def survives(case):
         with TemporaryDirectory() as folder, warnings.catch_warnings():
