@@ -18,3 +18,14 @@ def ros_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     if not any(environment.get(name) for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")):
         environment["FASTDDS_DEFAULT_PROFILES_FILE"] = str(FASTDDS_PROFILE)
     return environment
+
+
+def transport_remedy(environment: Mapping[str, str] | None = None) -> str:
+    """What stops the loss of images on their way from a driver. ``environment``: None = this process's."""
+    middleware = (os.environ if environment is None else environment).get("RMW_IMPLEMENTATION", "")
+    if middleware and "fastrtps" not in middleware:
+        return f"give {middleware} larger buffers (sysctl -w net.core.rmem_max=8388608), or use reliable QoS"
+    return (
+        f"run 'export FASTDDS_DEFAULT_PROFILES_FILE={FASTDDS_PROFILE}' in the terminal of the driver, and start the "
+        "driver again there"
+    )

@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy
-from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import CameraPoses, Found
+from embodied_perceptron.sensors.poses import CameraPoses, Found, seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import (
     BadCalibration,
     BadImage,
@@ -45,6 +44,8 @@ from embodied_perceptron_ros.conversion.values import (
     depth_from_message,
     stamp_to_ns,
 )
+from embodied_perceptron_ros.environment import transport_remedy
+from embodied_perceptron_ros.node.delivery import DeliveryCount, Gap, UndeliveredImages, with_info
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import CALIBRATIONS, CameraParameters, Kind
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides
@@ -55,28 +56,11 @@ TOOK_TOO_LONG = "took_too_long"  # its fusion was given up
 OUT_OF_REACH = "out_of_reach"  # too far from the map's origin
 SILENT_S = 5.0  # an input without messages for so long is reported
 UNDECODED_S = 1.0  # a message that waits for longer (while a map is saved) is dropped when a newer one comes
-_MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks get the message's info; not in Humble
-_MAX_SENDERS = 100  # per topic, whose sequence numbers are followed
 _MAX_TRANSPORT_S = 10.0  # a longer transport means that the clocks of two machines differ
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
 _SAMPLING = 16  # pixels between those that are compared to find repeated images
 _FROZEN_FRAMES, _FROZEN_S = 10, 2.0  # depth that repeats for so many different colour images, and so long
 _HOLD_S = 5.0  # how long diagnostics report a missing pose
-
-
-class DeliveryCount:
-    """Counts undelivered messages by their publishers' sequence numbers. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._newest: dict[bytes, int] = {}
-
-    def missed(self, sender: bytes, number: int) -> int:
-        """Messages missing between the sender's newest message and this one; 0 for its first and for late ones."""
-        newest = self._newest.get(sender)
-        if newest is None and len(self._newest) >= _MAX_SENDERS:
-            self._newest.pop(next(iter(self._newest)))
-        self._newest[sender] = number if newest is None else max(newest, number)
-        return 0 if newest is None else max(number - newest - 1, 0)
 
 
 class Silence:
@@ -144,8 +128,7 @@ class CameraSubscriptions:
                 self._subscribe(camera.name, "depth_info", CameraInfo, camera.depth_info)
 
     def _subscribe(self, camera: str, kind: Kind, message_type: Any, topic: str) -> None:
-        receive = partial(self._receive, kind, camera, DeliveryCount())
-        callback = receive if _MESSAGE_INFO else lambda message: receive(message, {})
+        callback = with_info(partial(self._receive, kind, camera, DeliveryCount()))
         # reliability can be overridden (qos_overrides.<topic>.subscription.reliability) where large messages get lost
         self._subscriptions.append(
             self._node.create_subscription(
@@ -167,16 +150,13 @@ class CameraSubscriptions:
     def _receive(self, kind: Kind, camera: str, delivery: DeliveryCount, message: Any, info: Any) -> None:
         self.silence.received(camera, kind)
         now_ns, stamp_ns = time.time_ns(), stamp_to_ns(message.header.stamp)
-        number = info.get("publication_sequence_number")  # where the middleware has it
         if kind in CALIBRATIONS:
             calibration = stamp_ns, camera_info_key(message)
             if self._calibrations.get((camera, kind)) == calibration:
                 return  # both subscriptions received it
             self._calibrations[camera, kind] = calibration
-        elif number is not None:
-            missed = delivery.missed(info["publisher_gid"]["data"], number)
-            if missed:
-                self._inbox.miss(camera, kind, missed, stamp_ns)
+        elif (gap := delivery.add(info, stamp_ns)) is not None:
+            self._inbox.miss(camera, kind, gap)
         sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
@@ -352,7 +332,9 @@ class FrameInbox:
         self._news = threading.Event()
         self._lock = threading.Lock()  # guards the next five, which callbacks and the fusion thread share
         self._undecoded = UndecodedMessages()
-        self._undelivered: dict[str, Counter[str]] = {}
+        wait_ns = seconds_to_ns(2.0 * max(config.max_pair_wait_s, config.max_pose_wait_s))
+        tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
+        self._undelivered = {name: UndeliveredImages(wait_ns, tolerance_ns) for name in self._cameras}
         self._fused = 0
         self._dropped: Counter[str] = Counter()
         self._held_bytes = 0  # of images and ready frames
@@ -382,20 +364,18 @@ class FrameInbox:
                 self.drop(Drop(message.camera, stamp_ns, DropReason.QUEUE_FULL, detail))
         self._news.set()
 
-    def miss(self, camera: str, kind: str, count: int, stamp_ns: int) -> None:
-        """Count ``count`` undelivered messages before the one of ``stamp_ns``.
-
-        A frame is lost when neither colour nor depth arrived; if only one is missing, the other waits for its partner
-        and is counted when that wait ends.
-        """
+    def miss(self, camera: str, kind: str, gap: Gap) -> None:
+        """Register undelivered images: their frames count as :attr:`DropReason.LOST`, whichever half was delivered."""
         with self._lock:
-            lost = self._undelivered.setdefault(camera, Counter())
-            before = min(lost["color"], lost["depth"])
-            lost[kind] += count
-            frames = min(lost["color"], lost["depth"]) - before
-        if frames:
-            detail = f"{frames} frames before it were sent, but the middleware did not deliver them"
-            self.drop(Drop(camera, stamp_ns, DropReason.LOST, detail), frames)
+            explained = self._undelivered[camera].add(kind, gap)
+            self._dropped[DropReason.NO_PAIR] -= explained
+        if explained:
+            self.drop(self._lost(camera, gap.until_ns, kind), explained)
+
+    def _lost(self, camera: str, stamp_ns: int, kind: str = "") -> Drop:
+        what = {"color": "its colour image was", "depth": "its depth image was", "": "its images were"}[kind]
+        detail = f"{what} lost between the driver and this node: {transport_remedy()}"
+        return Drop(camera, stamp_ns, DropReason.LOST, detail)
 
     def wake(self) -> None:
         """End a running :meth:`wait`."""
@@ -445,6 +425,7 @@ class FrameInbox:
             self._decode(received, now_ns)
             self._make_room()
         frames = self._synchronizer.poll(now_ns)
+        self._count_undelivered(now_ns)
         self._drop_before_jumps()  # before frames of the new time join those of the old
         if frames:
             self._ready.extend(frames)
@@ -458,6 +439,16 @@ class FrameInbox:
             self._current = self._ready.take()
             self._check_frozen_depth(self._current)
         return self._current
+
+    def _count_undelivered(self, now_ns: int) -> None:
+        for camera, undelivered in self._undelivered.items():
+            while True:
+                with self._lock:
+                    gap = undelivered.settle(now_ns)
+                if gap is None:
+                    break
+                if gap.count:
+                    self.drop(self._lost(camera, gap.until_ns), gap.count)
 
     def take_jumps(self) -> list[TimeJump]:
         """Time jumps since the last call; the frame of the last :meth:`take` is from after them."""
@@ -479,6 +470,10 @@ class FrameInbox:
     def drop(self, drop: Drop, frames: int = 1) -> None:
         """Count, explain and log dropped frames of any stage."""
         with self._lock:
+            if drop.missing:
+                alone = drop.reason == DropReason.NO_PAIR
+                lost = self._undelivered[drop.camera].explains(drop.missing, drop.stamp_ns, is_open=alone)
+                drop = self._lost(drop.camera, drop.stamp_ns, drop.missing) if alone and lost else drop
             self._dropped[drop.reason] += frames
         self._health.explain_drop(drop.reason, drop.detail)
         if drop.reason in _POSE_REASONS:
@@ -494,7 +489,7 @@ class FrameInbox:
         self._waiting_for_pose = waiting > 0
         pending = waiting + len(self._ready) + (self._current is not None)
         with self._lock:
-            dropped = Counter(self._dropped)
+            dropped = +self._dropped
             received = self._fused + dropped.total() + pending
             # one assignment: readers in other threads never see a partial update
             self._counts = FrameCounts(received, self._fused, dropped)
