@@ -13,7 +13,7 @@ from support.fusion_rig import MS, Rig
 
 from embodied_perceptron.apps.checks import Severity, first_to_fix
 from embodied_perceptron_ros.environment import FASTDDS_PROFILE, transport_remedy
-from embodied_perceptron_ros.node.delivery import DeliveryCount, Gap, UndeliveredImages
+from embodied_perceptron_ros.node.delivery import DeliveryCount, LostImages
 from embodied_perceptron_ros.node.live_doctor import check_arrival
 
 pytestmark = pytest.mark.ros
@@ -24,12 +24,11 @@ def numbered(number: int, sender: int = 1) -> dict[str, Any]:
     return {"publication_sequence_number": number, "publisher_gid": {"data": [sender]}}
 
 
-def test_gaps_of_sequence_numbers_have_the_stamps_around_them():
+def test_gaps_of_sequence_numbers_are_counted():
     delivery = DeliveryCount()
-    gaps = [delivery.add(numbered(n), 10 * n) for n in (7, 8, 11, 9, 12)]  # 9 comes late
-    assert gaps == [None, None, Gap(2, 80, 110), None, None]
-    assert delivery.add(numbered(1, sender=2), 130) is None  # another sender counts for itself
-    assert (delivery.received, delivery.missed) == (6, 2)
+    assert [delivery.add(numbered(n), 10 * n) for n in (7, 8, 11, 9, 12)] == [0, 0, 2, 0, 0]  # 9 comes late
+    assert delivery.add(numbered(1, sender=2), 130) == 0  # another sender counts for itself
+    assert delivery.missed == 2
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.1, 0.5])
@@ -54,18 +53,21 @@ def test_stamps_that_tell_nothing_count_nothing(kind):
     assert delivery.missed == 0
 
 
-@pytest.mark.parametrize("noted", ["before", "after"])
-def test_each_lost_image_explains_one_drop(noted):
-    undelivered = UndeliveredImages(wait_ns=100, tolerance_ns=2)
-    gap = Gap(2, 10, 40)
-    if noted == "before":
-        assert undelivered.add("depth", gap) == 0
-        assert [undelivered.explains("depth", s, True) for s in (9, 20, 30)] == [True, True, False]
-    else:
-        assert not any(undelivered.explains(kind, s, True) for kind, s in (("depth", 20), ("color", 30), ("depth", 50)))
-        assert undelivered.add("depth", gap) == 1
-    assert undelivered.settle(0) is None
-    assert undelivered.settle(1000) is None, "frames of which neither image came are counted by colour's gaps"
+def test_each_lost_image_explains_one_frame_before_or_after():
+    images = LostImages(wait_ns=100)
+    assert not images.explains("depth")
+    assert images.miss("depth", 3, 10) == 1
+    assert [images.explains("depth") for _ in range(3)] == [True, True, False]
+    assert images.miss("color", 1, 20) == 0, "another image"
+
+
+def test_frames_that_lost_both_images_count_once_their_halves_cannot_come_any_more():
+    images = LostImages(wait_ns=100)
+    images.miss("color", 5, 1)
+    assert [images.settle(t) for t in (0, 1000)] == [0, 0]
+    images.miss("depth", 3, 2)
+    assert images.explains("color")  # a depth image without its colour
+    assert [images.settle(t) for t in (2000, 2050, 2100, 2300)] == [0, 0, 3, 0]
 
 
 class Sender:
@@ -82,9 +84,9 @@ class Sender:
         for kind, count in self.counts.items():
             if kind in lost:
                 continue
-            gap = count.add(numbered(self.number) if self.has_numbers else {}, stamp_ns)
-            if gap is not None:
-                self.rig.inbox.miss("camera", kind, gap)
+            missed = count.add(numbered(self.number) if self.has_numbers else {}, stamp_ns)
+            if missed:
+                self.rig.inbox.miss("camera", kind, missed, stamp_ns)
         put = self.rig.put
         self.rig.put = lambda kind, message: None if kind in lost else put(kind, message)
         self.rig.frame()

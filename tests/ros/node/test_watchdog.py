@@ -22,7 +22,7 @@ from support.ros_live import wait_until
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Grounding, GroundingStatus
-from embodied_perceptron_ros.node import queries, services, workers
+from embodied_perceptron_ros.node import queries, services, threads, workers
 from embodied_perceptron_ros.node.health import ERROR, Health, ThrottledLog
 from embodied_perceptron_ros.node.inputs import TOOK_TOO_LONG
 from embodied_perceptron_ros.node.queries import Answer, QueryWorker
@@ -32,6 +32,13 @@ from embodied_perceptron_ros.node.workers import PerceptionWorker
 
 pytestmark = pytest.mark.ros
 LIMIT_S = 0.3
+LOAD_PER_CORE = threads.load_per_core
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Limits are those of a machine without other programs."""
+    monkeypatch.setattr(threads, "load_per_core", lambda: 1.0)
 
 
 @pytest.fixture
@@ -55,6 +62,25 @@ def endless_loop(seconds: float = 30.0) -> None:
 
 def overdue(health: Health) -> list[str]:
     return [message for level, _, message in health.problems() if level == ERROR]
+
+
+@pytest.mark.parametrize(("load", "given_up"), [(1.0, 1), (4.0, 0)])
+def test_a_stage_on_a_busy_machine_gets_the_time_that_others_take(load, given_up, health, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(threads, "load_per_core", lambda: load)
+    dog = Watchdog(health, ThrottledLog(logging.getLogger("watchdog")), check_s=3600.0, clock=lambda: now_s[0])
+    with contextlib.suppress(TookTooLongError), dog.watch("encoding", 30.0):
+        now_s[0] = 40.0
+        dog._check()
+    dog.stop()
+    assert health.counted("overdue.encoding") == given_up
+
+
+def test_the_load_is_that_of_one_core(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for load, per_core in ((0.5, 1.0), (10.0, 2.5), (1e6, threads._MAX_LOAD)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert LOAD_PER_CORE() == per_core
 
 
 def test_an_endless_loop_ends_and_is_named(watchdog, health):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from rclpy.qos import DurabilityPolicy
 from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.config import SynchronizerConfig
+from embodied_perceptron.recordings.image_codec import combined_images
 from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import CameraPoses, Found, seconds_to_ns
@@ -45,7 +46,7 @@ from embodied_perceptron_ros.conversion.values import (
     stamp_to_ns,
 )
 from embodied_perceptron_ros.environment import transport_remedy
-from embodied_perceptron_ros.node.delivery import DeliveryCount, Gap, UndeliveredImages, with_info
+from embodied_perceptron_ros.node.delivery import DeliveryCount, LostImages, with_info
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, ThrottledLog
 from embodied_perceptron_ros.node.parameters import CALIBRATIONS, CameraParameters, Kind
 from embodied_perceptron_ros.node.qos import best_effort_qos, latched_qos, qos_overrides
@@ -68,12 +69,26 @@ class Silence:
 
     Images are missing after :data:`SILENT_S`, or three times their last period if that is longer; calibration only if
     none ever came, since it may be sent once.
+
+    Args:
+        topics: with their namespace and after remapping, by camera and kind.
+        clock: seconds.
+        remedy: what to do about a topic on which nothing has ever come.
+        simulated_ns: time on /clock; None = it is not used.
     """
 
-    def __init__(self, cameras: tuple[CameraParameters, ...], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        topics: Mapping[tuple[str, Kind], str],
+        clock: Callable[[], float] = time.monotonic,
+        remedy: Callable[[str], str] = lambda topic: "check the driver, the topic and its QoS",
+        simulated_ns: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._clock = clock
         self._began_s = clock()
-        self._topics = {(c.name, kind): topic for c in cameras for kind, (_, topic) in c.subscriptions.items()}
+        self._topics = topics
+        self._remedy, self._simulated_ns = remedy, simulated_ns
+        self._moved: tuple[int | None, float] = None, self._began_s  # /clock, and since when it has this value
         self._received_s: dict[tuple[str, Kind], float] = {}
         self._period_s: dict[tuple[str, Kind], float] = {}
 
@@ -93,20 +108,25 @@ class Silence:
         }
 
     def silent(self) -> list[str]:
-        """One message for each missing input."""
+        """One message for each missing input; one for all while /clock stands still."""
         now_s, missing = self._clock(), []
+        simulated_ns = self._simulated_ns()
+        if simulated_ns is None or simulated_ns != self._moved[0]:
+            self._moved = simulated_ns, now_s
         for (camera, kind), topic in self._topics.items():
             last_s = self._received_s.get((camera, kind))
             name = {"color": "colour image", "depth": "depth image", "info": "camera_info"}[kind]
             if last_s is None and now_s - self._began_s > SILENT_S:
                 since = f"since the node listens, {now_s - self._began_s:.0f} s"
-                missing.append(
-                    f"camera {camera!r}: no {name} on {topic} {since}: check the driver, the topic and its QoS"
-                )
+                missing.append(f"camera {camera!r}: no {name} on {topic} {since}: {self._remedy(topic)}")
             elif last_s is not None and kind != "info":
                 age_s = now_s - last_s
                 if age_s > max(SILENT_S, 3.0 * self._period_s.get((camera, kind), 0.0)):
                     missing.append(f"camera {camera!r}: no {name} on {topic} for {age_s:.0f} s: the driver has stopped")
+        still_s = now_s - self._moved[1]
+        if missing and still_s > SILENT_S:
+            why = "the simulation or the player is paused or has ended" if simulated_ns else "nobody publishes it"
+            return [f"/clock has stood still for {still_s:.0f} s: {why}"]
         return missing
 
 
@@ -120,7 +140,8 @@ class CameraSubscriptions:
         self._subscriptions: list[Any] = []
         self._calibrations: dict[tuple[str, Kind], Any] = {}  # the last one, by camera and kind
         self._latched: dict[tuple[str, Kind], tuple[Any, str, Any]] = {}  # kinds without calibration yet
-        self.silence = Silence(cameras)
+        topics = {(c.name, k): node.resolve_topic_name(t) for c in cameras for k, (_, t) in c.subscriptions.items()}
+        self.silence = Silence(topics, remedy=self._remedy, simulated_ns=self._simulated_ns)
         for camera in cameras:
             for kind, (message_type, topic) in camera.subscriptions.items():
                 self._subscribe(camera.name, kind, message_type, topic)
@@ -137,6 +158,17 @@ class CameraSubscriptions:
         )
         if kind in CALIBRATIONS:
             self._latched[camera, kind] = message_type, topic, callback
+
+    def _remedy(self, topic: str) -> str:
+        if combined := combined_images(dict(self._node.get_topic_names_and_types())):
+            return combined
+        if not self._node.count_publishers(topic):
+            return "nobody publishes it: start the driver, or set the topics of this camera"
+        return f"it is published: check its type and QoS; if images get lost in transport, {transport_remedy()}"
+
+    def _simulated_ns(self) -> int | None:
+        clock: Any = self._node.get_clock()
+        return clock.now().nanoseconds if clock.ros_time_is_active else None
 
     def subscribe_latched(self) -> None:
         """Subscribe to calibration that a publisher sent once and keeps for late subscribers."""
@@ -155,8 +187,8 @@ class CameraSubscriptions:
             if self._calibrations.get((camera, kind)) == calibration:
                 return  # both subscriptions received it
             self._calibrations[camera, kind] = calibration
-        elif (gap := delivery.add(info, stamp_ns)) is not None:
-            self._inbox.miss(camera, kind, gap)
+        elif missed := delivery.add(info, stamp_ns):
+            self._inbox.miss(camera, kind, missed, stamp_ns)
         sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
@@ -333,8 +365,7 @@ class FrameInbox:
         self._lock = threading.Lock()  # guards the next five, which callbacks and the fusion thread share
         self._undecoded = UndecodedMessages()
         wait_ns = seconds_to_ns(2.0 * max(config.max_pair_wait_s, config.max_pose_wait_s))
-        tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
-        self._undelivered = {name: UndeliveredImages(wait_ns, tolerance_ns) for name in self._cameras}
+        self._lost_images = {name: LostImages(wait_ns) for name in self._cameras}
         self._fused = 0
         self._dropped: Counter[str] = Counter()
         self._held_bytes = 0  # of images and ready frames
@@ -364,13 +395,14 @@ class FrameInbox:
                 self.drop(Drop(message.camera, stamp_ns, DropReason.QUEUE_FULL, detail))
         self._news.set()
 
-    def miss(self, camera: str, kind: str, gap: Gap) -> None:
-        """Register undelivered images: their frames count as :attr:`DropReason.LOST`, whichever half was delivered."""
+    def miss(self, camera: str, kind: str, count: int, stamp_ns: int) -> None:
+        """Register ``count`` undelivered images before the one of ``stamp_ns``: their frames count as
+        :attr:`DropReason.LOST`, whichever half was delivered."""
         with self._lock:
-            explained = self._undelivered[camera].add(kind, gap)
+            explained = self._lost_images[camera].miss(kind, count, stamp_ns)
             self._dropped[DropReason.NO_PAIR] -= explained
         if explained:
-            self.drop(self._lost(camera, gap.until_ns, kind), explained)
+            self.drop(self._lost(camera, stamp_ns, kind), explained)
 
     def _lost(self, camera: str, stamp_ns: int, kind: str = "") -> Drop:
         what = {"color": "its colour image was", "depth": "its depth image was", "": "its images were"}[kind]
@@ -425,7 +457,11 @@ class FrameInbox:
             self._decode(received, now_ns)
             self._make_room()
         frames = self._synchronizer.poll(now_ns)
-        self._count_undelivered(now_ns)
+        for camera, images in self._lost_images.items():
+            with self._lock:
+                frames_lost = images.settle(now_ns)
+            if frames_lost:
+                self.drop(self._lost(camera, images.stamp_ns), frames_lost)
         self._drop_before_jumps()  # before frames of the new time join those of the old
         if frames:
             self._ready.extend(frames)
@@ -439,16 +475,6 @@ class FrameInbox:
             self._current = self._ready.take()
             self._check_frozen_depth(self._current)
         return self._current
-
-    def _count_undelivered(self, now_ns: int) -> None:
-        for camera, undelivered in self._undelivered.items():
-            while True:
-                with self._lock:
-                    gap = undelivered.settle(now_ns)
-                if gap is None:
-                    break
-                if gap.count:
-                    self.drop(self._lost(camera, gap.until_ns), gap.count)
 
     def take_jumps(self) -> list[TimeJump]:
         """Time jumps since the last call; the frame of the last :meth:`take` is from after them."""
@@ -470,10 +496,8 @@ class FrameInbox:
     def drop(self, drop: Drop, frames: int = 1) -> None:
         """Count, explain and log dropped frames of any stage."""
         with self._lock:
-            if drop.missing:
-                alone = drop.reason == DropReason.NO_PAIR
-                lost = self._undelivered[drop.camera].explains(drop.missing, drop.stamp_ns, is_open=alone)
-                drop = self._lost(drop.camera, drop.stamp_ns, drop.missing) if alone and lost else drop
+            if drop.reason == DropReason.NO_PAIR and self._lost_images[drop.camera].explains(drop.missing):
+                drop = self._lost(drop.camera, drop.stamp_ns, drop.missing)
             self._dropped[drop.reason] += frames
         self._health.explain_drop(drop.reason, drop.detail)
         if drop.reason in _POSE_REASONS:

@@ -34,6 +34,7 @@ from embodied_perceptron.apps.checks import (
     check_pose_delay,
 )
 from embodied_perceptron.config import SynchronizerConfig
+from embodied_perceptron.recordings.image_codec import combined_images
 from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import (
@@ -43,7 +44,7 @@ from embodied_perceptron_ros.conversion.values import (
     depth_from_message,
     stamp_to_ns,
 )
-from embodied_perceptron_ros.environment import transport_remedy
+from embodied_perceptron_ros.environment import start_ros, transport_remedy
 from embodied_perceptron_ros.node.delivery import DeliveryCount, with_info
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.inputs import create_latched_subscription
@@ -78,15 +79,27 @@ class Endpoint:
     qos: QoSProfile
 
 
-def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], similar: Sequence[str]) -> list[Finding]:
-    """Check that ``topic`` is published with type ``expected``; ``similar``: other topics of that type."""
+def check_publishers(
+    topic: str,
+    expected: str,
+    there: Sequence[Endpoint],
+    similar: Sequence[str],
+    combining: Mapping[str, Sequence[str]] | None = None,
+) -> list[Finding]:
+    """Check that ``topic`` is published with type ``expected``.
+
+    ``similar``: other topics of that type; ``combining``: types of all topics, to find those that combine images.
+    """
     nodes = sorted({e.node for e in there if e.type == expected})
     if nodes:
         return [Finding("topics", Severity.OK, f"{topic} is published by {', '.join(nodes)}")]
     if there:
         message = f"{topic} is published as {there[0].type}, not as {expected}"
-        return [Finding("topics", Severity.ERROR, message, "set color_transport or depth_transport of the camera")]
+        remedy = combined_images({topic: [there[0].type]}) or "set color_transport or depth_transport of the camera"
+        return [Finding("topics", Severity.ERROR, message, remedy)]
     remedy = "start the driver, or set the camera's *_topic parameters"
+    if combined := combined_images(combining or {}):
+        return [Finding("topics", Severity.ERROR, f"nobody publishes {topic}", combined)]
     if similar:
         remedy += f"; topics of this type: {', '.join(similar)}"
     return [Finding("topics", Severity.ERROR, f"nobody publishes {topic}", remedy)]
@@ -377,11 +390,11 @@ def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameter
 def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> list[Finding]:
     """Listen for ``duration_s`` in the environment's ROS domain and return findings.
 
-    ``namespace``: of the node; None = that of the only node.
+    ``namespace``: of the node; None = that of the only node. Raises :class:`.RosStartError`.
     """
     wanted = None if namespace is None else f"/{namespace.strip('/')}"
     context = rclpy.Context()
-    rclpy.init(context=context)
+    start_ros(context=context)
     listener = _Listener(context)
     try:
         listener.discover(wanted)
@@ -435,7 +448,8 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
         for message_type, topic in topics[camera.name].values():
             publishers, subscribers = listener.endpoints(topic)
             expected = f"sensor_msgs/msg/{message_type.__name__}"
-            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
+            all_topics = dict(listener.node.get_topic_names_and_types())
+            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected), all_topics)
             findings += check_qos(topic, publishers, subscribers)
             arrived = listener.delays_s.get(topic, [])
             missed = listener.deliveries[topic].missed if topic in listener.deliveries else 0
