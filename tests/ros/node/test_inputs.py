@@ -170,7 +170,6 @@ def topics_of(*cameras: str) -> dict[Any, str]:
     [
         ("", None, "nobody publishes it: start the driver"),
         ("/color", Image, "FASTDDS_DEFAULT_PROFILES_FILE="),
-        ("/color", CameraInfo, "check its type and QoS"),
     ],
 )
 def test_what_to_do_about_silence_depends_on_who_publishes(graph, topic, kind, words):

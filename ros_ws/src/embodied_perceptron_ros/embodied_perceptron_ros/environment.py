@@ -59,7 +59,7 @@ def start_ros(**options: Any) -> None:
     try:
         rclpy.init(**options)
     except (RuntimeError, ValueError) as error:  # rclpy's errors are RuntimeErrors
-        reason = re.sub(r"^failed to initialize \w+: |\.?,? at /\S+:\d+$", "", str(error).strip())
+        reason = re.sub(r"^failed to initialize \w+: |\.?,? at /\S+:\d+", "", str(error).strip())
         raise RosStartError(f"{reason}: {_start_remedy(reason)}") from error
 
 

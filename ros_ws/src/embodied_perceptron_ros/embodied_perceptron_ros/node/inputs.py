@@ -160,11 +160,11 @@ class CameraSubscriptions:
             self._latched[camera, kind] = message_type, topic, callback
 
     def _remedy(self, topic: str) -> str:
-        if combined := combined_images(dict(self._node.get_topic_names_and_types())):
-            return combined
+        types = dict(self._node.get_topic_names_and_types())
         if not self._node.count_publishers(topic):
-            return "nobody publishes it: start the driver, or set the topics of this camera"
-        return f"it is published: check its type and QoS; if images get lost in transport, {transport_remedy()}"
+            return combined_images(types) or "nobody publishes it: start the driver, or set the topics of this camera"
+        at_topic = combined_images({topic: types.get(topic, ())})
+        return at_topic or f"it is published: check its type and QoS; if its images get lost, {transport_remedy()}"
 
     def _simulated_ns(self) -> int | None:
         clock: Any = self._node.get_clock()
