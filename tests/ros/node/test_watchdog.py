@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -123,6 +125,27 @@ def test_what_ends_by_itself_while_it_is_given_up_is_not_hit_later(watchdog):
         time.sleep(0.3)
     ended.set()
     endless_loop(0.3)  # a stray exception would end it
+
+
+def test_a_function_can_be_traced_after_a_stage_was_given_up() -> None:
+    """In a process of its own: with a cancelled error, Python 3.11 loops for ever, where no time-out reaches it."""
+    program = """
+import logging, sys, time
+from embodied_perceptron_ros.node.health import Health, ThrottledLog
+from embodied_perceptron_ros.node.threads import TookTooLongError, Watchdog
+
+watchdog = Watchdog(Health("perception"), ThrottledLog(logging.getLogger("test"), every_s=1.0), check_s=0.02)
+try:
+    with watchdog.watch("stage", 0.1):
+        while True:
+            time.sleep(0.01)
+except TookTooLongError:
+    print("given up", flush=True)
+sys.settrace(lambda *_: None)
+(lambda: print("traced", flush=True))()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["given up", "traced"], done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- the parts

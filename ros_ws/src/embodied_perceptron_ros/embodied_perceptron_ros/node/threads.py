@@ -237,10 +237,9 @@ class Watchdog:
 
     def _leave(self, watch: Watch) -> None:
         with self._lock:
-            self._stages.remove(watch)
-            if watch.is_overdue:  # it may have ended by itself just now
-                _raise_in(watch.thread_id, None)
+            self._stages.remove(watch)  # from here on the watchdog raises nothing in it
         if watch.is_overdue:
+            _absorb()  # it may have ended by itself just now
             took_s = self._clock() - watch.begun_s
             message = f"{watch.message} and was given up after {took_s:.0f} s"
             self.health.problem("node", ERROR, message, f"overdue {watch.stage}", hold_s=_HOLD_S)
@@ -275,11 +274,24 @@ class Watchdog:
             self.log.error("overdue callback", traceback.format_exc())
 
 
-def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
-    """Raise ``error`` in another thread at its next line of Python; None cancels an error that is not raised yet."""
-    # py_object() is the NULL pointer that cancels
-    what = ctypes.py_object() if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), what)
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    """Raise ``error`` in a thread at its next line of Python."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
+
+
+def _absorb() -> None:
+    """Discard an error that :func:`_raise_in` has set for this thread and that is not raised yet.
+
+    It is replaced by one that is raised and caught here. Cancelling it (with NULL) would leave CPython's flag set that
+    an error waits: every later check of that flag is slow, and Python 3.11 loops for ever at the first call of a
+    function that is traced (a debugger, coverage).
+    """
+    try:
+        _raise_in(threading.get_ident(), TookTooLongError)
+        while True:
+            time.sleep(0)
+    except TookTooLongError:
+        pass
 
 
 def _where(thread_id: int) -> str:
