@@ -77,7 +77,6 @@ _FRAMES = ["odom", "map", "base_link", "raw_optical", "packed_optical", "/odom",
 _ODD = ["", "\n", "\t\r", "'; --", "../..", "%s%n", "${HOME}", "\u202e", "\ufeff", "None", "{", "[]", "x" * 3000]
 _CHARACTERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 _TEXTS = st.sampled_from(_FRAMES) | st.sampled_from(_ODD) | _CHARACTERS
-_PLACES = st.floats(0, 1)  # a share of the length
 FILES = st.fixed_dictionaries({"damage": DAMAGES})
 _STAMP = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, UINT32))
 _SIZES = st.sampled_from([0, 1, 2, 7, 255, 65535, 2**31 - 1, UINT32]) | st.integers(0, UINT32)
