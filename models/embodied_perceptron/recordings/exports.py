@@ -293,18 +293,17 @@ def _scannet(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
     for path, depth in depths.items():
         with left_out.record(folder / "pose", path):
             at_ns = checked.stamp_ns(NS_PER_S + round(int(path.stem) * NS_PER_S / _SCANNET_FPS), "time")
-            pose = _pose(_matrix(folder / "pose" / f"{path.stem}.txt", (4,), 4), str(folder / "pose"), left_out)
+            pose = _pose(_matrix(folder / "pose" / f"{path.stem}.txt", (4,), 4), folder / "pose", left_out)
             read = partial(read_color, path), partial(read_depth, depth, scale)
             yield ExportedFrame(at_ns, pose, *read, color_camera, depth_camera)
 
 
-def _pose(T: NDArray[np.float64], where: str, left_out: LeftOut) -> NDArray[np.float64] | None:
+def _pose(T: NDArray[np.float64], where: Path, left_out: LeftOut) -> NDArray[np.float64] | None:
     """Return a valid pose, or None (a lost tracker writes infinite poses)."""
-    try:
-        return check_transform(T, "pose")
-    except ValueError as error:
-        left_out.add(where, str(error))
-        return None
+    pose = None
+    with left_out.record(where, where, may_lack=True):
+        pose = check_transform(T, "pose")
+    return pose
 
 
 class _Video:
@@ -340,9 +339,8 @@ class _Video:
 def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
     """Poses are of the optical frame in the world of ARKit, y up."""
     path = folder / "odometry.csv"
-    rows = [
-        [word.strip() for word in line.split(",")] for line in read_text(path, _MAX_TEXT_BYTES).splitlines() if line
-    ]
+    lines = read_text(path, _MAX_TEXT_BYTES).splitlines()
+    rows = [[word.strip() for word in line.split(",")] for line in lines if line.strip()]
     names = rows[0] if rows else []
     needed = ("timestamp", "frame", "x", "y", "z", "qx", "qy", "qz", "qw")
     missing = [name for name in needed if name not in names]
@@ -351,29 +349,21 @@ def _stray(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFr
     K, video = _matrix(folder / "camera_matrix.csv", (3,), 3), _Video(folder / "rgb.mp4")
     camera = _camera(K, video.frame(0).shape[:2], folder / "camera_matrix.csv")
     for line_number, row in enumerate(rows[1:], start=2):
-        if row == [""]:
-            continue
-        try:
+        with left_out.record(path, f"{path}:{line_number}", may_lack=True):
             if len(row) < len(names):
                 raise ValueError(f"expected {len(names)} columns, got {len(row)}")
             value = {n: checked.decimal(row[names.index(n)], n) for n in needed}
-            at_ns = checked.seconds(value["timestamp"], "timestamp")
             frame = int(checked.number(value["frame"], "frame", 0, 1e9))
-            T = transform_from_pose(
-                np.array([value[n] for n in ("x", "y", "z")]), np.array([value[n] for n in ("qx", "qy", "qz", "qw")])
+            t, q = ([value[n] for n in group] for group in (("x", "y", "z"), ("qx", "qy", "qz", "qw")))
+            depth, packed = (folder / "depth" / f"{frame:06d}.{kind}" for kind in ("npy", "png"))
+            confidence = folder / "confidence" / f"{frame:06d}.png"
+            yield ExportedFrame(
+                checked.seconds(value["timestamp"], "timestamp"),
+                convert_pose(transform_from_pose(np.array(t), np.array(q)), ("yup",)),
+                partial(video.frame, frame),
+                partial(read_depth, depth if depth.exists() else packed, scale, confidence),
+                camera,
             )
-        except ValueError as error:
-            left_out.add(str(path), f"{path}:{line_number}: {error}")
-            continue
-        depth, packed = (folder / "depth" / f"{frame:06d}.{kind}" for kind in ("npy", "png"))
-        depth = depth if depth.exists() else packed
-        yield ExportedFrame(
-            at_ns,
-            convert_pose(T, ("yup",)),
-            partial(video.frame, frame),
-            partial(read_depth, depth, scale, folder / "confidence" / f"{frame:06d}.png"),
-            camera,
-        )
 
 
 def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedFrame]:
@@ -389,7 +379,7 @@ def _polycam(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Exported
             if not {"width", "height"} <= values.keys():  # optional: those of the image
                 values = dict(zip(("height", "width"), read_color(color).shape[:2], strict=True)) | values
             camera = checked.pinhole(values)
-            pose = _pose(T, str(path.parent), left_out)
+            pose = _pose(T, path.parent, left_out)
             depth, confidence = (inner / kind / f"{path.stem}.png" for kind in ("depth", "confidence"))
             yield ExportedFrame(
                 checked.stamp_ns(int(path.stem) * 1000, "time"),  # the name counts microseconds
@@ -411,16 +401,13 @@ def _arkitscenes(folder: Path, scale: float, left_out: LeftOut) -> Iterator[Expo
     times, poses = [], []
     path = folder / "lowres_wide.traj"
     for line_number, line in enumerate(read_text(path, _MAX_TEXT_BYTES).splitlines(), start=1):
-        try:
+        with left_out.record(path, f"{path}:{line_number}", may_lack=True):
             time_s, *values = (checked.decimal(word, "a number of a pose", -1e9, 1e9) for word in line.split())
             if len(values) != 6:
                 raise ValueError(f"expected 7 columns, got {len(values) + 1}")
-        except ValueError as error:
-            left_out.add(str(path), f"{path}:{line_number}: {error}")
-            continue
-        R = np.asarray(cv2.Rodrigues(np.array(values[:3]))[0], np.float64)
-        times.append(time_s)
-        poses.append(invert_transform(make_transform(R, np.array(values[3:]))))
+            R = np.asarray(cv2.Rodrigues(np.array(values[:3]))[0], np.float64)
+            times.append(time_s)
+            poses.append(invert_transform(make_transform(R, np.array(values[3:]))))
     colors = _by_time(folder / "lowres_wide", ".png", left_out)
     cameras = _by_time(folder / "lowres_wide_intrinsics", ".pincam", left_out)
     if not times or not colors:
@@ -547,12 +534,11 @@ def _record3d(path: Path, scale: float, left_out: LeftOut) -> Iterator[ExportedF
 
 
 def _record3d_pose(values: Any, where: str, frame: int, left_out: LeftOut) -> NDArray[np.float64] | None:
-    try:
-        pose = checked.numbers(values, "pose", 7)
-        return convert_pose(transform_from_pose(pose[4:], pose[:4]), ("opengl", "yup"))
-    except ValueError as error:
-        left_out.add(where, f"{where}: pose {frame}: {error}")
-        return None
+    pose = None
+    with left_out.record(where, f"{where}: pose {frame}", may_lack=True):
+        numbers = checked.numbers(values, "pose", 7)
+        pose = convert_pose(transform_from_pose(numbers[4:], numbers[:4]), ("opengl", "yup"))
+    return pose
 
 
 def _decoded(files: _Files, name: str, decode: Callable[[bytes], Any]) -> Any:

@@ -101,14 +101,14 @@ class LeftOut:
         self.reasons.setdefault(where, reason)
 
     @contextmanager
-    def record(self, where: str | Path, entry: str | Path) -> Iterator[None]:
+    def record(self, where: str | Path, entry: str | Path, *, may_lack: bool = False) -> Iterator[None]:
         """Read one record of a topic, file or folder: a ``ValueError`` becomes a :class:`RecordingError` that names
-        ``entry``, or is counted where damage is tolerated."""
+        ``entry``, or is counted: where damage is tolerated, and for records that ordinary recordings lack too."""
         try:
             yield
         except ValueError as error:
             fault = error if isinstance(error, RecordingError) else RecordingError(f"{entry}: {error}")
-            if not self.tolerates_damage:
+            if not self.tolerates_damage and not may_lack:
                 raise fault from error.__cause__ if fault is error else error
             self.add(str(where), str(fault))
 
