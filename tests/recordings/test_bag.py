@@ -19,8 +19,17 @@ from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag1 import reader as rosbag1_reader
 from rosbags.rosbag2 import CompressionMode, StoragePlugin, storage_mcap
 from rosbags.rosbag2 import reader as rosbag2_reader
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
-from support.bag_tools import camera_info, compressed, image, transform, write_bag
+from rosbags.typesys import Stores, get_typestore
+from support.bag_tools import (
+    as_ros1,
+    camera_info,
+    compressed,
+    image,
+    ros1_store,
+    transform,
+    write_bag,
+    write_ros1_bag,
+)
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
@@ -406,37 +415,8 @@ def test_transforms_are_in_the_stream(tmp_path: Path) -> None:
     assert sum(not s.is_static for s in samples) == 14
 
 
-def as_ros1(message: Any, store: Any) -> Any:
-    """The same message with ROS 1 types: a sequence number in headers, upper-case calibration."""
-    if isinstance(message, np.ndarray) or not hasattr(message, "__msgtype__"):
-        return [as_ros1(m, store) for m in message] if isinstance(message, list) else message
-    kind = store.types[message.__msgtype__]
-    values = {}
-    for name in kind.__dataclass_fields__:
-        ours = name if hasattr(message, name) else name.lower()  # D K R P
-        if name != "__msgtype__":
-            values[name] = 0 if name == "seq" else as_ros1(getattr(message, ours), store)
-    return kind(**values)
-
-
-def write_ros1_bag(path: Path, compressed_by: Any = None) -> Path:
-    store = get_typestore(Stores.ROS1_NOETIC)
-    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
-    writer = Ros1Writer(path)
-    if compressed_by is not None:
-        writer.set_compression(compressed_by)
-    with writer:
-        connections: dict[str, Any] = {}
-        for topic, logged, message in messages():
-            kind = message.__msgtype__
-            if topic not in connections:
-                connections[topic] = writer.add_connection(topic, kind, typestore=store)
-            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
-    return path
-
-
 def test_a_ros1_bag(tmp_path: Path) -> None:
-    recording = open_recording(write_ros1_bag(tmp_path / "a.bag"))
+    recording = open_recording(write_ros1_bag(tmp_path / "a.bag", messages()))
     stream = PosedFrameStream(recording, SynchronizerConfig())
     assert len(list(stream)) == 5
     assert stream.stats.dropped == {}
@@ -445,7 +425,7 @@ def test_a_ros1_bag(tmp_path: Path) -> None:
 
 def test_a_definition_that_lost_a_field_is_named(tmp_path: Path) -> None:
     """Bags bring the definitions of their messages; a sum over them, where there is one, need not tell of damage."""
-    path = write_ros1_bag(tmp_path / "a.bag")
+    path = write_ros1_bag(tmp_path / "a.bag", messages())
     damaged = path.read_bytes().replace(b"string child_frame_id", b"string child_frame_if")
     sums = b"94810edda583a504dfda3829e70d7eec", b"5d1c131f10a0e18a25b9fe38410204e4"
     assert sums[0] in damaged
@@ -477,8 +457,7 @@ def write_mcap(
     path: Path, profile: str = "ros2", definitions: bool = True, ros1: bool = False, own: bool = True
 ) -> Path:
     """The messages of this file without chunks or summary; ``own``: with a program's own channels."""
-    standard, store = get_typestore(Stores.ROS2_JAZZY), get_typestore(Stores.ROS1_NOETIC)
-    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
+    standard, store = get_typestore(Stores.ROS2_JAZZY), ros1_store()
     channels: dict[str, int] = {}
     records = []
     if own:
@@ -705,7 +684,7 @@ BZ2, LZ4 = Ros1Writer.CompressionFormat.BZ2, Ros1Writer.CompressionFormat.LZ4
 def compressed_bag(folder: Path, how: Any) -> Path:
     if isinstance(how, CompressionMode):
         return write_bag(folder / "bag", messages(), StoragePlugin.SQLITE3, compressed_by=how)
-    return write_ros1_bag(folder / "a.bag", how)
+    return write_ros1_bag(folder / "a.bag", messages(), how)
 
 
 @pytest.mark.parametrize("how", [CompressionMode.FILE, CompressionMode.MESSAGE, BZ2, LZ4])

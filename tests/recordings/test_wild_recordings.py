@@ -12,7 +12,7 @@ from support.small_recording import write_recording
 from support.wild_recordings import CASES, RECORDINGS, changed_copy, frames_read
 
 FRAMES = 3
-EXAMPLES = {"MCAP": 8, "SQLite": 8}  # definitions of messages take long to read
+EXAMPLES = {"MCAP": 8, "SQLite": 8, "ROS 1": 8}  # definitions of messages take long to read
 
 
 @pytest.fixture(scope="module")

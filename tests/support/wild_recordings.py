@@ -164,7 +164,8 @@ def frames_read(path: Path, tolerant: bool) -> int | None:
 # ------------------------------------------------------------------------------------------------------------- readers
 
 
-def _bag(folder: Path, storage: StoragePlugin) -> Path:
+def _bag(path: Path, storage: StoragePlugin | None) -> Path:
+    """Without storage a bag of ROS 1."""
     eye, messages = "eye", []
     for stamp, color, depth, T in frames(3):
         messages += [
@@ -173,7 +174,9 @@ def _bag(folder: Path, storage: StoragePlugin) -> Path:
             ("/camera/color/camera_info", stamp, bag_tools.camera_info(stamp, eye, INTRINSICS)),
             ("/camera/depth/image", stamp, bag_tools.image(stamp, eye, depth)),
         ]
-    return bag_tools.write_bag(folder, messages, storage)
+    if storage is None:
+        return bag_tools.write_ros1_bag(path.with_suffix(".bag"), messages)
+    return bag_tools.write_bag(path, messages, storage)
 
 
 def _numpy_depth(folder: Path, twin: Path) -> Path:
@@ -189,6 +192,7 @@ RECORDINGS: Mapping[str, Callable[[Path, Path], Path]] = {
     "TUM": lambda folder, twin: shutil.copytree(twin, folder),
     "MCAP": lambda folder, twin: _bag(folder, StoragePlugin.MCAP),
     "SQLite": lambda folder, twin: _bag(folder, StoragePlugin.SQLITE3),
+    "ROS 1": lambda folder, twin: _bag(folder, None),
     **MAKERS,
     "Stray Scanner, .npy": _numpy_depth,
     "Record3D, .r3d": lambda folder, twin: r3d(folder.with_suffix(".r3d"), twin, bytes),
