@@ -7,8 +7,9 @@ QUICK ?=
 OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
-# What stands still in C, where no time-out of Python reaches it, ends with the lines at which it stood.
-HANG = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# A test that hangs in compiled code, where no time-out of Python reaches it, ends its worker with a traceback. A lost
+# worker ends the run: pytest-xdist 3.8 would run the same test again for ever, or wait for ever (--dist loadfile).
+HANG = -o faulthandler_timeout=650 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 
 .PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
 

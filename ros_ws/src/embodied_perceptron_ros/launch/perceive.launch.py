@@ -11,7 +11,8 @@
 
 Missing packages, files, presets and unknown arguments are errors before anything starts. ``none`` is the same as empty
 in every argument except ``weights``, where it means no network. A node that fails ends the launch with exit code 1,
-unless it is respawned or another launch file includes this one.
+unless it is respawned or another launch file includes this one. The node gets only the parameters that are given here;
+those of ``SetParameter`` and ``SetParametersFromFile`` in a launch file that includes this one hold for all others.
 
 Without a ROS installation use ``embodied-perceptron perceive`` with the same YAML.
 """
@@ -57,7 +58,7 @@ from embodied_perceptron_ros.players.launch_options import (
 
 ARGUMENTS = (
     # name, default, meaning
-    ("config", "", "YAML file with the node's parameters; empty = the one of this package"),
+    ("config", "", "YAML file with the node's parameters, such as a copy of config/perception.yaml; empty = defaults"),
     ("cameras", "", "names of the cameras, comma-separated; empty = as in config"),
     ("camera", "", "topics of a camera driver: realsense, oak, orbbec, zed, kinect, tum; empty = as in config"),
     ("color_topic", "", "colour images of a single camera; empty = as in config"),
@@ -89,11 +90,13 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     log_level = parse_choice(values["log_level"], "log_level", LOG_LEVELS)
     check_extras(values, get_package_prefix)
     share = Path(get_package_share_directory("embodied_perceptron"))
-    config = Path(values["config"]).expanduser() if values["config"] else share / "config" / "perception.yaml"
-    # a launch file that includes this one may have pushed a namespace
+    # a launch file that includes this one may have pushed a namespace, and set parameters
     outer = context.launch_configurations.get("ros_namespace", "")
     inner = values["namespace"]
-    file_values = check_config(config, inner if inner.startswith("/") else f"{outer}/{inner}")
+    file_values = dict(p for p in context.launch_configurations.get("global_params", ()) if isinstance(p, tuple))
+    config = [str(Path(values["config"]).expanduser())] if values["config"] else []  # defaults would hide outer ones
+    for file in config:
+        file_values |= check_config(Path(file), inner if inner.startswith("/") else f"{outer}/{inner}")
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
     cameras = parse_names(values["cameras"])
     in_config = cameras or file_values.get("cameras", ["camera"])
@@ -123,7 +126,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         executable="perception",
         name="perception",
         namespace=values["namespace"],
-        parameters=[str(config), parameters],
+        parameters=[*config, *([parameters] if parameters else [])],
         ros_arguments=["--log-level", log_level],
         output="screen",
         emulate_tty=True,
@@ -136,6 +139,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         actions.append(RegisterEventHandler(ended))
     actions.append(perception)
     in_use = {**file_values, **parameters}
+    sim_time_parameters = [{"use_sim_time": True}] if sim_time else []
     if parse_flag(values["rviz"], "rviz"):
         layout = Path(values["rviz_config"]).expanduser() if values["rviz_config"] else share / "rviz/perception.rviz"
         actions.append(
@@ -144,7 +148,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
                 executable="rviz2",
                 remappings=rviz_remappings(values["namespace"], first_color_topic(in_use)),
                 arguments=rviz_arguments(layout, in_use),
-                parameters=[{"use_sim_time": sim_time}],
+                parameters=sim_time_parameters,
                 output="log",
             )
         )
@@ -155,7 +159,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             Node(
                 package="foxglove_bridge",
                 executable="foxglove_bridge",
-                parameters=[{"use_sim_time": sim_time}],
+                parameters=sim_time_parameters,
                 output="log",
             )
         )

@@ -3,7 +3,8 @@
     ros2 launch embodied_perceptron replay.launch.py source:=/data/kitchen
     ros2 launch embodied_perceptron replay.launch.py source:=/data/run.mcap rate:=0.5 rviz:=true keep:=true
 
-All arguments of perceive.launch.py are accepted. For other topics of a bag set the node's parameters:
+All arguments of perceive.launch.py are accepted. Topics of the bag that the node publishes itself are not played. For
+other topics of a bag set the node's parameters:
 parameters:='camera.color_topic: /head/rgb, camera.depth_topic: /head/depth, ...'.
 """
 
@@ -32,6 +33,7 @@ from embodied_perceptron_ros.players.launch_options import (
     check_extras,
     check_typed,
     parse_flag,
+    parse_number,
     player_command,
 )
 
@@ -48,7 +50,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Make the actions from the values of the arguments."""
     check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
-    executable, arguments = player_command(Path(values["source"]).expanduser(), float(values["rate"]), clock=True)
+    rate = parse_number(values["rate"], "rate")
+    executable, arguments = player_command(Path(values["source"]).expanduser(), rate, clock=True)
     check_extras(context.launch_configurations, get_package_prefix)
     player = Node(
         package="embodied_perceptron",

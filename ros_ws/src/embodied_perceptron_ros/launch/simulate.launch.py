@@ -26,7 +26,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
 from embodied_perceptron_ros.demo.simulated import ask_for_recording, render_command
-from embodied_perceptron_ros.players.launch_options import check_exit_code, check_extras, check_typed
+from embodied_perceptron_ros.players.launch_options import check_exit_code, check_extras, check_typed, parse_number
 
 ARGUMENTS = (
     # name, default, meaning
@@ -43,7 +43,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     check_typed(context.argv)
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     check_extras(context.launch_configurations, get_package_prefix)
-    seed = int(values["seed"])
+    seed = parse_number(values["seed"], "seed", int)
+    parse_number(values["rate"], "rate")  # before anything is rendered
     recording = Path(values["recording"]).expanduser() if values["recording"] else ask_for_recording(seed)
     # not sys.executable: ros2 runs in the system's Python, the library perhaps in an active virtual environment
     render = ExecuteProcess(cmd=["python3", *render_command(recording, seed)], name="render", output="screen")
