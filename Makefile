@@ -24,7 +24,7 @@ help:
 	@echo "make bench      benchmarks, tables and out/bench/*.json    QUICK=1: seconds each, whether they run"
 	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
 	@echo "make constraints  pin the newest versions that pyproject.toml allows"
-	@echo "make changelog  CHANGELOG.rst of the ROS package    make sbom  bill of materials, CycloneDX"
+	@echo "make changelog  CHANGELOG.rst of the ROS packages   make sbom  bill of materials, CycloneDX"
 
 setup:
 	@$(PYTHON) .ci/setup.py --venv $(VENV)
