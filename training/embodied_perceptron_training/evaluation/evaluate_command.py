@@ -177,7 +177,7 @@ def calibrate_scores(
 def calibrate_witnesses(
     recordings: Annotated[
         list[Path],
-        typer.Argument(exists=True, file_okay=False, help="Simulated recordings: render-recording --version 2."),
+        typer.Argument(exists=True, file_okay=False, help="Simulated recordings: generate --drive --home-version 2."),
     ],
     detector: Annotated[
         list[Path], typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector; repeatable.")
