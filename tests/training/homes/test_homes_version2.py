@@ -531,7 +531,7 @@ def test_command_generates_version_2_unless_told(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         assert load_record(out, "synthetic/8")["generator_version"] == version
     wrong = CliRunner().invoke(app, ["generate", "--out", str(tmp_path / "x"), *common, "--version", "3"])
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "version" in wrong.output
 
 
@@ -553,7 +553,7 @@ def test_validation_homes_may_have_families_kept_for_testing(monkeypatch: pytest
     assert run("--split", "val", "--unseen")[0] == run("--split", "val")[0] == 0
     assert asked == [(True, "val"), (False, "val")]
     code, said = run("--split", "train", "--unseen")
-    assert (code, "training homes never have families" in said) == (1, True)
+    assert (code, "training homes never have families" in said) == (2, True)
     code, said = run("--split", "val", "--unseen", "--version", "1")
-    assert (code, "version 1 keeps no families" in said) == (1, True)
+    assert (code, "version 1 keeps no families" in said) == (2, True)
     assert len(asked) == 2

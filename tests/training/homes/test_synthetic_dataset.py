@@ -283,10 +283,10 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     done = runner.invoke(app, ["generate", "--out", str(blocked / "x"), "--homes", "1"])
-    assert done.exit_code == 1
-    assert "error" in done.output
+    assert done.exit_code == 2
+    assert "cannot be written" in done.output
     done = runner.invoke(app, ["generate", "--out", str(tmp_path / "y"), "--split", "dev", "--homes", "1"])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "split" in done.output
 
 
@@ -343,11 +343,11 @@ def test_a_recording_is_compared_without_a_data_set_of_ones_own(tmp_path, monkey
     monkeypatch.setattr("embodied_perceptron_training.homes.comparison.compare", compare)
     app = typer.Typer()
     home_commands.register(app)
-    done = CliRunner().invoke(app, ["inspect", "--compare", "drive", "--out", str(tmp_path / "i")])
+    done = CliRunner().invoke(app, ["inspect", "--compare", str(tmp_path), "--out", str(tmp_path / "i")])
     assert done.exit_code == 0, done.output
-    assert asked == [(None, Path("drive"))]
+    assert asked == [(None, tmp_path)]
     assert "9 %" in done.output
     assert (tmp_path / "i" / "comparison.json").is_file()
     nothing = CliRunner().invoke(app, ["inspect"])
-    assert nothing.exit_code == 1
+    assert nothing.exit_code == 2
     assert "give the folder of a data set" in nothing.output

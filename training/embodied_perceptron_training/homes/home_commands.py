@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from embodied_perceptron.apps.command_line import (
+    EXIT_BAD_INPUT,
     TaskProgress,
     add_dev_command,
     add_former_name,
@@ -76,7 +77,7 @@ _DRIVE_OPTIONS = ["frames", "rate"]
 
 def _fail(error: Exception) -> typer.Exit:
     typer.secho(f"error: {error}", fg="red", err=True)
-    return typer.Exit(1)
+    return typer.Exit(EXIT_BAD_INPUT)
 
 
 def generate_command(
