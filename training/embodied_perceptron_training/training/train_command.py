@@ -64,7 +64,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
         {"help": "Network: a shipped name, a weights file (start from it; or, for --task boxes, train what it finds)."},
     ),
     ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task; repeatable."}),
-    ("resume", Path | None, None, {**_FOLDER, "exists": True, "help": "Continue the run in this folder."}),
+    ("resume", Path | None, None, {**_FOLDER, "help": "Continue the run in this folder."}),
     (
         "print_run",
         bool,
@@ -109,17 +109,18 @@ def train(**given: Any) -> None:
     """
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
     print_run = given.pop("print_run")
+    needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
+    missing = [name for name, value in needed.items() if not value]
+    if resume is None and missing and not print_run:
+        raise CommandError(f"{', '.join(missing)} must be given (or --resume)")
+    if resume is not None and not (resume / "run.json").is_file():
+        raise CommandError(f"{resume} holds no run: run.json is missing")
     with _loading(quiet or print_run):
         from embodied_perceptron_training.training.tasks import train_run
     try:
         if print_run:
             typer.echo(_described(resume, given))
             return
-        if resume is None:
-            needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
-            missing = [name for name, value in needed.items() if not value]
-            if missing:
-                raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
         run = _run_of(given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
@@ -169,8 +170,6 @@ def _stored_run(folder: Path, given: Mapping[str, Any]) -> Any:
         if wrong:
             raise ValueError(f"a resumed run keeps its settings; {', '.join(wrong)} cannot be changed")
         return TrainingRun.from_json(stored, **changes)
-    except FileNotFoundError as error:
-        raise ValueError(f"{folder} holds no run: {path.name} is missing") from error
     except (KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 

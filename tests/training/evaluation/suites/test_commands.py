@@ -96,7 +96,19 @@ def test_a_task_gets_its_options(monkeypatch, tmp_path, task):
     told = []
     monkeypatch.setattr(report, "run_evaluation", lambda *values: told.append(values))
     words = [*task, "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "3", "--split", "val"]
-    words += ["--weights", "own.safetensors", "--scenes", "4", "--workers", "1", "--turn-seed", "9", "--pictures", "0"]
+    (tmp_path / "own.safetensors").touch()
+    words += [
+        "--weights",
+        str(tmp_path / "own.safetensors"),
+        "--scenes",
+        "4",
+        "--workers",
+        "1",
+        "--turn-seed",
+        "9",
+        "--pictures",
+        "0",
+    ]
     assert CliRunner().invoke(evaluate_app, words).exit_code == 0
     title, spec, out, workers, _, pictures = told[0]
     assert (title, spec.tasks, spec.data, out) == ("detection", ("detection",), str(tmp_path), tmp_path / "o")
