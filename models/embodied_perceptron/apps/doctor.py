@@ -326,11 +326,11 @@ _OPTIONAL_PACKAGES = {
     "embodied_perceptron_msgs": ("live topics", "make setup, or colcon build in ros_ws"),
     "vision_msgs": ("live topics", "make setup, or install ros-DISTRO-vision-msgs"),
     "rerun": ("recordings for the Rerun viewer", "pip install 'embodied-perceptron[viewer]'"),
-    "viser": ("the viewer in the browser", "pip install 'embodied-perceptron[web]'"),
+    "viser": ("the viewer in the browser", "pip install 'viser>=1.0'"),
     "mcp": ("the map as tools of an agent", "pip install 'embodied-perceptron[agent]'"),
     "liblzfse": ("depth of Record3D's .r3d files", "pip install 'embodied-perceptron[record3d]'"),
     "onnxruntime": ("encoders through ONNX Runtime", "pip install 'embodied-perceptron[onnxruntime]'"),
-    "embreex": ("simulated recordings", "pip install 'embodied-perceptron[train]'"),
+    "embreex": ("simulated recordings", "pip install 'embreex>=2.17', which has wheels for x86-64"),
 }
 
 
