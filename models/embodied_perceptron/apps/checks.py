@@ -134,6 +134,7 @@ class CameraEvidence:
         frames: frame ids by ``color`` and ``depth``, where known.
         registered_here: depth has its own camera and is registered to colour on reading; ``depth_size``, ``depths`` and
             ``pairs`` then describe the registered images.
+        says_aligned: depth has the calibration of colour, or comes on a topic of aligned depth.
         calibrations: one for each change.
         refused: reason why a calibration could not be used; "" without one.
         depth_scale: raw units per metre that the depth was read with; None for depth in metres or when unknown.
@@ -149,6 +150,7 @@ class CameraEvidence:
     depth_size: tuple[int, int] | None = None
     frames: dict[str, str] = field(default_factory=dict)
     registered_here: bool = False
+    says_aligned: bool = False
     calibrations: list[CameraModel] = field(default_factory=list)
     refused: str = ""
     depth_scale: float | None = None
@@ -175,7 +177,8 @@ def check_camera(
     size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
     findings = check_sizes(evidence.color_size, evidence.depth_size, size, evidence.refused)
     if "color" in evidence.frames and "depth" in evidence.frames:
-        findings += check_registration(evidence.frames["color"], evidence.frames["depth"], evidence.registered_here)
+        frames = evidence.frames["color"], evidence.frames["depth"]
+        findings += check_registration(*frames, evidence.registered_here, evidence.says_aligned)
     if len(evidence.calibrations) > 1:
         message = f"{name}: camera_info changes {len(evidence.calibrations) - 1} times"
         findings.append(Finding("calibration", Severity.WARNING, message, "frames use the calibration of their stamp"))
@@ -353,13 +356,22 @@ def check_sizes(
     return [Finding("sizes", Severity.ERROR, text, remedy)]
 
 
-def check_registration(color_frame: str, depth_frame: str, registered_here: bool = False) -> list[Finding]:
+def check_registration(
+    color_frame: str, depth_frame: str, registered_here: bool = False, says_aligned: bool = False
+) -> list[Finding]:
     """Check that depth has the frame id of the colour camera, or is registered by its own calibration."""
     if registered_here:
         message = f"depth in {depth_frame!r} is registered to colour in {color_frame!r} by its own calibration"
         return [Finding("registration", Severity.OK, message)]
     if color_frame == depth_frame:
         return [Finding("registration", Severity.OK, f"colour and depth are both in {color_frame!r}")]
+    if says_aligned:
+        message = (
+            f"depth has the frame id {depth_frame!r}, but by its calibration or topic it is aligned to colour already: "
+            "it is used as it is"
+        )
+        remedy = f"let the driver write the frame id of colour, {color_frame!r}, into its header"
+        return [Finding("registration", Severity.INFO, message, remedy)]
     return [
         Finding(
             "registration",

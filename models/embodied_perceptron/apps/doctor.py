@@ -111,8 +111,13 @@ class _Examination:
         self._config = config
         self._on_progress = on_progress
         self._world_frame = world_frame
+        original = _original(recording)
         self._cameras = {
-            camera: _PlayedCamera(frames=_image_frames(recording, camera), depth_scale=recording.depth_scale(camera))
+            camera: _PlayedCamera(
+                frames=_image_frames(recording, camera),
+                says_aligned=isinstance(original, BagRecording) and original.says_aligned(camera),
+                depth_scale=recording.depth_scale(camera),
+            )
             for camera in recording.cameras
         }
         self._every = max(1, len(recording) // (_SAMPLED * max(1, len(self._cameras))))

@@ -34,7 +34,7 @@ from embodied_perceptron.apps.checks import (
     check_pose_delay,
 )
 from embodied_perceptron.config import SynchronizerConfig
-from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, is_aligned
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
@@ -306,7 +306,10 @@ class _Listener:
             else:
                 evidence.depth_ns.append(stamp_ns)
                 if self._depths[camera.name].is_next_wanted():
-                    depth = self._at_color(camera.name, message, depth_from_message(message).copy())
+                    depth = depth_from_message(message).copy()
+                    own, color = self._depth_models.get(camera.name), evidence.calibrations[-1:]
+                    evidence.says_aligned = is_aligned(camera.depth_topic, depth.shape, own, *(color or [None]))
+                    depth = self._at_color(camera.name, message, depth)
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
                     self._depths[camera.name].keep((stamp_ns, depth))
                     evidence.depths = self._depths[camera.name].items
@@ -318,7 +321,7 @@ class _Listener:
         """Register depth if the node would."""
         evidence, own = self.evidence[camera], self._depth_models.get(camera)
         color, depth = evidence.frames.get("color", ""), message.header.frame_id
-        if own is None or not color or color == depth or not evidence.calibrations:
+        if evidence.says_aligned or own is None or not color or color == depth or not evidence.calibrations:
             return depth_m
         mount = self.transforms.lookup(color, depth, stamp_to_ns(message.header.stamp))
         if not isinstance(mount, Found):

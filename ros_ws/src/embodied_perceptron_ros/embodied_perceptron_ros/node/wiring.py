@@ -170,6 +170,7 @@ class LiveParts:
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
+            has_moved=configured.outputs.has_moved,
             rate_hz=lambda: node.parameters.perception_hz,
         )
         with ExitStack() as parts:
