@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,7 @@ from embodied_perceptron_ros.node.qos import best_effort_qos
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
+_OPTIONAL_REMEDY = "start its program, or correct the parameter that names the topic"
 # discovery ends without news for a while; it waits longer for the node
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
@@ -444,6 +445,15 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
             findings += check_camera(camera.name, evidence, SynchronizerConfig(), live=True)
             pose_delays_s = listener.pose_delays_s.get(camera.name, [])
             findings += check_pose_delay(camera.name, pose_delays_s, SynchronizerConfig().max_pose_wait_s)
+    optional = {c.detections_topic: "vision_msgs/msg/Detection2DArray" for c in cameras}
+    if namespace is not None:
+        optional[listener.ask(namespace, ["keyframe_path_topic"])[0] or ""] = "nav_msgs/msg/Path"
+    for topic, expected in optional.items():
+        if topic:  # named by the user
+            publishers, subscribers = listener.endpoints(_absolute(topic, root))
+            found = check_publishers(_absolute(topic, root), expected, publishers, [])
+            bad = [replace(f, severity=Severity.WARNING, remedy=_OPTIONAL_REMEDY) for f in found if f.remedy]
+            findings += bad or found + check_qos(_absolute(topic, root), publishers, subscribers)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:
