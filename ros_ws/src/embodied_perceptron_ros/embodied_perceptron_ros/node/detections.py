@@ -15,7 +15,7 @@ from typing import Any
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
-from embodied_perceptron.detection2d.detections2d import accept_detections
+from embodied_perceptron.detection2d.detections2d import LOW_SCORE, accept_detections
 from embodied_perceptron.detection2d.detectors import COCO_CLASSES
 from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.detection2d.persons import person_numbers
@@ -151,6 +151,7 @@ class DetectionInputs:
         if len(found):
             self._optional.used(topic)
         else:
+            del drops[LOW_SCORE]  # that says only that nothing is in view
             self._optional.refused(topic, drops)
 
     def _camera_of(self, topic: str, frame_id: str) -> str | None:
