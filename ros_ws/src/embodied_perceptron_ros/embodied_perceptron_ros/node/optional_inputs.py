@@ -98,10 +98,8 @@ class OptionalInputs:
             return "type", f"no {entry.what}: {name} is published as {', '.join(types)}, not as {entry.type}"
         if entry.refused:
             reason, count = entry.refused.most_common(1)[0]
-            text = (
-                f"{entry.refused.total()} {entry.what} of {name} could not be used, and none could in {silent_s:.0f} s"
-            )
-            return reason, f"{text}: {count} times {reason}{entry.detail and f' ({entry.detail})'}"
+            why = f"{count} times {reason}{entry.detail and f' ({entry.detail})'}"
+            return reason, f"none of the {entry.what} of {name} could be used for {silent_s:.0f} s: {why}"
         if not types:
             return "nobody", f"no {entry.what}: nobody publishes {name}: start its program, or correct the parameter"
         if not entry.received and not entry.is_rare:
