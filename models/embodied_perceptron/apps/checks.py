@@ -54,6 +54,7 @@ _PLANE_M = 0.02  # largest distance of a plane's points
 _MIN_PLANE_SHARE = 0.2  # of all points; below, the largest plane may go through clutter
 _LATE_SHARE = 0.5  # of the time that frames wait for a pose; longer delays lose frames when they vary
 _FROZEN_IMAGES = 5
+_REGULAR_SHARE, _ORDINALS = 0.6, {2: "second", 3: "third"}
 _FUSED_SHARE = 0.5  # of the frames; fewer are an error
 # a transform jumps when it changes by _JUMP (m or rad), faster than _FASTEST (m/s or rad/s); it returns when it comes
 # back to within a share of the jump
@@ -104,7 +105,7 @@ class Finding:
 _CAUSES_FIRST = (
     *("reading", "images", "messages", "calibration", "sizes", "clock", "topics", "QoS", "data", "stamps"),
     *("clock offset", "transforms", "poses", "camera frame", "pose convention", "scale", "depth unit", "world axes"),
-    *("pairing", "registration", "focal length", "depth", "depth frozen"),
+    *("pairing", "single frames", "registration", "focal length", "depth", "depth frozen"),
 )
 
 
@@ -142,6 +143,7 @@ class CameraEvidence:
         depths: (stamp, (H, W) float32 canonical depth), an even sample.
         pairs: simultaneous (colour, depth), an even sample, as for :func:`measure_alignment`.
         poses: (stamp, pose lookup in the world frame) of colour images, in order.
+        inconsistent: (number, stamp, what is wrong) of frames whose depth contradicts the frames before.
     """
 
     color_ns: list[int] = field(default_factory=list)
@@ -158,6 +160,7 @@ class CameraEvidence:
     depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
     pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
+    inconsistent: list[tuple[int, int, str]] = field(default_factory=list)
 
     def add_calibration(self, model: CameraModel) -> None:
         """Add a calibration unless it equals the last."""
@@ -194,6 +197,10 @@ def check_camera(
     findings += check_pairing(colors_ns, evidence.depth_ns, config.pair_tolerance_s)
     findings += check_poses(name, [answer for _, answer in evidence.poses])
     found = {stamp: answer.T for stamp, answer in evidence.poses if isinstance(answer, Found)}
+    findings += check_single_frames(name, evidence.inconsistent, len(found))
+    bad_ns = np.array([stamp for _, stamp, _ in evidence.inconsistent])
+    tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
+    depths = [d for d in evidence.depths if not (np.abs(bad_ns - d[0]) <= tolerance_ns).any()]
     if not found:
         return findings
     if live:
@@ -206,7 +213,7 @@ def check_camera(
     if evidence.depth_repeats >= _FROZEN_IMAGES:
         findings.append(_frozen(name, evidence.depth_repeats))
     if model is not None and evidence.depth_size == size:
-        at = zip(evidence.depths, _poses_at(evidence.depths, found), strict=True)
+        at = zip(depths, _poses_at(depths, found), strict=True)
         posed = [(stamped, T) for stamped, T in at if T is not None]
         findings += check_views(
             name,
@@ -221,8 +228,24 @@ def check_camera(
         findings += axes
         if not foreign and not axes:
             agree = any(finding.check == "views" and finding.severity == Severity.OK for finding in findings)
-            findings += check_level(_world_points(evidence.depths, model.intrinsics, found), agree)
+            findings += check_level(_world_points(depths, model.intrinsics, found), agree)
     return findings
+
+
+def check_single_frames(camera: str, inconsistent: Sequence[tuple[int, int, str]], frames: int) -> list[Finding]:
+    """Report frames whose depth contradicts the frames before; see :attr:`CameraEvidence.inconsistent`."""
+    if not inconsistent:
+        return []
+    steps = Counter(np.diff([number for number, _, _ in inconsistent]).tolist())
+    step, times = max(steps.items(), key=lambda item: item[1], default=(0, 0))
+    regular = times >= _REGULAR_SHARE * len(inconsistent)
+    every = f", every {_ORDINALS.get(step, f'{step}th')} frame" if regular and step > 1 else ""
+    kinds = Counter(detail.partition(",")[0] for _, _, detail in inconsistent).most_common(3)
+    listed = ", ".join(f"{count} times {kind}" for kind, count in kinds)
+    share = len(inconsistent) / max(frames, 1)
+    message = f"{camera}: {len(inconsistent)} of {frames} frames ({share:.0%}{every}) contradict the others: {listed}"
+    remedy = "they are not fused; let the driver publish one kind of depth on this topic, or restart it"
+    return [Finding("single frames", Severity.WARNING, message, remedy)]
 
 
 def _frozen(camera: str, repeats: int) -> Finding:

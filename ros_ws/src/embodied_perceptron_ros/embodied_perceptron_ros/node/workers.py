@@ -154,7 +154,7 @@ class FusionWorker:
         self._health.stages("fusion", report.stage_ms)
         place = self._report_place()
         if not report.fused:
-            self._inbox.refuse(report.reason or "not_fused", place)
+            self._inbox.refuse(report.reason or "not_fused", place or report.detail)
             return
         self._on_placed()
         self._inbox.fused()
