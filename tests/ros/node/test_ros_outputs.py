@@ -52,7 +52,7 @@ def test_the_fusion_frame_needs_no_transform(tree):
 
 def test_the_transform_at_the_results_own_stamp(tree):
     for t, forward_m in ((10, 1.0), (11, 2.0)):
-        tree.insert("odom", "base_link", t * S, turned(0.0, -forward_m))
+        tree.insert("odom", "base_link", t * S, np.linalg.inv(turned(0.0, forward_m)))
     pose = find_output_pose(tree, "odom", "base_link", 10 * S)
     np.testing.assert_allclose(pose.T_out_world, turned(0.0, 1.0))
     np.testing.assert_allclose(pose.inverse() @ pose.T_out_world, np.eye(4), atol=1e-12)
@@ -339,7 +339,7 @@ def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
     in_odom = Heard(tree, "odom").publish(perception)["boxes"].detections
     heard = Heard(tree, "map")
     assert in_odom
-    for stamp_ns, T in ((10 * S, turned(0.0, 1.0)), (10 * S + 2, turned(np.pi / 2, 5.0))):
+    for stamp_ns, T in ((12 * S, turned(0.0, 1.0)), (12 * S + 2, turned(np.pi / 2, 5.0))):
         tree.insert("map", "odom", stamp_ns, T)
         boxes = heard.publish(dataclasses.replace(perception, stamp_ns=stamp_ns))["boxes"]
         assert boxes.header.frame_id == "map"
