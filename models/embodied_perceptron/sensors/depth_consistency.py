@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ _OUTLIER, _COARSE, _ALL, _SIDE = 0.1, 0.5, 0.9, 0.1  # difference of an outlier;
 _CHAINS, _ALIVE, _CONFIRMED, _RETURNS = 3, 2, 2, 2
 _CLEARLY = 1.5  # ratio of lengths, or of errors, of chains
 _POSES = 10  # newest poses, one of which a stale image may have
-_FLIPS = {"left to right": np.s_[:, ::-1], "upside down": np.s_[::-1], "by half a turn": np.s_[::-1, ::-1]}
+_FLIPS: dict[str, Any] = {"left to right": np.s_[:, ::-1], "upside down": np.s_[::-1], "by half a turn": np.s_[::-1, ::-1]}
 _SAME_RATIO, _OTHER_SCALE = 0.2, 1.5  # spread of the ratio of depths of another scale, and least ratio
 
 
