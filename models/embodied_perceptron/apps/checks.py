@@ -54,7 +54,8 @@ _PLANE_M = 0.02  # largest distance of a plane's points
 _MIN_PLANE_SHARE = 0.2  # of all points; below, the largest plane may go through clutter
 _LATE_SHARE = 0.5  # of the time that frames wait for a pose; longer delays lose frames when they vary
 _FROZEN_IMAGES = 5
-_REGULAR_SHARE, _ORDINALS = 0.6, {2: "second", 3: "third"}
+_ONE_KIND = "let the driver publish one kind of depth on this topic, or restart it"
+_ALTERNATING_SHARE, _REGULAR_SHARE, _ORDINALS = 0.1, 0.6, {2: "second", 3: "third"}
 _FUSED_SHARE = 0.5  # of the frames; fewer are an error
 # a transform jumps when it changes by _JUMP (m or rad), faster than _FASTEST (m/s or rad/s); it returns when it comes
 # back to within a share of the jump
@@ -144,6 +145,7 @@ class CameraEvidence:
         pairs: simultaneous (colour, depth), an even sample, as for :func:`measure_alignment`.
         poses: (stamp, pose lookup in the world frame) of colour images, in order.
         inconsistent: (number, stamp, what is wrong) of frames whose depth contradicts the frames before.
+        undecided: number of frames whose depth contradicts as many others.
     """
 
     color_ns: list[int] = field(default_factory=list)
@@ -161,6 +163,7 @@ class CameraEvidence:
     pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
     inconsistent: list[tuple[int, int, str]] = field(default_factory=list)
+    undecided: int = 0
 
     def add_calibration(self, model: CameraModel) -> None:
         """Add a calibration unless it equals the last."""
@@ -197,7 +200,8 @@ def check_camera(
     findings += check_pairing(colors_ns, evidence.depth_ns, config.pair_tolerance_s)
     findings += check_poses(name, [answer for _, answer in evidence.poses])
     found = {stamp: answer.T for stamp, answer in evidence.poses if isinstance(answer, Found)}
-    findings += check_single_frames(name, evidence.inconsistent, len(found))
+    alternating = check_alternating(name, evidence.undecided, len(found))
+    findings += alternating or check_single_frames(name, evidence.inconsistent, len(found))
     bad_ns = np.array([stamp for _, stamp, _ in evidence.inconsistent])
     tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
     depths = [d for d in evidence.depths if not (np.abs(bad_ns - d[0]) <= tolerance_ns).any()]
@@ -212,7 +216,7 @@ def check_camera(
         findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
     if evidence.depth_repeats >= _FROZEN_IMAGES:
         findings.append(_frozen(name, evidence.depth_repeats))
-    if model is not None and evidence.depth_size == size:
+    if model is not None and evidence.depth_size == size and not alternating:  # no other cause fits both kinds
         at = zip(depths, _poses_at(depths, found), strict=True)
         posed = [(stamped, T) for stamped, T in at if T is not None]
         findings += check_views(
@@ -232,6 +236,14 @@ def check_camera(
     return findings
 
 
+def check_alternating(camera: str, undecided: int, frames: int) -> list[Finding]:
+    """Report depth that alternates between two kinds; ``undecided``: see :class:`CameraEvidence`."""
+    if undecided <= _ALTERNATING_SHARE * frames:
+        return []
+    message = f"{camera}: depth alternates, about every second frame, between two kinds that contradict each other"
+    return [Finding("single frames", Severity.ERROR, message, _ONE_KIND)]
+
+
 def check_single_frames(camera: str, inconsistent: Sequence[tuple[int, int, str]], frames: int) -> list[Finding]:
     """Report frames whose depth contradicts the frames before; see :attr:`CameraEvidence.inconsistent`."""
     if not inconsistent:
@@ -244,8 +256,7 @@ def check_single_frames(camera: str, inconsistent: Sequence[tuple[int, int, str]
     listed = ", ".join(f"{count} times {kind}" for kind, count in kinds)
     share = len(inconsistent) / max(frames, 1)
     message = f"{camera}: {len(inconsistent)} of {frames} frames ({share:.0%}{every}) contradict the others: {listed}"
-    remedy = "they are not fused; let the driver publish one kind of depth on this topic, or restart it"
-    return [Finding("single frames", Severity.WARNING, message, remedy)]
+    return [Finding("single frames", Severity.WARNING, f"{message}; they are not fused", _ONE_KIND)]
 
 
 def _frozen(camera: str, repeats: int) -> Finding:

@@ -150,6 +150,7 @@ class _Examination:
             self._look_up_poses(name, camera, final=True)
             camera.refused = self._refused(name)
             camera.depth_repeats = _longest_freeze(camera)
+            camera.undecided = self._consistency.undecided[name]
             if camera.damaged:
                 message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
                 remedy = "record again, or use replay --skip-damaged"

@@ -9,7 +9,7 @@ count after images have twice left the chain and come back to it at once, as wit
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,10 +26,14 @@ _MIN_COMMON = 150  # points that both images see
 _NEAR_NS, _NEAR_M = 700_000_000, 0.5  # images further apart are not compared
 _AGREE, _AGREE_TIMES = 0.015, 3.0  # median difference as a share of depth: at most this, or so often the chain's
 _OUTLIER, _COARSE, _ALL, _SIDE = 0.1, 0.5, 0.9, 0.1  # difference of an outlier; shares of outliers: coarse, of one side
-_CHAINS, _ALIVE, _CONFIRMED, _RETURNS = 3, 2, 2, 2
+_CHAINS, _ALIVE, _CONFIRMED, _RETURNS, _RETURN_IMAGES = 3, 2, 2, 2, 15
 _CLEARLY = 1.5  # ratio of lengths, or of errors, of chains
 _POSES = 10  # newest poses, one of which a stale image may have
-_FLIPS: dict[str, Any] = {"left to right": np.s_[:, ::-1], "upside down": np.s_[::-1], "by half a turn": np.s_[::-1, ::-1]}
+_FLIPS: dict[str, Any] = {
+    "left to right": np.s_[:, ::-1],
+    "upside down": np.s_[::-1],
+    "by half a turn": np.s_[::-1, ::-1],
+}
 _SAME_RATIO, _OTHER_SCALE = 0.2, 1.5  # spread of the ratio of depths of another scale, and least ratio
 
 
@@ -54,7 +58,8 @@ class _Chain:
     number: int  # of its newest frame
     length: int = 0  # agreements
     error: float = 0.0  # mean of their medians
-    returns: int = 0  # how often it went on after one image of another chain
+    # numbers of the newest frames with which it went on after one image of another chain
+    returns: deque[int] = field(default_factory=lambda: deque([-_RETURN_IMAGES] * _RETURNS, maxlen=_RETURNS))
 
     def agrees(self, found: _Difference) -> bool:
         return not found.is_coarse and found.median <= max(_AGREE, _AGREE_TIMES * self.error)
@@ -73,9 +78,14 @@ class _Camera:
 
 
 class DepthConsistency:
-    """Checks the depth of each frame against the frames before it, camera by camera."""
+    """Checks the depth of each frame against the frames before it, camera by camera.
+
+    Attributes:
+        undecided: frames by camera whose depth contradicts frames that are no better confirmed: all are fused.
+    """
 
     def __init__(self) -> None:
+        self.undecided: Counter[str] = Counter()
         self._cameras: dict[str, _Camera] = {}
 
     def clear(self) -> None:
@@ -99,15 +109,19 @@ class DepthConsistency:
         else:
             own.error = (own.length * own.error + compared[id(own)].median) / (own.length + 1)
             own.length += 1
-            own.returns += camera.number - own.number == 2
+            if camera.number - own.number == 2:
+                own.returns.append(camera.number)
             own.newest, own.number = posed, camera.number
         detail = ""
         for chain in camera.chains:
             difference = compared.get(id(chain))
             if chain is own or difference is None or camera.number - chain.number > _ALIVE:
                 continue
-            certain = difference.is_coarse or chain.returns >= _RETURNS
-            if certain and chain.length >= _CONFIRMED and chain.beats(own):
+            certain = difference.is_coarse or camera.number - chain.returns[0] < _RETURN_IMAGES
+            if not certain or chain.length < _CONFIRMED:
+                continue
+            self.undecided[posed.frame.camera] += not (chain.beats(own) or own.beats(chain))
+            if chain.beats(own):
                 detail = self._kind(posed, chain, difference, camera)
         camera.poses.append((posed.frame.stamp_ns, posed.T_world_camera))
         return detail
