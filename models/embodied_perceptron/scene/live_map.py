@@ -159,7 +159,7 @@ def _read_objects(path: str | Path) -> ObjectMap:
     if saved is None:
         raise MapFileError(f"{path}: a map without objects")
     try:
-        objects.load_json(saved)
+        objects.load_json(saved, str(path))
     except ValueError as error:
         raise MapFileError(f"{path}: {error}") from error
     return objects
@@ -466,7 +466,7 @@ class LiveMap:
         frame = MapFrame(self._frame.reach_m)
         try:
             if _OBJECTS in extra:  # a volume alone is saved without objects
-                objects.load_json(extra[_OBJECTS])
+                objects.load_json(extra[_OBJECTS], str(path))
             frame.load_json(extra.get(_FRAME, ""), None if extra.get(_FRAME) else _newest_ns(volume, objects))
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
