@@ -49,9 +49,9 @@ def assert_same(a: VoxelRows, b: VoxelRows) -> None:
 
 
 def some_blocks() -> Blocks:
-    """Two full blocks, one segment."""
-    keys, records = np.array([5, 9], np.int64), np.ones((1024, 8), np.int32)
-    return Blocks(keys, np.full(2, 512), np.tile(np.arange(512), 2), records, np.ones(1024, np.int64))
+    """Two blocks, one segment."""
+    keys, records = np.array([5, 9], np.int64), np.ones((400, 8), np.int32)
+    return Blocks(keys, np.full(2, 200), np.tile(np.arange(200), 2), records, np.ones(400, np.int64))
 
 
 def blind(stamp_ns: int, x: float) -> object:
