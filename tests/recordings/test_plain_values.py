@@ -8,7 +8,7 @@ import pytest
 
 from embodied_perceptron.detection2d.detections2d import clean_label
 from embodied_perceptron.language.scene_file import answer_file
-from embodied_perceptron.recordings.plain_values import MAX_NAME, cleaned, forbidden_character, text
+from embodied_perceptron.recordings.plain_values import MAX_NAME, cleaned, forbidden_character, words
 from embodied_perceptron.recordings.tensor_files import parse_json
 from embodied_perceptron.scene.object_map import check_words
 
@@ -27,27 +27,27 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize(("words", "code", "clean"), HIDDEN.values(), ids=HIDDEN)
-def test_one_rule_for_names_of_users_and_of_files(words, code, clean):
+@pytest.mark.parametrize(("given", "code", "clean"), HIDDEN.values(), ids=HIDDEN)
+def test_one_rule_for_names_of_users_and_of_files(given, code, clean):
     code_pattern = code.replace("+", r"\+")
-    assert code in forbidden_character(words)
-    assert cleaned(words) == clean
+    assert code in forbidden_character(given)
+    assert cleaned(given) == clean
     assert not forbidden_character(clean)
-    for check in (check_words, text):
+    for check in (check_words, words):
         with pytest.raises(ValueError, match=code_pattern):
-            check(words, "the name")
-    scene = {"detections": [{"center": [0, 0, 0], "size": [1, 1, 1], "category": words}]}
+            check(given, "the name")
+    scene = {"detections": [{"center": [0, 0, 0], "size": [1, 1, 1], "category": given}]}
     with pytest.raises(ValueError, match="category of detection 0 of scene 'a' has the .*" + code_pattern):
         answer_file({"scenes": {"a": scene}, "queries": []})
-    assert not forbidden_character(clean_label(words))
+    assert not forbidden_character(clean_label(given))
 
 
 @pytest.mark.parametrize(
-    "words", ["Zo\u00eb's desk", "\u6905\u5b50", "\u0645\u06cc\u200c\u0632", "my cup \u2615\ufe0f", "a & b: #3"]
+    "given", ["Zo\u00eb's desk", "\u6905\u5b50", "\u0645\u06cc\u200c\u0632", "my cup \u2615\ufe0f", "a & b: #3"]
 )
-def test_words_of_all_languages_stay(words):
-    assert forbidden_character(words) == ""
-    assert cleaned(words) == words == text(words, "name")
+def test_words_of_all_languages_stay(given):
+    assert forbidden_character(given) == ""
+    assert cleaned(given) == given == words(given, "name")
 
 
 def test_cleaning_loses_no_number_and_is_counted(caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,12 +11,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embodied_perceptron.recordings.recording import RecordingError
 
 ImageT = TypeVar("ImageT")
 MAX_IMAGE_BYTES = 2**28
+_MOST_DIGITS = 300  # of a whole number; larger ones are no float
 _STALE_AFTER_S = 600.0
 _in_progress: set[Path] = set()  # temporary files that this process is writing
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -134,6 +136,25 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise RecordingError(f"{path}: {error}") from error
+
+
+def parse_json(data: bytes, where: str | Path) -> Any:
+    """Parse JSON of bounded whole numbers. Raises :class:`RecordingError` with ``where``."""
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{where}: {error}") from error
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits ({digits:.10}...), at most {_MOST_DIGITS} are read")
+    return int(digits)
+
+
+def read_json(path: Path, max_bytes: int) -> Any:
+    """Read JSON like :func:`read_text` and :func:`parse_json`."""
+    return parse_json(read_text(path, max_bytes).encode(), path)
 
 
 def read_image(path: Path, decode: Callable[[bytes], ImageT]) -> ImageT:

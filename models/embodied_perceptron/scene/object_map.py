@@ -150,11 +150,11 @@ class Corrections:
 def _correction(row: dict[str, Any]) -> Correction:
     whose = f"the correction of object {plain_values.mapping(row, 'a correction')['id']!r:.30}"
     if row["label"] != "":
-        plain_values.text(row["label"], f"{whose}: label", MAX_NAME)
+        plain_values.words(row["label"], f"{whose}: label")
     return Correction(
         plain_values.whole(row["id"], f"{whose}: id", 1, MAX_ID),
         checked_box(row["box"], whose),
-        plain_values.text(row["was"], f"{whose}: was"),
+        plain_values.words(row["was"], f"{whose}: was"),
         row["label"],
         plain_values.stamp_ns(row["stamp_ns"], f"{whose}: stamp_ns"),
     )
@@ -485,14 +485,14 @@ def _check_fields(track: Track) -> None:
     plain_values.mapping(track.names, "names")
     for what, sums in (("votes", track.votes), ("names", track.names)):
         for name, value in sums.items():
-            number(value, f"{what} of {plain_values.text(name, f'a name in {what}')!r}", 0.0, 1e18)
+            number(value, f"{what} of {plain_values.words(name, f'a name in {what}')!r}", 0.0, 1e18)
     if track.state not in ObjectState.ALL:
         raise ValueError(f"state must be one of {list(ObjectState.ALL)}, got {track.state!r:.100}")
     for words, what in ((track.user_name, "name"), (track.user_label, "label")):
         if not isinstance(words, str):
             raise ValueError(f"the {what} must be a text, got {words!r:.100}")
         if words:
-            plain_values.text(words, f"the {what}", MAX_NAME)
+            plain_values.words(words, f"the {what}")
 
 
 # --------------------------------------------------------------------------------------------------------------------

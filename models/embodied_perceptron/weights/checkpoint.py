@@ -90,7 +90,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             raise CheckpointError(f"{path}: {wrong} of the {value.numel()} numbers of {name} are not finite")
     try:
         header = parse_json(metadata["header"])
-        classes = tuple(plain_values.text(name, "a class", plain_values.MAX_NAME) for name in header["classes"])
+        classes = tuple(plain_values.words(name, "a class") for name in header["classes"])
         return Checkpoint(state, header["config"], classes, header["extra"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has no readable header: {error!r}") from error

@@ -165,7 +165,7 @@ def _note(row: Mapping[str, Any], where: str) -> str:
 
 def _plain(text: str, what: str) -> str:
     try:
-        return plain_values.text(text, what)
+        return plain_values.words(text, what, plain_values.MAX_TEXT)
     except ValueError as error:
         raise LabelError(str(error)) from None
 
