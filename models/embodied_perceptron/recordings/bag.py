@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from rosbags.highlevel import AnyReader
+from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
@@ -35,6 +36,7 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
+    checked_depth_scale,
 )
 from embodied_perceptron.sensors.camera_model import (
     CameraInfoFields,
@@ -190,14 +192,11 @@ class BagRecording:
         Raises:
             RecordingError: unreadable, truncated, or without the needed topics.
         """
-        if depth_scale is not None and not 0 < depth_scale < float("inf"):
-            raise RecordingError(f"depth_scale must be positive, got {depth_scale}")
         self._path = Path(path)
-        self._tolerate_damage = tolerate_damage
-        self._depth_scale = depth_scale
+        self._depth_scale = checked_depth_scale(depth_scale)
         self._intrinsics = None if intrinsics is None else _checked_intrinsics(intrinsics)
         self._static_tf = tuple(static_tf)
-        self._left_out = LeftOut()
+        self._left_out = LeftOut(tolerates_damage=tolerate_damage)
         self._unpacked: tuple[Path, object] | None = None  # path that is read; temporary folder of this object
         with self._open() as reader:
             self._topics = self._summarise(reader)
@@ -312,7 +311,7 @@ class BagRecording:
         except RecordingError:
             raise
         except Exception as error:  # the reader passes on any error that damaged bytes cause
-            fault = f"{self._path} cannot be opened: {error!s:.500}"
+            fault = f"{self._path} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
             yield reader
@@ -320,16 +319,14 @@ class BagRecording:
             reader.close()
 
     def _files(self) -> list[Path]:
-        """Return the storage files, found without metadata."""
-        if self._path.is_file():
-            return [self._path]
-        return sorted([*self._path.glob("*.mcap"), *self._path.glob("*.db3")])
+        """Return the files of the bag, found without metadata."""
+        return [self._path] if self._path.is_file() else sorted(p for p in self._path.iterdir() if not p.is_dir())
 
     def _check_files(self) -> None:
         for path in self._files():
-            if not path.is_file():
+            if path.exists() and not path.is_file():
                 raise RecordingError(f"{path} is not a regular file")
-            if is_lfs_pointer(path):
+            if path.is_file() and is_lfs_pointer(path):
                 raise RecordingError(f"{path} is a Git LFS pointer, not the recording", "run `git lfs pull`")
         metadata = self._path / "metadata.yaml"
         if metadata.is_file() and _YAML_ALIAS.search(metadata.read_text(encoding="utf-8", errors="replace")):
@@ -363,7 +360,7 @@ class BagRecording:
                 return
             except Exception as error:
                 raise RecordingError(
-                    f"{self._path} is damaged or cut short: {type(error).__name__}: {error!s:.500}",
+                    f"{self._path} is damaged or cut short: {type(error).__name__}: {_one_line(error)}",
                     self._recovery_hint(error),
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
@@ -381,15 +378,12 @@ class BagRecording:
             seen.add(name)
             if name not in own:
                 raise RecordingError(f"{self._path} is damaged: it has no definition of {name}")
-            has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
+            has = {field.lower(): _kind_of_field(node) for field, node in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
-                if field not in has:
-                    raise RecordingError(f"{self._path} is damaged: its definition of {name} has no field {field!r}")
-                description: Any = node
-                while isinstance(description, tuple) and not isinstance(description[1], str):
-                    description = description[1][0]  # element type of sequences and arrays; a string for numbers
-                if isinstance(description, tuple):
-                    left.append(description[1])
+                if has.get(field) != _kind_of_field(node):
+                    lacks = f"has no field {field!r} of {_kind_of_field(node)}"
+                    raise RecordingError(f"{self._path} is damaged: its definition of {name} {lacks}")
+                left.append(_kind_of_field(node).rpartition(" ")[2])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
@@ -444,13 +438,11 @@ class BagRecording:
             for stamped in message.transforms:
                 t, q = stamped.transform.translation, stamped.transform.rotation
                 parent, child = stamped.header.frame_id, stamped.child_frame_id
-                try:
+                name = f"transform {parent!r:.100} -> {child!r:.100} at {format_stamp(logged_ns)}"
+                with self._left_out.record(topic, f"{self._path}: {topic}: {name}"):
                     T = transform_from_pose(np.array([t.x, t.y, t.z]), np.array([q.x, q.y, q.z, q.w]))
                     names = frame_name(parent), frame_name(child)
-                except ValueError as error:
-                    self._skip(topic, f"transform {parent!r} -> {child!r} at {format_stamp(logged_ns)}: {error}")
-                    continue
-                yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
+                    yield logged_ns, TransformSample(message_stamp_ns(stamped.header), *names, T, static)
 
     def _images(self, stack: ExitStack) -> Iterator[tuple[_Place, Sample]]:
         """Yield images and calibrations of all cameras, by stamp."""
@@ -478,15 +470,12 @@ class BagRecording:
                 else:
                     images = self._cameras[camera].depth if role == "depth_info" else self._cameras[camera].color
                     rectified = "rect" in images.rsplit("/", 1)[-1]
-                    try:
+                    with self._left_out.record(topic, f"{self._path}: {topic}"):
                         model = calibration_from_message(message, image_is_rectified=rectified)
-                    except ValueError as error:
-                        self._skip(topic, str(error))
-                        continue
-                    if role == "depth_info":
-                        depth_cameras[camera] = model
-                    else:
-                        yield at, CalibrationSample(stamp_ns, camera, model)
+                        if role == "depth_info":
+                            depth_cameras[camera] = model
+                        else:
+                            yield at, CalibrationSample(stamp_ns, camera, model)
 
     def _in_its_camera(self, camera: str, depth_m: Any, model: CameraModel | None) -> UnregisteredDepth | BadImage:
         if model is None:
@@ -510,18 +499,14 @@ class BagRecording:
         return raw.astype(np.float32) / np.float32(self._depth_scale)
 
     def _guarded(self, topic: str, kind: str, message: Any, decode: Callable[[str, Any], Any]) -> Any:
-        try:
-            return decode(kind, message)
-        except ValueError as error:
-            text = f"{topic} at {format_stamp(message_stamp_ns(message.header))}: {error}"
-            if not self._tolerate_damage:
-                raise RecordingError(f"{self._path}: {text}") from error
-            return BadImage(text)
+        def read() -> Any:
+            try:
+                return decode(kind, message)
+            except ValueError as error:
+                at = format_stamp(message_stamp_ns(message.header))
+                raise RecordingError(f"{self._path}: {topic} at {at}: {error}") from error
 
-    def _skip(self, topic: str, text: str) -> None:
-        if not self._tolerate_damage:
-            raise RecordingError(f"{self._path}: {topic}: {text}")
-        self._left_out.add(topic, text)
+        return self._left_out.image(read)
 
     def _mount(self, camera: CameraTopics, topics: Mapping[str, TopicSummary], tree: TransformTree) -> Any:
         """Return ``T_color_depth`` of a camera whose depth is not registered."""
@@ -544,13 +529,22 @@ class BagRecording:
         first = islice(self._transforms(reader, self._tf.moving, static=False), _SCANNED_TRANSFORMS)
         given = ((0, sample) for sample in self._static_tf)
         for _, sample in chain(static, given, first):
-            try:
+            with self._left_out.record("transforms", f"{self._path}: transforms"):
                 tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-            except ValueError as error:
-                self._skip("transforms", str(error))
             if not sample.is_static:
                 moving.add(sample.child)
         return tree.links, moving, tree
+
+
+def _kind_of_field(node: Any) -> str:
+    """Return "text", "an integer", "a number", the name of a message, or "a list of" these."""
+    kind, content = node
+    if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+        return f"a list of {_kind_of_field(content[0])}"
+    if kind == Nodetype.NAME:
+        return str(content)
+    name = content[0]
+    return "text" if "string" in name else "a number" if name.startswith("float") else "an integer"
 
 
 def _above(frame: str, links: Mapping[str, str]) -> list[str]:
@@ -566,6 +560,10 @@ def _default_world(above: Sequence[str]) -> str:
     if len(above) == 1:
         return _WORLD_FRAMES[0]  # no transforms: lookups report the missing one
     return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
+
+
+def _one_line(error: Exception) -> str:
+    return f"{' '.join(str(error).split()):.500}"
 
 
 def _ends_with(path: Path, magic: bytes) -> bool:
