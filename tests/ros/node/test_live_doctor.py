@@ -478,9 +478,10 @@ def test_depth_that_the_node_registers_is_looked_at_as_registered() -> None:
     message = make_image(depth_m, "32FC1", 1, "depth_optical")
     assert listener._at_color("camera", message, depth_m) is depth_m
     assert not evidence.registered_here
-    listener._depth_models["camera"] = CameraModel(camera)
+    own = Intrinsics(63.0, 63.0, 31.5, 21.5, 64, 44)
+    listener._depth_models["camera"] = CameraModel(own)
     found = listener._at_color("camera", message, depth_m)
-    assert (found == register_depth(depth_m, camera, camera, T)).all()
+    assert (found == register_depth(depth_m, own, camera, T)).all()
     assert evidence.registered_here
     (finding,) = check_registration("optical", "depth_optical", evidence.registered_here)
     assert finding.severity == Severity.OK
