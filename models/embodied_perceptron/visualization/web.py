@@ -856,9 +856,7 @@ def _start_server(title: str, gate: WebGate) -> Any:
         import rich
         import viser
     except ImportError as error:
-        raise WebUnavailableError(
-            f"the web viewer needs viser: pip install 'viser>=1.0': {error}"
-        ) from error
+        raise WebUnavailableError(f"the web viewer needs viser: pip install 'viser>=1.0': {error}") from error
 
     class Server(viser.ViserServer):
         def request_share_url(self, verbose: bool = True) -> str | None:
