@@ -74,6 +74,17 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def write_flushed(path: Path, data: bytes) -> None:
+    """Write ``data`` to the disk. Raises ``OSError``."""
+    path.write_bytes(data)
+    _flush(path)
+
+
+def was_interrupted(path: str | Path) -> bool:
+    """Whether a writer of ``path`` in :func:`atomic_path` was killed: its temporary file is still there."""
+    return any(True for _ in _leftovers(Path(path)))
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -83,16 +94,21 @@ def _flush(path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove leftovers of dead writers of ``path``. Age alone is no proof: a clock may be set during a write."""
+    """Remove old leftovers of ``path``."""
+    for leftover in _leftovers(path):
+        with contextlib.suppress(OSError):  # another process may be removing it as well
+            if time.time() - leftover.stat().st_mtime > _STALE_AFTER_S:
+                leftover.unlink()
+
+
+def _leftovers(path: Path) -> Iterator[Path]:
+    """Temporary files of dead writers of ``path``. Age alone is no proof: a clock may be set during a write."""
     names = re.compile(re.escape(f".{path.name}.") + r"(\d{1,10})-[0-9a-f]+\.tmp")
     with contextlib.suppress(OSError):  # without the folder the write itself raises
         for entry in os.scandir(path.parent):
             match = names.fullmatch(entry.name)
-            if match is None or _writes(int(match[1]), path.with_name(entry.name)):
-                continue
-            with contextlib.suppress(OSError):  # another process may be removing it as well
-                if time.time() - entry.stat().st_mtime > _STALE_AFTER_S:
-                    os.unlink(entry.path)
+            if match is not None and not _writes(int(match[1]), path.with_name(entry.name)):
+                yield path.with_name(entry.name)
 
 
 def _writes(pid: int, temporary: Path) -> bool:
