@@ -1,8 +1,14 @@
-"""Checks of parsed values: each function returns the value or raises ``ValueError`` with it."""
+"""Checks of parsed values: each function returns the value or raises ``ValueError`` with it.
+
+Names, labels and notes, of users and of files, follow one rule (:func:`forbidden_character`): they are shown on
+terminals, sent in messages and read by language models.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +17,11 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 
+MAX_NAME = 100  # characters of a name or label
+MAX_TEXT = 1000  # characters of another text
+_JOINERS = "\u200c\u200d"  # of Persian and Indian scripts
+# invisible letters and marks, selectors of glyphs except those of emoji, and tags, which can hide whole sentences
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0000-\U000e0fff]")
 MAX_SIDE = 2**16  # of an image, in pixels
 MAX_STAMP_NS = 9_200_000_000_000_000_000  # 291 years; nine months below the limit of int64
 
@@ -81,11 +92,74 @@ def truth(value: Any, name: str) -> bool:
     return value
 
 
-def text(value: Any, name: str, longest: int = 1000) -> str:
+def text(value: Any, name: str, longest: int = MAX_TEXT) -> str:
     """Check for a string of one to ``longest`` characters."""
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         raise ValueError(f"{name} must be a text of 1 to {longest} characters, got {_short(value)}")
     return value
+
+
+def words(value: Any, name: str, longest: int = MAX_NAME) -> str:
+    """Check for a name or note: a text without a :func:`forbidden_character`."""
+    if forbidden := forbidden_character(text(value, name, longest)):
+        raise ValueError(f"{name} has the {forbidden}")
+    return str(value)
+
+
+def forbidden_character(name: str) -> str:
+    """First character that no name may have, in words; empty without one.
+
+    Forbidden are lone surrogates, control, invisible and bidirectional characters, private ones, and < and >, which
+    could close a tag around the name.
+    """
+    if name.isascii() and name.isprintable() and "<" not in name and ">" not in name:
+        return ""
+    found = next((c for c in name if not _is_allowed(c)), "")
+    if not found:
+        return ""
+    known = unicodedata.name(found, "")
+    return f"{'character' if found in '<>' else 'control character'} U+{ord(found):04X}{known and f' ({known})'}"
+
+
+def _is_allowed(character: str) -> bool:
+    unseen = unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp") and character not in _JOINERS
+    return not unseen and character not in "<>" and _INVISIBLE.match(character) is None
+
+
+def cleaned(name: str, longest: int = MAX_NAME) -> str:
+    """``name`` without forbidden characters and not longer than ``longest``; a valid one stays as it is."""
+    if len(name) <= longest and not forbidden_character(name) and (name.strip() or not name):
+        return name
+    shown = name[: 4 * longest].translate({ord("<"): "\u2039", ord(">"): "\u203a"})
+    shown = " ".join("".join(c if _is_allowed(c) else " " if c.isspace() else "" for c in shown).split())
+    if not shown:
+        return "unnamed"
+    return shown if len(shown) <= longest else shown[: longest - 1] + "\u2026"
+
+
+def clean_texts(value: Any, longest: int, changed: list[str]) -> Any:
+    """Parsed JSON with all keys and texts :func:`cleaned`; ``changed`` gets the texts that were not clean.
+
+    Numbers under keys that become equal are added.
+    """
+    if isinstance(value, str):
+        clean = cleaned(value, longest)
+        if clean != value:
+            changed.append(value)
+        return clean
+    if isinstance(value, list):
+        return [clean_texts(entry, longest, changed) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    entries: dict[str, Any] = {}
+    for key, entry in value.items():
+        name, entry = clean_texts(key, longest, changed), clean_texts(entry, longest, changed)
+        if name in entries and isinstance(entry, float) and isinstance(entries[name], float):
+            entry += entries[name]
+        while name in entries and not isinstance(entry, float):
+            name += "'"
+        entries[name] = entry
+    return entries
 
 
 def sequence(value: Any, name: str) -> list[Any]:

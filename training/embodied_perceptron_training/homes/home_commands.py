@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,12 @@ def _fail(error: Exception) -> typer.Exit:
     return typer.Exit(EXIT_BAD_INPUT)
 
 
+def _require_embree() -> None:
+    """Exit with one line if the ray caster of simulated homes is missing, as on machines without wheels of it."""
+    if importlib.util.find_spec("embreex") is None:
+        raise _fail(ModuleNotFoundError("simulated homes need embreex (x86-64): pip install 'embreex>=2.17'"))
+
+
 def generate_command(
     ctx: typer.Context,
     out: Annotated[Path, out_folder(help="Folder to write: the data set, or the recording of --drive.")],
@@ -146,6 +153,7 @@ def generate_command(
         default if value is None else value
         for value, default in zip((seed, rooms, version), (7, 1, 1) if drive else (0, 0, 2), strict=True)
     )
+    _require_embree()
     with TaskProgress("loading the generator"):
         from embodied_perceptron_training.homes.building.home import HomeSpec
         from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
