@@ -483,13 +483,13 @@ def test_contrastive_by_hand() -> None:
     positive, mask = torch.eye(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool)
     expected = math.log(1 + math.exp(-2.0))
     loss = contrastive_alignment(embeddings, embeddings, positive, mask, temperature=0.5)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert loss.item() == pytest.approx(4 * expected, rel=1e-5)  # of two queries and two tokens
     swapped = contrastive_alignment(embeddings, embeddings, positive.flip(1), mask, temperature=0.5)
-    assert swapped.item() == pytest.approx(expected + 2.0, rel=1e-5)
+    assert swapped.item() == pytest.approx(4 * (expected + 2.0), rel=1e-5)
     padded = torch.cat([embeddings, torch.full((3, 2), 9.0)])
     wide = torch.cat([positive, torch.ones(2, 3, dtype=torch.bool)], dim=1)
     mask = torch.tensor([True, True, False, False, False])
-    assert contrastive_alignment(embeddings, padded, wide, mask, 0.5).item() == pytest.approx(expected, rel=1e-5)
+    assert contrastive_alignment(embeddings, padded, wide, mask, 0.5).item() == pytest.approx(4 * expected, rel=1e-5)
     assert contrastive_alignment(embeddings, embeddings, ~positive & False, mask[:2]).item() == 0.0
     padding_only = torch.tensor([[False, False, True, False, False]]).expand(2, 5)
     assert contrastive_alignment(embeddings, padded, padding_only, mask).item() == 0.0

@@ -105,7 +105,7 @@ def made(homes: Path, index: int, **fields: object) -> SceneSample:
     assert config.detection is not None
     config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
     maker = SampleMaker(config, ("bed", "window"), WindowSpec(window_m=20.0, **fields), cache)  # type: ignore[arg-type]
-    return maker.make(cache[0], np.random.default_rng(index))
+    return maker.make(cache[0], np.random.default_rng(index))[0]
 
 
 def test_maps_of_first_views_hold_what_those_show(homes: Path) -> None:
@@ -212,7 +212,7 @@ def test_outputs_alone_leave_everything_else_as_it_is(
         ("prefix_share", "1.5", r"prefix_share must lie in \[0, 1\], got 1.5"),
         ("site_noise", "-1", r"site_noise must lie in \[0, 1\], got -1"),
         ("pictures", "-1", r"pictures must be >= 0, got -1"),
-        ("classes", "some", r"classes must be one of data, all, frequent20, weights, got 'some'"),
+        ("classes", "some", r"classes must be one of data, all, monocular, weights, got 'some'"),
     ],
 )
 def test_options_that_make_no_sense(homes: Path, option: str, value: str, message: str) -> None:
@@ -240,11 +240,11 @@ def test_randomised_pictures_have_features_of_their_own(homes: Path, tmp_path: P
         assert not torch.equal(levels[0], scene.features[0])
     assert not torch.equal(others[0][0], others[1][0])
     known = [scene.features[0], others[0][0], others[1][0]]
-    drawn = [task.samples.sample(0, np.random.default_rng(i)).features[0] for i in range(12)]
+    drawn = [task.samples.sample(0, np.random.default_rng(i))[0].features[0] for i in range(12)]
     counts = [sum(torch.equal(d, k) for d in drawn) for k in known]
     assert sum(counts) == 12
     assert min(counts) >= 1
-    again = task.samples.sample(0, np.random.default_rng(4)).features[0]
+    again = task.samples.sample(0, np.random.default_rng(4))[0].features[0]
     assert torch.equal(again, drawn[4])
 
 
@@ -254,9 +254,9 @@ def test_an_encoder_that_learns_sees_randomised_pictures_too(homes: Path) -> Non
     assert isinstance(task, SceneTask)
     assert task.end_to_end
     cache = task.samples.sources[0].cache
-    drawn = [task.samples.sample(0, np.random.default_rng(i)).colors for i in range(12)]
+    drawn = [task.samples.sample(0, np.random.default_rng(i))[0].colors for i in range(12)]
     pictures = cache.colors(cache[0], range(3))
     as_they_are = [torch.equal(colors, pictures) for colors in drawn]
     assert 0 < sum(as_they_are) < 12
     assert len({colors.numpy().tobytes() for colors in drawn}) > 12 - sum(as_they_are)  # others each time
-    assert torch.equal(task.samples.sample(0, np.random.default_rng(4)).colors, drawn[4])
+    assert torch.equal(task.samples.sample(0, np.random.default_rng(4))[0].colors, drawn[4])

@@ -35,6 +35,11 @@ TASKS = (
     *("occupancy", "continuous-occupancy", "grounding", "multi"),
 )
 
+OPTIONS = {
+    **dict.fromkeys(("grounding", "multi"), {"text": "minilm"}),
+    **dict.fromkeys(("occupancy", "continuous-occupancy"), {"pretrained": "random"}),
+}
+
 
 def small(config: NetworkConfig) -> NetworkConfig:
     """Its image encoder too."""
@@ -61,7 +66,7 @@ def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
     """Scans without occupancy (ARKitScenes has none) or without sentences."""
     monkeypatch.setattr(EmbodiedScanDataset, "occupancy", lambda *_: None)
     monkeypatch.setattr(EmbodiedScanDataset, "prompts", lambda *_: [])
-    options = {"cache": str(tmp_path / "prepared"), **({"text": "minilm"} if task == "grounding" else {})}
+    options = {"cache": str(tmp_path / "prepared"), **OPTIONS.get(task, {})}
     more = {"workers": 0, "validations": 0, "device": "cpu", "log_every": 1}
     run = TrainingRun.of(options, preset="paper", task=task, data=homes, views=2, steps=1, **more)
     trained(run, tmp_path / "run")
@@ -74,7 +79,7 @@ def test_a_batch_that_teaches_nothing_is_a_step_of_zero(
     [task if task in ("grounding", "occupancy") else pytest.param(task, marks=pytest.mark.slow) for task in TASKS],
 )
 def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, task: str) -> None:
-    options = {"text": "minilm"} if task in ("grounding", "multi") else {}
+    options = OPTIONS.get(task, {})
     values: dict[str, Any] = {"preset": "paper", "task": task, "data": homes, "val": homes, "batch": 2, "views": 2}
     more = {"workers": 0, "validations": 1, "validate_first": False, "device": "cpu", "log_every": 1}
     run = TrainingRun.of(options, **values, **more, steps=3)

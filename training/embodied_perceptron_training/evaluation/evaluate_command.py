@@ -243,10 +243,9 @@ def evaluate_tasks(
     only: Annotated[Task | None, typer.Option(help="Only this: a task.")] = None,
     turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
     prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
-    frequent: Annotated[
-        int,
-        typer.Option("--frequent-classes", min=0, help="Only the so many most frequent of EmbodiedScan; 0 = all."),
-    ] = 0,
+    common_classes: Annotated[
+        bool, typer.Option("--common-classes", help="Only the 20 classes of the paper's monocular benchmark.")
+    ] = False,
     pictures: Annotated[
         int, typer.Option("--scene-pictures", "--pictures", min=0, help="So many of the best and worst scenes.")
     ] = 2,
@@ -265,7 +264,7 @@ def evaluate_tasks(
     folder, weights = (known_everywhere(name, common.workers) for name in (data, common.weights))
     tasks = ALL_TASKS if only is None else (only.value,)
     settings = (common.split, weights, tasks, common.scenes, common.views, turn_seed, prompts)
-    spec = EvaluationSpec(folder, *settings, frequent=frequent)
+    spec = EvaluationSpec(folder, *settings, common=common_classes)
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     run_evaluation("all" if only is None else only.value, spec, out, common.workers, command, pictures)
 

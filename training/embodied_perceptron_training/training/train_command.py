@@ -50,7 +50,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("device", str | None, None, {"help": "Device: cpu, cuda, cuda:N, or auto = cuda where there is one."}),
     ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
     ("variant", str, "ours", {"help": "ours, or one that the paper compares with."}),
-    ("box_loss", str, "decoupled", {"help": "decoupled, decoupled-three, plain, l1-angles, l1-matrix or none."}),
+    ("box_loss", str, "decoupled", {"help": "Design of the box loss: decoupled, or one that the paper compares with."}),
     ("views", int, 0, {"min": 0, "help": "Views of a scene: of a sample; 0 = the preset's."}),
     (
         "weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,9 @@ import numpy as np
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.weights.categories import (
-    COMMON_CLASSES,
-    DETECTION_CLASSES,
-    HEAD_CLASSES,
-    OCCUPANCY_CLASSES,
-    TAIL_CLASSES,
-)
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, MONOCULAR_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
-from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
@@ -41,13 +35,7 @@ from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScen
 from embodied_perceptron_training.processes import Workers
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "head": tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES),
-    "common": tuple(DETECTION_CLASSES[i] for i in COMMON_CLASSES),
-    "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
-}
 _BY_SENSOR = ("AP25", "AP25_furniture")
-BY_FREQUENCY = (*HEAD_CLASSES, *COMMON_CLASSES, *TAIL_CLASSES)
 NEEDS = {  # task -> (head, what it is called)
     "detection": "detection",
     "continuous-detection": "detection",
@@ -71,7 +59,7 @@ class EvaluationSpec:
     turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
     prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
     window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
-    frequent: int = 0  # count only this many of EmbodiedScan's most frequent classes; 0 = all
+    common: bool = False  # count only the 20 classes of the paper's monocular benchmark
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -116,7 +104,7 @@ def evaluate(
     outcome = map_scenes(functools.partial(_evaluate_scene, spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
         raise EvaluationError("no scene to score")
-    figures = score(of_frequent(outcome.results, spec.frequent), spec.tasks)
+    figures = score(of_common(outcome.results) if spec.common else outcome.results, spec.tasks)
     samples = (s for r in outcome.results for listed in r.boxes.values() for s in listed)
     true = {DETECTION_CLASSES[label] for _, _, t in samples for label in t.labels.tolist()}
     return Evaluation(
@@ -130,11 +118,9 @@ def evaluate(
     )
 
 
-def of_frequent(results: list[SceneResult], number: int) -> list[SceneResult]:
-    """Results with only the boxes, predicted and true, of the ``number`` most frequent classes; 0 = unchanged."""
-    if not number:
-        return results
-    counted = np.array(BY_FREQUENCY[:number])
+def of_common(results: list[SceneResult]) -> list[SceneResult]:
+    """Results with only the boxes, predicted and true, of the 20 classes of monocular detection."""
+    counted = [DETECTION_CLASSES.index(name) for name in MONOCULAR_CLASSES]
 
     def of(boxes: SceneBoxes) -> SceneBoxes:
         return boxes.take(np.isin(boxes.labels, counted))
@@ -191,7 +177,7 @@ def score_boxes(samples: list[Sample]) -> dict[str, float]:
         {name: found for name, found, _ in samples},
         {name: true for name, _, true in samples},
         DETECTION_CLASSES,
-        GROUPS,
+        FREQUENCY_GROUPS,
     )
 
 
