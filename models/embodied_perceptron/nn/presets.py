@@ -327,10 +327,11 @@ def compared(config: NetworkConfig, variant: Variant) -> NetworkConfig:
             raise ValueError("no-fpn needs occupancy with an image pyramid: use paper with occupancy")
         return dataclasses.replace(config, image=dataclasses.replace(config.image, pyramid_channels=0))
     if variant == "minkunet":
+        size_m = config.voxel_size_m
         if config.occupancy is not None and config.occupancy.dense_images:  # the first stage has the cells' size
             backbone = dataclasses.replace(backbone, stem_stride=1, pool=False)
-            config = dataclasses.replace(config, voxel_size_m=config.occupancy.cell_size_m / 2)
-        return dataclasses.replace(config, backbone=dataclasses.replace(backbone, unet=True))
+            size_m = config.occupancy.cell_size_m / backbone.strides[0]
+        return dataclasses.replace(config, backbone=dataclasses.replace(backbone, unet=True), voxel_size_m=size_m)
     if detection is None:
         raise ValueError(f"{variant} is a detector: the configuration has no detection")
     plain = dataclasses.replace(detection, rotation="euler", anchor_shift=False)

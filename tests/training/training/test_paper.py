@@ -120,18 +120,13 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
     run = TrainingRun.of({}, task="grounding", preset="paper")
     terms = voxel_losses(voxel_criterion(run), passed, same)  # type: ignore[arg-type]
     assert set(terms) == {"class", "box", "contrastive"}  # appendix A.1; nothing else
-    layers = GroundingCriterion(contrastive_weight=1.0, two_sided=True)(
-        [
-            dataclasses.replace(layer, query_embeddings=q, token_embeddings=e)
-            for layer, q, e in zip(
-                grounding_layers(out),
-                *(lambda both: (both[0], [both[1]] * len(both[0])))(network.grounding.head.embeddings(out.hidden, tokens)),
-                strict=True,
-            )
-        ],
-        [GroundingTarget(box, n[None]) for n in named],
-        ~pad,
-    )
+    queries, words = network.grounding.head.embeddings(out.hidden, tokens)
+    embedded = [
+        dataclasses.replace(layer, query_embeddings=q, token_embeddings=words)
+        for layer, q in zip(grounding_layers(out), queries, strict=True)
+    ]
+    criterion = GroundingCriterion(contrastive_weight=1.0, two_sided=True)
+    layers = criterion(embedded, [GroundingTarget(box, n[None]) for n in named], ~pad)
     for kind, term in terms.items():  # every layer is supervised: the sum over layers
         every = [v for k, v in layers.items() if k.endswith(kind)]
         assert len(every) == len(out.logits) > 1

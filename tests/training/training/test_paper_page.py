@@ -1,11 +1,10 @@
-"""``--preset paper`` has the published settings, and ``docs/paper.md`` shows both, with a reason for each difference."""
+"""``--preset paper`` has the published settings, and the page shows both, with a reason for each difference."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from support.scripts import load_script
 
 from embodied_perceptron_training.training.description import describe
 from embodied_perceptron_training.training.paper import PAPER, PUBLISHED, Published

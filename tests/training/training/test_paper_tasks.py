@@ -36,8 +36,8 @@ TASKS = (
 )
 
 OPTIONS = {
-    **dict.fromkeys(("grounding", "multi"), {"text": "minilm"}),
-    **dict.fromkeys(("occupancy", "continuous-occupancy"), {"pretrained": "random"}),
+    **{task: {"text": "minilm"} for task in ("grounding", "multi")},
+    **{task: {"pretrained": "random"} for task in ("occupancy", "continuous-occupancy")},
 }
 
 

@@ -796,8 +796,8 @@ class DetectionCriterion:
     @full_precision
     def __call__(self, prediction: DetectionPrediction, targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center"[, "box"][, "iou/7-dof"][, "iou"][, "presence"][, "votes"][, "object"]}``; without
-        positives only "class", "presence" and "object" count. On a device, unassigned points are computed and masked, since reading
-        their number would synchronise.
+        positives only "class", "presence" and "object" count. On a device, unassigned points are computed and masked,
+        since reading their number would synchronise.
 
         Raises ``ValueError`` for targets that do not fit; their values are checked on the CPU only.
         """
