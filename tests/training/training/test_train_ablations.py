@@ -166,7 +166,7 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
 def test_geometry_rows_have_no_image_weights(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     for row in chosen_rows(["detectors-fcaf3d"]):
         run_row(row, budget(tmp_path), tmp_path / "out", quiet=True)
-    assert trainings[0]["options"] == {}
+    assert trainings[0]["options"] == {"w_iou": "0.0"}
     assert trainings[0]["variant"] == "fcaf3d"
     assert trainings[0]["modality"] == "depth"
 

@@ -18,6 +18,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES, MONOCULAR_
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
 from embodied_perceptron_training.evaluation.metrics.detection import FREQUENCY_GROUPS, SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
+from embodied_perceptron_training.evaluation.runner.options import VIEWS
 from embodied_perceptron_training.evaluation.runner.parallel import (
     MAX_CORRUPT_SHARE,
     CorruptSceneError,
@@ -33,6 +34,7 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import (
 )
 from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, by_scan, load_scene
 from embodied_perceptron_training.processes import Workers
+from embodied_perceptron_training.training.paper import PAPER, POINTS_PER_VIEW
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
 _BY_SENSOR = ("AP25", "AP25_furniture")
@@ -55,7 +57,7 @@ class EvaluationSpec:
     weights: str  # shipped name or path
     tasks: tuple[str, ...]  # of :data:`TASKS`
     scenes: int | None = None  # number of scenes, from the first; None = all
-    views: int = 20  # per scene, evenly spaced
+    views: int = VIEWS  # per scene, evenly spaced; 0 = :func:`default_views`
     turn_seed: int | None = None  # of a random turn and move of every scene; None = no motion
     prompts: str = "vg"  # sentences of ``embodiedscan_<split>_<prompts>.json``
     window_m: float = WINDOW_M  # edge of a prediction window; larger scenes take overlapping windows
@@ -65,8 +67,8 @@ class EvaluationSpec:
         unknown = [t for t in self.tasks if t not in TASKS]
         if unknown or not self.tasks:
             raise ValueError(f"tasks must be among {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
-        if self.views < 1:
-            raise ValueError(f"views must be at least 1, got {self.views}")
+        if self.views < 0:
+            raise ValueError(f"views must not be negative, got {self.views}")
         if self.scenes is not None and self.scenes < 1:
             raise ValueError(f"scenes must be at least 1, got {self.scenes}")
 
@@ -96,6 +98,7 @@ def evaluate(
     or when there is nothing to score; and whatever opening the data set or the weights raises.
     """
     start = time.perf_counter()
+    spec = dataclasses.replace(spec, views=spec.views or default_views(spec.weights))
     names = scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
@@ -213,6 +216,7 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
             occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
             prompts=sentences(spec.data, spec.split, spec.prompts) if "grounding" in spec.tasks else None,
             negatives=sentences(spec.data, spec.split, "negatives") if "grounding" in spec.tasks else None,
+            points=POINTS_PER_VIEW if reads_points(spec.weights) else 0,
         )
     except (DatasetError, OSError, ValueError, KeyError) as error:
         raise CorruptSceneError(f"{type(error).__name__}: {error}") from error
@@ -232,6 +236,18 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
         if name == "negatives":
             return {}
         raise
+
+
+def reads_points(weights: str) -> bool:
+    """Whether the network reads sampled points (``paper``) and not a map."""
+    return cached_predictor(weights).network.config.inputs == "xyz"
+
+
+def default_views(weights: str) -> int:
+    """Views of a scene: for networks of ``paper`` the published numbers at inference."""
+    if not reads_points(weights):
+        return VIEWS
+    return PAPER["occupancy" if cached_predictor(weights).network.config.occupancy else "detection"].val_views
 
 
 @functools.lru_cache(maxsize=2)
