@@ -78,6 +78,13 @@ def describe(run: TrainingRun) -> dict[str, Any]:
     }
 
 
+def setting(described: Any, path: str) -> Any:
+    """The value at ``path`` (``augmentation.flip``) of :func:`describe`; None where it is absent."""
+    for key in path.split(".", 1):
+        described = None if described is None else described.get(key)
+    return described
+
+
 def losses(run: TrainingRun, config: NetworkConfig) -> dict[str, float]:
     """Name of each loss term -> its weight in the sum; corner distances one by one."""
     found: dict[str, float] = {}
