@@ -286,9 +286,6 @@ def test_detection_scene_without_points() -> None:
 def test_detection_batch_normaliser() -> None:
     a, b = scene(0), scene(1)
     both = DetectionCriterion(min_points=1)(joined(a[0], b[0]), [a[1], b[1]])
-    single = [DetectionCriterion(min_points=1, normalize="scene")(p, [t]) for p, t in (a, b)]
-    mean = DetectionCriterion(min_points=1, normalize="scene")(joined(a[0], b[0]), [a[1], b[1]])
-    torch.testing.assert_close(mean["class"], (single[0]["class"] + single[1]["class"]) / 2)
     # two processes, each with one scene: the mean of their losses is that of one process with both
     counts = []
     for p, t in (a, b):
@@ -400,7 +397,7 @@ def test_golden_detection_losses() -> None:
     target = BoxTarget(torch.from_numpy(z["gt_boxes"]), torch.from_numpy(z["gt_labels"]))
     for name in ("cfg", "low"):
         min_points, top_points = z[f"{name}_thresholds"].tolist()
-        losses = DetectionCriterion(min_points, top_points, released=True, normalize="scene")(prediction, [target])
+        losses = DetectionCriterion(min_points, top_points, released=True)(prediction, [target])
         for ours, theirs in (("center", "loss_center"), ("box", "loss_bbox"), ("class", "loss_cls")):
             assert losses[ours].item() == pytest.approx(float(z[f"{name}_{theirs}"]), rel=1e-5)
 

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -683,20 +683,6 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     return result.reshape(shape).to(labels.dtype)
 
 
-def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[int, int, int], ratio: int) -> Tensor:
-    """The released code's coarse targets: (M, 4) x, y, z, label in order and (X, Y, Z) visibility -> labels.
-
-    The last voxel written wins, and labels of unobserved voxels leak into partly observed cells.
-    """
-    coarse = np.zeros([n // ratio for n in grid], dtype=np.int64)
-    for x, y, z, label in occupancy.tolist():
-        coarse[x // ratio, y // ratio, z // ratio] = label
-    if mask is not None:
-        seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
-        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
-    return torch.from_numpy(coarse)
-
-
 # weights of the corner distances by centre, size, rotation alone and by the whole box, as the paper
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 
@@ -781,7 +767,7 @@ class BoxTarget:
 @dataclass(frozen=True)
 class DetectionCriterion:
     """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes. Normalised by the
-    positives of the whole batch, or (as released) of each scene, then the mean over scenes."""
+    positives of the whole batch."""
 
     min_points: int = 27  # as top_points and min_size_m, see :func:`assign_batch`
     top_points: int = 18
@@ -789,7 +775,6 @@ class DetectionCriterion:
     iou_weight: float = 0.0  # of an additional rotated IoU loss
     box: BoxTerms = BOX_LOSSES["decoupled"]  # the design of the box loss
     two_sided: bool = False  # corner distances in both directions
-    normalize: Literal["batch", "scene"] = "batch"
     released: bool = False  # restore the faults of the released assignment
     reduce: Reduce = same  # mean of a value over processes
 
@@ -840,16 +825,8 @@ class DetectionCriterion:
             of_points["presence"] = sigmoid_focal(prediction.presence_logits, positive)
         counted = {name: torch.where(found.taken, values, 0.0) for name, values in of_boxes.items()}
         number = found.taken.to(logits.dtype)
-        if self.normalize == "batch":
-            norm = self.reduce(number.sum()).clamp_min(1.0)
-            losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
-        else:
-            own = logits.new_zeros(len(targets))
-            norm = self.reduce(own.index_add(0, found.scene, number)).clamp_min(1.0)
-            scene = torch.arange(len(points.row), device=logits.device)[:, None].expand_as(points.row)
-            sums = {name: own.index_add(0, points.scatter(scene), values) for name, values in of_points.items()}
-            sums |= {name: own.index_add(0, found.scene, values) for name, values in counted.items()}
-            losses = {name: (values / norm).mean() for name, values in sums.items()}
+        norm = self.reduce(number.sum()).clamp_min(1.0)
+        losses = {name: values.sum() / norm for name, values in (of_points | counted).items()}
         if prediction.votes is not None:
             losses["votes"] = vote_loss(prediction.votes, truth, self.reduce)
         return {**losses, **self._object_losses(prediction, points, truth, found.level)}
@@ -910,7 +887,7 @@ class OccupancyCriterion:
     """Cross entropy and scene-class affinity on every scale; scale i has the weight ``0.5 ** i``. A process without
     samples passes grids of batch size 0."""
 
-    released: bool = False  # restore the released faults, also :func:`released_coarse_labels`
+    released: bool = False  # restore the released faults
     reduce: Reduce = same  # mean of a value over processes
 
     @full_precision

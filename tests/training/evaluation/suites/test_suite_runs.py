@@ -305,7 +305,7 @@ def test_openlex3d_end_to_end(spec: SuiteSpec, root: Path, tmp_path: Path, monke
     assert code == 0, text
     figures = json.loads((tmp_path / "metrics.json").read_text())
     tiers = [f"top{n}/{tier}" for n in (1, 5, 10) for tier in TIERS]
-    assert list(figures) == [*tiers, *RANKING, "AP", "AP50", "AP25"]
+    assert [name for name in figures if "depictions/AP" not in name] == [*tiers, *RANKING, "AP", "AP50", "AP25"]
     for n in (1, 5, 10):
         assert sum(figures[f"top{n}/{tier}"] for tier in TIERS) == pytest.approx(100, abs=1e-6)
     assert "closed-set" in (tmp_path / "metrics.md").read_text()
