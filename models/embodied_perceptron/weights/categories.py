@@ -55,6 +55,8 @@ TAIL_CLASSES: tuple[int, ...] = (
     166, 265, 54, 83, 39,
 )  # fmt: skip
 
+BY_FREQUENCY: tuple[str, ...] = tuple(DETECTION_CLASSES[i] for i in (*HEAD_CLASSES, *COMMON_CLASSES, *TAIL_CLASSES))
+
 # The 20 common classes of monocular detection (EmbodiedScan, CVPR 2024, Tables 4 and 11), in the order of Table 11.
 MONOCULAR_CLASSES: tuple[str, ...] = (
     "chair", "pillow", "cabinet", "table", "lamp", "couch", "desk", "stand", "bed", "backpack", "bathtub", "ottoman",

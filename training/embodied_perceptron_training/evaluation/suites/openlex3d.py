@@ -31,8 +31,8 @@ Files of one scene:
                  every query
 
 Spellings are compared as they are: "counter top" and "countertop" are two labels. :func:`score_openlex3d_files` reads
-labels from ``DATA/openlex3d/<scene>.json``, truth from the ``.npz`` beside it (for homes also from the images), maps from
-``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.npz``.
+labels from ``DATA/openlex3d/<scene>.json``, truth from the ``.npz`` beside it (for homes also from the images), maps
+from ``PREDICTIONS/<scene>.npz`` and text features from ``PREDICTIONS/prompts.npz``.
 """
 
 from __future__ import annotations
