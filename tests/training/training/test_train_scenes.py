@@ -293,7 +293,7 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
     built = build_task(request(homes, "multi"))
     assert isinstance(built, SceneTask)
     model = built.model.eval()  # statistics of half a batch are not those of a whole one
-    halves = [built.samples.sample(i, np.random.default_rng(i + 3)) for i in (0, 1)]
+    halves = [built.samples.sample(i, np.random.default_rng(i + 3))[0] for i in (0, 1)]
     assert all(s.occupancy is not None and s.sentences is not None for s in halves)
     halves[1] = dataclasses.replace(halves[1], **dict.fromkeys(lacking))
 
@@ -305,10 +305,10 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
             torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)
         ]
 
-    loss, gradients = learned(built.losses(model, built.collate(halves), lambda value: value.detach()))
+    loss, gradients = learned(built.losses(model, built.collate([halves]), lambda value: value.detach()))
     meeting = Meeting(2)
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(built.losses, model, built.collate([h]), meeting.member(i)) for i, h in enumerate(halves)]
+        runs = [pool.submit(built.losses, model, built.collate([[h]]), meeting.member(i)) for i, h in enumerate(halves)]
         parts = [learned(run.result()) for run in runs]
     assert np.mean([value for value, _ in parts]) == pytest.approx(loss, rel=1e-5)
     # as vectors: by rounding, an activation close to zero may fall on the other side and move single entries; where
@@ -480,10 +480,10 @@ def test_occupancy_alone_goes_on_from_the_weights_and_leaves_everything_else(hom
     started = task.model.state_dict()
     assert set(started) == set(stored.state_dict())
     assert all(torch.equal(started[k], v) for k, v in stored.state_dict().items())
-    samples = [task.samples.sample(0, np.random.default_rng(seed)) for seed in range(3)]
+    samples = [task.samples.sample(0, np.random.default_rng(seed))[0] for seed in range(3)]
     assert all(s.sentences is None for s in samples)  # nothing would read them
     assert all(s.occupancy is not None for s in samples)  # a sample without would teach nothing
-    changed = changed_by_steps(task, [task.collate([s]) for s in samples], "occupancy")
+    changed = changed_by_steps(task, [task.collate([[s]]) for s in samples], "occupancy")
     assert all(k.startswith("occupancy.") for k in changed)
     assert "mIoU" in task.validate(task.model.eval())
     task.save_weights(tmp_path / "out.safetensors", task.model, {})

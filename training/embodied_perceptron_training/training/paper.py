@@ -16,7 +16,7 @@ from embodied_perceptron_training.training.augment import MotionRange
 GPUS = 8
 SCANS, IMAGES = 3930, 689_000  # of the training split (section 5.1)
 SENTENCES = 12
-POINTS_PER_VIEW, MAX_POINTS = 10_000, 100_000  # sampled of the depth images of a sample
+MAX_POINTS = 100_000  # sampled of the depth images of a sample
 _MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, mirror_y=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
 # sentences depend on the view: neither turned nor mirrored
 _UNTURNED = dataclasses.replace(_MOTION, yaw_rad=0.0, mirror=0.0, mirror_y=0.0)

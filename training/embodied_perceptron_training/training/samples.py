@@ -20,11 +20,11 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Prompt
-from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.evaluation.runner.scenes import POINTS_PER_VIEW, choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.domain_randomisation import SiteNoise, randomised_image
-from embodied_perceptron_training.training.paper import MAX_POINTS, POINTS_PER_VIEW
+from embodied_perceptron_training.training.paper import MAX_POINTS
 from embodied_perceptron_training.training.prepared_scenes import (
     PreparedScene,
     SceneCache,

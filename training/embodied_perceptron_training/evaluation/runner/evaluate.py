@@ -32,9 +32,15 @@ from embodied_perceptron_training.evaluation.runner.scene_tasks import (
     evaluate_scene,
     score_grounding,
 )
-from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, by_scan, load_scene
+from embodied_perceptron_training.evaluation.runner.scenes import (
+    POINTS_PER_VIEW,
+    PUBLISHED_OCCUPANCY_VIEWS,
+    PUBLISHED_VIEWS,
+    EvaluationScene,
+    by_scan,
+    load_scene,
+)
 from embodied_perceptron_training.processes import Workers
-from embodied_perceptron_training.training.paper import PAPER, POINTS_PER_VIEW
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
 _BY_SENSOR = ("AP25", "AP25_furniture")
@@ -247,7 +253,7 @@ def default_views(weights: str) -> int:
     """Views of a scene: for networks of ``paper`` the published numbers at inference."""
     if not reads_points(weights):
         return VIEWS
-    return PAPER["occupancy" if cached_predictor(weights).network.config.occupancy else "detection"].val_views
+    return PUBLISHED_OCCUPANCY_VIEWS if cached_predictor(weights).network.config.occupancy else PUBLISHED_VIEWS
 
 
 @functools.lru_cache(maxsize=2)

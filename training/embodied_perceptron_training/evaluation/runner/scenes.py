@@ -20,6 +20,9 @@ from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 
 F64 = NDArray[np.float64]
 CAMERA = "camera"
+# of networks of ``paper`` at inference (EmbodiedScan, CVPR 2024, section 5.1 and appendix A.1)
+PUBLISHED_VIEWS, PUBLISHED_OCCUPANCY_VIEWS = 50, 20
+POINTS_PER_VIEW = 10_000
 STEP_S = 1.0  # assumed time between two views
 _MOVE_M = 10.0  # of a turned scene, along x and y
 _LIFT_M = 0.4  # and along z: where the grid cuts the floor
