@@ -255,7 +255,7 @@ def test_an_encoder_that_learns_sees_randomised_pictures_too(homes: Path) -> Non
     assert task.end_to_end
     cache = task.samples.sources[0].cache
     drawn = [task.samples.sample(0, np.random.default_rng(i))[0].colors for i in range(12)]
-    pictures = cache.colors(cache[0], range(3))
+    pictures = cache.colors(cache[0], range(3), task.config.image.size)
     as_they_are = [torch.equal(colors, pictures) for colors in drawn]
     assert 0 < sum(as_they_are) < 12
     assert len({colors.numpy().tobytes() for colors in drawn}) > 12 - sum(as_they_are)  # others each time
