@@ -169,43 +169,6 @@ def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp
 
 
 @pytest.mark.parametrize(
-    ("learn", "loss", "changing"),
-    [
-        ("presence", "presence", {"presence.kernel", "presence.bias"}),
-        (
-            "outputs",
-            "class",
-            {"presence.kernel", "presence.bias", "classify.kernel", "classify.bias", "center.kernel"}
-            | {"regression.kernel", "scales"},
-        ),
-    ],
-)
-def test_outputs_alone_leave_everything_else_as_it_is(
-    homes: Path, tmp_path: Path, learn: str, loss: str, changing: set[str]
-) -> None:
-    old = build_task(request(homes))
-    old.save_weights(tmp_path / "old.safetensors", old.model, {})
-    options = {"classes": "weights", "presence": "on", "learn": learn}
-    task = build_task(request(homes, **options).replaced(weights=tmp_path / "old.safetensors"))
-    before = {k: v.clone() for k, v in task.model.state_dict().items()}
-    learns = [p for p in task.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learns, 1e-2)
-    batch = task.collate([task.samples.sample(i, np.random.default_rng(i)) for i in (0, 1)])
-    values = []
-    for _ in range(8):
-        losses = task.losses(task.model.train(), batch, lambda value: value.detach())
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        optimizer.step()
-        values.append(float(losses[loss].detach()))
-    assert values[-1] < values[0]
-    changed = {k for k, v in task.model.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {f"detection.{name}" for name in changing}
-    with pytest.raises(ValueError, match=r"learn=presence needs presence=on"):
-        build_task(request(homes, learn="presence"))
-
-
-@pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("presence", "yes", r"presence must be one of off, on, got 'yes'"),

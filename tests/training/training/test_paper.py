@@ -474,6 +474,14 @@ def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch
         printed("--preset", "paper", "--task", "boxes")
 
 
+def test_the_printed_length_is_that_of_the_given_data(homes: Path) -> None:
+    """One scan of six frames; 8 GPUs of the paper's batch."""
+    for task, samples, steps in (("monocular-detection", 6, math.ceil(24 * 6 / 64)), ("detection", 1, 4)):
+        found = printed("--preset", "paper", "--task", task, "--data", str(homes))
+        assert found["computed_for"] == {"scans": 1, "images": 6, "gpus": 8}
+        assert (found["samples_per_epoch"], found["steps"]) == (samples, steps)
+
+
 @pytest.mark.parametrize("task", ["multi", "occupancy", "grounding"])
 def test_printed_losses_are_those_of_a_step(task: str) -> None:
     """By name: what a criterion gives, its corner distances summed as ``box``."""

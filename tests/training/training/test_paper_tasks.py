@@ -24,6 +24,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training import tasks
+from embodied_perceptron_training.training.ablations import Budget, chosen_rows, run_row
 from embodied_perceptron_training.training.prepared_scenes import posed_view
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask
@@ -100,6 +101,22 @@ def test_a_task_learns_goes_on_and_reaches_a_robot(homes: Path, tmp_path: Path, 
         it.integrate(posed_view(scan, n, n))
     it.perceive()
     assert it.prediction is not None
+
+
+def test_views_of_given_weights_of_the_paper_are_scored(
+    homes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figure 7: weights of one task, which are no network for all tasks."""
+    whole = tasks.task_config
+    monkeypatch.setattr(tasks, "task_config", lambda run, classes: small(whole(run, classes)))
+    options = {"cache": str(tmp_path / "prepared")}
+    task = SceneTask(TrainingRun.of(options, preset="paper", task="detection", data=homes))
+    task.save_weights(tmp_path / "w.safetensors", task.model, {})
+    (row,) = chosen_rows(["views-2"])
+    given = Budget(homes, homes, preset="paper", options=options, weights=tmp_path / "w.safetensors")
+    found = run_row(row, given, tmp_path / "out", quiet=True)
+    assert found is not None
+    assert {"AP25", "AR25", "AP50"} <= set(found["figures"])
 
 
 @pytest.mark.slow

@@ -264,16 +264,3 @@ def test_rows_whose_minutes_are_over_go_on_with_the_next_command(
     results = json.loads((tmp_path / "out" / "ablations.json").read_text())
     assert {r["steps"] for r in results} == {2}
     assert all(t["settings"]["epochs"] == 0 and t["settings"]["steps"] == 2 for t in trainings)
-
-
-def test_folders_of_earlier_versions_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
-    """They said minutes too: 0 beside steps; where they were the length, it was another training."""
-    (row,) = chosen_rows(["loss-plain"])
-    made = budget(tmp_path)
-    folder = tmp_path / "out" / row.folder()
-    folder.mkdir(parents=True)
-    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 0.0}))
-    assert run_row(row, made, tmp_path / "out", quiet=True) is not None
-    (folder / "asked.json").write_text(json.dumps({**made.identity(row), "minutes": 60.0, "steps": 0}))
-    with pytest.raises(ValueError, match="another budget"):
-        run_row(row, made, tmp_path / "out", quiet=True)

@@ -610,9 +610,7 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"balance": "inf"})
     with pytest.raises(ValueError, match=r"absent_share must lie in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
-    with pytest.raises(
-        ValueError, match=r"learn must be one of all, occupancy, grounding, presence, outputs, got 'detection'"
-    ):
+    with pytest.raises(ValueError, match=r"learn must be one of all, occupancy, grounding, got 'detection'"):
         TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))

@@ -209,17 +209,7 @@ class Budget:
         own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
         names = ("data", "val", "preset", "seed", "options")
         used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("steps", "settings")))}
-        kind = (
-            row.task,
-            row.modality,
-            row.variant,
-            row.box_loss,
-            row.scored,
-            row.views,
-            row.truth_views,
-            row.occlusion is not False,
-            *row.options,
-        )
+        kind = dataclasses.astuple(dataclasses.replace(row, name="", table="", label=""))
         return dict(json.loads(json.dumps({"row": kind, **used})))  # the types of a stored one
 
 
@@ -319,8 +309,6 @@ def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
         if other.table != row.table or not asked.exists():
             continue
         theirs = json.loads(asked.read_text(encoding="utf-8"))
-        if not theirs.get("minutes"):  # once the length of a training, and 0 where steps were
-            theirs.pop("minutes", None)
         if {**theirs, "row": None} != {**identity, "row": None} or (
             other.folder() == row.folder() and theirs != identity
         ):

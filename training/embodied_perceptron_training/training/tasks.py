@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step runs one encoder and sums
 the losses of the network's heads (the paper trains one network per task and leaves this to future work). The
 differences between tasks are in a table (:class:`_Kind`); the trained parts in a strategy (:class:`WholeNetwork`,
-:class:`HeadAlone`, :class:`OutputsAlone`).
+:class:`HeadAlone`).
 """
 
 from __future__ import annotations
@@ -230,50 +230,7 @@ class HeadAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-class OutputsAlone(WholeNetwork):
-    """Train the last, linear layers of detection over a frozen network: presence (``learn=presence``), or with it
-    centreness, class and box (``learn=outputs``).
-
-    Pruning scores are frozen too, so that features, occupancy and grounding inputs do not change. Raises ``ValueError``
-    for a network without detection, and for ``presence`` one without that output.
-    """
-
-    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
-        super().__init__(config, run)
-        learn = run.network.learn
-        if config.detection is None:
-            raise ValueError(f"option learn={learn}: a network of task {run.task} has no detection")
-        if learn == "presence" and not config.detection.presence:
-            raise ValueError("option learn=presence needs presence=on, and a task with detection")
-        self._layers = ("presence",) if learn == "presence" else ("center", "classify", "regression", "presence")
-        self.objectives = {"detection": self.objectives["detection"]}
-        self.best_metric = _BEST_METRICS["detection"]
-        self.occupancy_share = 0.0
-        self.sentences = False
-
-    def freeze(self, network: PerceptionNetwork) -> None:
-        """Freeze everything but the outputs."""
-        assert network.detection is not None
-        network.requires_grad_(False)
-        for name in self._layers:
-            layer = getattr(network.detection, name)
-            if layer is not None:
-                layer.requires_grad_(True)
-        network.detection.scales.requires_grad_("regression" in self._layers)
-
-    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
-        """A pass pruned as at inference; batch statistics do not change."""
-        network.eval()
-        return ScenePass(network, batch)
-
-
-_STRATEGIES = {
-    "all": WholeNetwork,
-    "occupancy": HeadAlone,
-    "grounding": HeadAlone,
-    "presence": OutputsAlone,
-    "outputs": OutputsAlone,
-}
+_STRATEGIES = {"all": WholeNetwork, "occupancy": HeadAlone, "grounding": HeadAlone}
 
 
 class SceneTask:

@@ -111,9 +111,8 @@ class NetworkChoice:
         presence: ``on``: an additional detection output, whether there is any object, trained on named and unnamed
             objects. Missing in the weights to start from, it starts from random values.
         learn: ``all``; or train one part over a frozen network: the decoder of ``grounding``, which sees its inputs as
-            at inference and may have many ``sentences``, that of ``occupancy``, the ``presence`` output, or the last
-            layers of detection (``outputs``). A decoder that differs from the weights' starts from random values. With
-            ``occupancy`` and ``grounding`` the classes are those of the weights.
+            at inference and may have many ``sentences``, or that of ``occupancy``. A decoder that differs from the
+            weights' starts from random values. Classes are those of the weights.
     """
 
     preset: str = field(default="tiny", metadata=_request())
@@ -133,7 +132,7 @@ class NetworkChoice:
         _check_choice(self, "refined", ("off", "on"))
         if self.pretrained and self.images:
             raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
-        _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
+        _check_choice(self, "learn", ("all", "occupancy", "grounding"))
 
 
 @dataclass(frozen=True)
