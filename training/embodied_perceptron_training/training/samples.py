@@ -65,7 +65,7 @@ class SceneSample:
     projections: Tensor  # (V, 3, 4) float64 to pixels of ``image_size``
     image_size: tuple[int, int]  # (h, w)
     features: tuple[Tensor, ...]  # per level (V, h, w, C), or empty
-    depth_mm: Tensor  # (V, H, W) int32
+    depth_mm: Tensor  # (V, H, W) int32; empty if it shares views
     colors: Tensor | None  # (V, H, W, 3) uint8, if the encoder is trained too
     occupancy: Tensor | None  # (X, Y, Z) int64
     occupancy_origin: tuple[int, int, int]  # of the grid, in input sites
@@ -187,7 +187,7 @@ class SampleMaker:
         if occupied:
             occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
         features = () if shares else tuple(level[shown] for level in self._features(scene, rng))
-        depth_mm = scene.depth_mm[shown].to(torch.int32)
+        depth_mm = scene.depth_mm[[] if shares else shown].to(torch.int32)
         colors = self._pictures(scene, shown, rng) if self._colors and not shares else None
         if spec.flip_images and motion.mirrored and colors is not None:
             projections = flipped_projections(projections, size[1])
