@@ -65,7 +65,7 @@ _ASSETS = (
     ("data", "training/embodied_perceptron_training/**/*.json"),
     ("data", "training/embodied_perceptron_training/**/*.npz"),
     ("file", "training/embodied_perceptron_training/**/*.html"),
-    ("file", "launch/*.launch.py"),
+    ("file", "ros_ws/src/embodied_perceptron_ros/launch/*.launch.py"),
     ("file", "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/config/*"),
     ("file", "ros_ws/src/embodied_perceptron_ros/rviz/*"),
     ("file", "ros_ws/src/embodied_perceptron_ros/foxglove/*"),

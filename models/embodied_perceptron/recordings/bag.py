@@ -21,6 +21,7 @@ from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
+    combined_images,
     decode_color_file,
     decode_compressed_depth,
     decode_image,
@@ -386,6 +387,8 @@ class BagRecording:
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
         for name, info in sorted(reader.topics.items()):
+            if combined_images({name: [str(info.msgtype)]}):  # for the error
+                summaries.append(TopicSummary(name, str(info.msgtype), count=info.msgcount))
             if info.msgtype not in (IMAGE, COMPRESSED_IMAGE, CAMERA_INFO, *TF_TYPES):
                 continue
             self._check_definition(reader, str(info.msgtype))
@@ -859,12 +862,13 @@ def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
 
 
 def _what_is_supported(topics: Sequence[TopicSummary]) -> str:
-    """List the supported encodings when a topic has another one."""
+    """List the supported encodings when a topic has another one, and topics of types that combine images."""
+    combined = combined_images({t.name: [t.type] for t in topics})
     encodings = sorted(
         {t.encoding for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE) and not (t.is_color or t.is_depth)}
     )
-    if not encodings:
-        return ""
+    if combined or not encodings:
+        return f"; {combined}" if combined else ""
     supported = f"colour may be {', '.join(COLOR_ENCODINGS)}, depth {', '.join(DEPTH_ENCODINGS)}, also as PNG"
     return f"; {', '.join(encodings)} cannot be read: {supported}"
 

@@ -6,9 +6,11 @@ Pure functions of message fields, shared by the bag reader, the folder reader an
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from array import array
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.kernels import njit
+
+_COMBINED = re.compile(r"/rgbd(images?)?$", re.IGNORECASE)
+
+
+def combined_images(types: Mapping[str, Collection[str]]) -> str:
+    """Say which topics hold colour and depth in one message, which is not read; empty without such topics.
+
+    ``types``: message types by topic. Combined are ``rtabmap_msgs/RGBDImage``, ``realsense2_camera_msgs/RGBD``, and
+    others of such a name.
+    """
+    there = [f"{topic} ({kind})" for topic, kinds in sorted(types.items()) for kind in kinds if _COMBINED.search(kind)]
+    remedy = "record and use the driver's separate topics of colour, depth and camera_info"
+    text = f"{', '.join(there)}: messages that combine colour and depth cannot be read: {remedy}"
+    return text if there else ""
+
 
 # --------------------------------------------------------------------------------------------------------------------
 # Bayer mosaics and YUV. Encodings are those of sensor_msgs/image_encodings, and nv12 and i420, which drivers write too.

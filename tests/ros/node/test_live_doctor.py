@@ -83,6 +83,15 @@ def test_wrong_type_is_told_from_a_missing_publisher() -> None:
     assert only(live_doctor.check_publishers("/depth", IMAGE, [endpoint("driver")], [])).severity == Severity.OK
 
 
+@pytest.mark.parametrize("kind", ["rtabmap_msgs/msg/RGBDImage", "realsense2_camera_msgs/msg/RGBD"])
+def test_messages_that_combine_colour_and_depth_are_named(kind: str) -> None:
+    beside = only(live_doctor.check_publishers("/color", IMAGE, [], [], {"/rgbd": [kind], "/tf": ["tf2_msgs/msg/TF"]}))
+    at = only(live_doctor.check_publishers("/rgbd", IMAGE, [endpoint("driver", kind=kind)], []))
+    for finding in (beside, at):
+        assert f"/rgbd ({kind}): messages that combine colour and depth cannot be read" in finding.remedy
+        assert "separate topics" in finding.remedy
+
+
 def test_qos_mismatch_names_both_sides() -> None:
     finding = only(
         live_doctor.check_qos("/color", [endpoint("driver", BEST_EFFORT)], [endpoint("perception", RELIABLE)])
