@@ -145,16 +145,16 @@ ROWS: tuple[Row, ...] = (
         for modality, label in _INPUTS.items()
     ),
     *(
-        Row(f"{table}-{name}", table, label, task, *kind, () if kind[2] == "decoupled" else _OWN_LOSS)
+        Row(f"{table}-{n}", table, label, task, inputs, network, loss, () if loss == "decoupled" else _OWN_LOSS)
         for table, task in (("detectors", "detection"), ("monocular", "monocular-detection"))
-        for name, label, *kind in _DETECTORS
+        for n, label, inputs, network, loss in _DETECTORS
     ),
     *(Row(f"matchers-{v}", "matchers", label, "grounding", variant=v) for v, label in _MATCHERS),
     *(
         Row(f"training-views-{n}", "training-views", str(n), views=n, options=_TRAINED_VIEWS)
         for n in (1, 5, 10, 20, 40)
     ),
-    *(Row(f"fusion-{name}", "fusion", label, "occupancy", *kind) for name, label, *kind in _FUSIONS),
+    *(Row(f"fusion-{n}", "fusion", label, "occupancy", inputs, network) for n, label, inputs, network in _FUSIONS),
     *(Row(f"loss-{loss}", "loss", label, box_loss=loss, options=_OWN_LOSS) for loss, label in _LOSSES),
     *(
         Row(f"sources-{n}-{val or 'all'}", "sources", f"{label}; {val_label}", options=options)

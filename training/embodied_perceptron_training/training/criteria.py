@@ -815,8 +815,9 @@ class DetectionCriterion:
         elif self.box.l1:
             of_boxes["box"] = l1_box_loss(predicted, wanted, self.box.l1)
         if self.box.iou_dof:
-            plain = (with_fewer_axes(boxes, self.box.iou_dof) for boxes in (predicted, wanted))
-            of_boxes[f"iou/{self.box.iou_dof}-dof"] = rotated_iou_loss(*plain)
+            dof = self.box.iou_dof
+            fewer = rotated_iou_loss(with_fewer_axes(predicted, dof), with_fewer_axes(wanted, dof))
+            of_boxes[f"iou/{dof}-dof"] = fewer
         if self.iou_weight:
             of_boxes["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0)
         of_points = {"class": sigmoid_focal(logits, onehot[:-1, :-1]).sum(1)}
