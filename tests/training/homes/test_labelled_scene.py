@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.homes.home_commands import register
 from embodied_perceptron_training.homes.prompts import all_facts
 from embodied_perceptron_training.homes.relations import labelled_scene
+from embodied_perceptron_training.training.prepared_scenes import sentences_of
 
 # a table with a cup on it, a second cup on the floor near a door, a third one far away
 THINGS = {
@@ -42,7 +39,7 @@ def test_facts_of_boxes_are_those_of_their_geometry() -> None:
     assert all_facts(labelled_scene(BOXES[:0], [], IDS[:0])) == []
 
 
-def test_command_writes_what_training_reads(tmp_path: Path) -> None:
+def test_training_makes_sentences_from_annotated_boxes(tmp_path: Path) -> None:
     numbers = {name: k for k, name in enumerate(THINGS)}
     instances = [
         {"bbox_3d": box.tolist(), "bbox_label_3d": numbers[label], "bbox_id": int(k)}
@@ -51,20 +48,14 @@ def test_command_writes_what_training_reads(tmp_path: Path) -> None:
     scan = {"sample_idx": "scannet/a", "images": [], "instances": instances}
     infos = {"metainfo": {"categories": numbers}, "data_list": [scan]}
     (tmp_path / "embodiedscan_infos_train.pkl").write_bytes(pickle.dumps(infos))
-    app = typer.Typer()
-    register(app)
-    arguments = ["dev", "make-prompts", "--data", str(tmp_path), "--name", "sr3d"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    written = json.loads((tmp_path / "embodiedscan_train_sr3d.json").read_text())
-    prompts = EmbodiedScanDataset(tmp_path).prompts("sr3d")
-    assert len(prompts) == len(written) >= 5
+    dataset = EmbodiedScanDataset(tmp_path)
+    prompts = sentences_of(dataset, "made")
+    assert len(prompts) >= 5
     assert {p.target_ids[0] for p in prompts if p.target == "cup"} == {12, 13, 14}
     for p in prompts:
         ((start, end),) = p.tokens_positive
         assert p.text[start:end] == p.target
-    CliRunner().invoke(app, arguments)
-    assert json.loads((tmp_path / "embodiedscan_train_sr3d.json").read_text()) == written  # of the seed alone
+    assert sentences_of(dataset, "made") == prompts
 
 
 def test_scans_of_some_sources_alone(tmp_path: Path) -> None:

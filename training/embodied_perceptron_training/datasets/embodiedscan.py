@@ -303,7 +303,7 @@ class EmbodiedScanDataset:
         path = self.root / f"embodiedscan_{self.split}_{name}.json"
         entries = json.loads(path.read_text())
         try:
-            return [_prompt(e) for e in entries if e["scan_id"] in self._by_name]
+            return [prompt_of(e) for e in entries if e["scan_id"] in self._by_name]
         except (KeyError, TypeError) as error:
             raise DatasetError(f"{path}: a prompt lacks {error}") from error
 
@@ -344,7 +344,8 @@ def _source(entry: Mapping[str, Any], path: Path) -> str:
     return source
 
 
-def _prompt(entry: Mapping[str, Any]) -> Prompt:
+def prompt_of(entry: Mapping[str, Any]) -> Prompt:
+    """A sentence from its entry in a file. Raises ``KeyError`` naming a missing key."""
     target = entry["target_id"]
     return Prompt(
         str(entry["scan_id"]),

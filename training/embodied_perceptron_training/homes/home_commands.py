@@ -29,37 +29,7 @@ def register(app: typer.Typer) -> None:
     app.command("export-bag")(export_bag_command)
     add_dev_command(app, "map-error", map_error_command, former="map-error")
     add_dev_command(app, "mission-questions", mission_questions_command, former="mission-questions")
-    add_dev_command(app, "make-prompts", make_prompts_command)
     add_former_name(app, "render-recording", "generate --drive", generate_command, drive=True)
-
-
-def make_prompts_command(
-    data: Annotated[
-        Path, typer.Option(file_okay=False, exists=True, help="Data set in EmbodiedScan's layout: annotated boxes.")
-    ],
-    split: Annotated[str, typer.Option(help="Split of the data set: train, val or test.")] = "train",
-    name: Annotated[str, typer.Option(help="Writes embodiedscan_<split>_<NAME>.json into the data set.")] = "made",
-    per_scene: Annotated[int, typer.Option(min=1, help="Sentences of a scan, at most.")] = 60,
-    seed: Annotated[int, typer.Option(min=0, help="Seed: of the sentences.")] = 0,
-) -> None:
-    """Make sentences about annotated boxes by their geometry, each true of exactly one object; train on them with
-    --set prompts=NAME."""
-    import json
-
-    import numpy as np
-
-    from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-    from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
-    from embodied_perceptron_training.homes.relations import labelled_scene
-
-    spec, entries = PromptSpec(per_scene, free_share=0.0), []
-    for number, scan in enumerate(EmbodiedScanDataset(data, split)):
-        scene = labelled_scene(scan.boxes, scan.labels, scan.ids)
-        entries += make_prompts(scene, scan.sample_idx, spec, np.random.default_rng([seed, number]))
-    path = data / f"embodiedscan_{split}_{name}.json"
-    write_atomically(path, (json.dumps(entries, sort_keys=True) + "\n").encode())
-    typer.echo(f"{path}: {len(entries)} sentences")
 
 
 def parse_size(text: str) -> tuple[int, int]:

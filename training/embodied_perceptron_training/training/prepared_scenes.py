@@ -33,9 +33,17 @@ from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.datasets.embodiedscan import (
+    DatasetError,
+    EmbodiedScanDataset,
+    Prompt,
+    Scan,
+    prompt_of,
+)
 from embodied_perceptron_training.datasets.grounded_prompts import grounded_prompts
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
+from embodied_perceptron_training.homes.relations import labelled_scene
 from embodied_perceptron_training.training.domain_randomisation import randomised_image
 
 PREPARED_VERSION = 3
@@ -299,8 +307,14 @@ class SceneCache:
 
 
 def sentences_of(dataset: EmbodiedScanDataset, name: str) -> list[Prompt]:
-    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), or the phrases of all scans' ``grounded``
-    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`). Raises what reading them raises."""
+    """Sentences of a file of the split (:meth:`EmbodiedScanDataset.prompts`), the phrases of all scans' ``grounded``
+    texts (:mod:`~embodied_perceptron_training.datasets.grounded_prompts`), or those ``made`` from annotated boxes.
+    Raises what reading them raises."""
+    if name == "made":
+        scenes = [(scan.sample_idx, labelled_scene(scan.boxes, scan.labels, scan.ids)) for scan in dataset]
+        spec = PromptSpec(free_share=0.0)
+        made = (make_prompts(scene, scan, spec, np.random.default_rng(k)) for k, (scan, scene) in enumerate(scenes))
+        return [prompt_of(entry) for entries in made for entry in entries]
     if name != "grounded":
         return dataset.prompts(name)
     files = [(scan.sample_idx, dataset.root / "language" / f"{scan.sample_idx}.json") for scan in dataset]

@@ -147,8 +147,9 @@ class SampleConfig:
             sample's own views.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         prefix_share: of the samples that are maps of the first n of a scene's views.
-        prompts: comma-separated sources of sentences: names of EmbodiedScan's files (``vg``, ``mini_vg``), or
-            ``grounded`` for tagged phrases of descriptions and questions (3D-GRAND). Validation uses ``vg``.
+        prompts: comma-separated sources of sentences: names of EmbodiedScan's files (``vg``, ``mini_vg``),
+            ``grounded`` for tagged phrases of descriptions and questions (3D-GRAND), or ``made`` for sentences made
+            from annotated boxes. Validation uses ``vg``.
         sentences: per sample that has any.
         absent_share: share of sentences about objects outside of the window, for decoders over objects.
         sentence_share, occupancy_share: of the samples with targets for grounding and occupancy.
