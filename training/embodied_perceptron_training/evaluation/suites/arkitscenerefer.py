@@ -114,6 +114,7 @@ class Reference:
             "id": self.id,
             "object_label": self.label,
             "bbox": [round(float(v), 6) for v in self.box],
+            "unique": self.unique,
         }
 
 
@@ -228,7 +229,9 @@ def read_references(path: Path) -> tuple[list[Reference], int]:
     objects = Counter(
         (scene, label) for scene, label, _ in {(r.scene_id, r.label, r.object_id) for r in found.values()}
     )
-    return [replace(r, unique=objects[r.scene_id, r.label] == 1) for r in found.values()], repeated
+    told = {str(entry["id"]): bool(entry["unique"]) for entry in entries if "unique" in entry}  # of own files
+    alone = (told.get(r.id, objects[r.scene_id, r.label] == 1) for r in found.values())
+    return [replace(r, unique=unique) for r, unique in zip(found.values(), alone, strict=True)], repeated
 
 
 def references_json(references: Sequence[Reference]) -> str:
