@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import gc
 import random
+import re
 import struct
 import tempfile
 import tracemalloc
@@ -31,6 +33,8 @@ from support.bag_tools import (
     write_ros1_bag,
 )
 
+from embodied_perceptron.apps.checks import Severity
+from embodied_perceptron.apps.doctor import examine_recording
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.recordings import packed_bags
@@ -123,6 +127,16 @@ def test_frames_and_interpolated_poses(tmp_path: Path, storage: StoragePlugin, o
             np.testing.assert_allclose(posed.frame.depth_m, depth / 1000.0, atol=1e-6)
             np.testing.assert_allclose(posed.T_world_camera, base_pose(i) @ MOUNT, atol=1e-6)
             assert posed.frame.intrinsics == INTRINSICS
+
+
+def test_counts_of_messages_that_are_none_are_named(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    metadata = path / "metadata.yaml"
+    whole = metadata.read_text()
+    for count in ("NaN", "-1", "[]", ".inf"):
+        metadata.write_text(re.sub(r"(- message_count: )\d+", rf"\g<1>{count}", whole, count=1))
+        with pytest.raises(RecordingError, match=r"the number of messages on /.* must be a whole number"):
+            open_recording(path)
 
 
 def test_another_world_frame(tmp_path: Path) -> None:
@@ -388,6 +402,38 @@ def test_unregistered_depth_is_paired_by_name() -> None:
         info("/b/color/camera_info", "b_color"),
     ]
     assert {(c.name, c.depth) for c in detect_cameras(topics)} == {("a", "/a/depth/image"), ("b", "/b/depth/image")}
+
+
+@pytest.mark.parametrize(
+    ("topic", "focal", "aligned"),
+    [
+        ("/camera/depth/image_raw", 20.0, True),  # the calibration is colour's
+        ("/camera/aligned_depth_to_color/image_raw", 23.0, True),
+        ("/camera/depth_registered/image_raw", 23.0, True),
+        ("/camera/depth/image_raw", 23.0, False),
+        ("/camera/unaligned_depth/image_raw", 23.0, False),
+    ],
+)
+def test_aligned_depth_with_the_frame_of_the_depth_camera_is_used_as_it_is(
+    tmp_path: Path, topic: str, focal: float, aligned: bool
+) -> None:
+    own = dataclasses.replace(INTRINSICS, fx=focal)
+    B = make_transform(np.eye(3), np.array([-0.06, 0.0, 0.0]))
+    bag = [("/tf_static", stamp(0) - S, transform(stamp(0) - S, OPTICAL, "depth_optical", B))]
+    for name, logged, message in messages():
+        if name == TOPICS["depth"]:
+            name, message.header.frame_id = topic, "depth_optical"
+        elif name == TOPICS["info"]:
+            info_name = topic.rsplit("/", 1)[0] + "/camera_info"
+            bag.append((info_name, logged, camera_info(logged - 2, "depth_optical", own)))
+        bag.append((name, logged, message))
+    recording = BagRecording(write_bag(tmp_path / "bag", bag))
+    frames = list(PosedFrameStream(recording, SynchronizerConfig()))
+    assert len(frames) == 5
+    unchanged = [np.allclose(p.frame.depth_m, pixels(i)[1] / 1000.0, atol=1e-6) for i, p in enumerate(frames)]
+    assert unchanged == [aligned] * 5
+    findings = [f for f in examine_recording(recording, SynchronizerConfig()) if "depth_optical" in f.message]
+    assert [f.severity for f in findings] == [Severity.INFO if aligned else Severity.OK]
 
 
 def test_cameras_in_one_namespace_get_longer_names() -> None:

@@ -18,6 +18,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron.geometry.transforms import Intrinsics, transform_from_pose
+from embodied_perceptron.recordings import plain_values as checked
 from embodied_perceptron.recordings.files import is_lfs_pointer
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
@@ -43,6 +44,8 @@ from embodied_perceptron.sensors.camera_model import (
     CameraModel,
     UnregisteredDepth,
     camera_model_from_info,
+    is_same_lens,
+    names_aligned_depth,
 )
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import (
@@ -63,7 +66,6 @@ _TF_MESSAGE = "tf2_msgs/msg/TFMessage"
 TF_TYPES = (_TF_MESSAGE, "tf/msg/tfMessage")
 
 _TRANSPORTS = ("/compressedDepth", "/compressed")
-_REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
 _WORLD_FRAMES = ("odom", "world", "map")  # the first ancestor of the camera is the default
 _SCANNED_TRANSFORMS = 2000
 _FORESEEN_TRANSFORMS = 5000  # range in which a clock that went back temporarily recovers
@@ -95,6 +97,7 @@ class TopicSummary:
         frame_id: of the header.
         encoding: of an Image; format of a CompressedImage; otherwise empty.
         size: (width, height) of an Image or CameraInfo; None where unknown.
+        lens: fx, fy, cx, cy, width, height of a CameraInfo; otherwise empty.
         count: number of messages.
         delay_s: time of recording minus stamp, of the first message.
     """
@@ -104,6 +107,7 @@ class TopicSummary:
     frame_id: str = ""
     encoding: str = ""
     size: tuple[int, int] | None = None
+    lens: tuple[float, ...] = ()
     count: int = 0
     delay_s: float = 0.0
 
@@ -261,6 +265,10 @@ class BagRecording:
             raise KeyError(f"unknown camera {camera!r}; known: {', '.join(self._cameras)}")
         return self._cameras[camera]
 
+    def says_aligned(self, camera: str) -> bool:
+        """Return True for depth that counts as aligned to colour though its header may name another frame."""
+        return not self.camera_topics(camera).depth_info and _says_aligned(self._cameras[camera], self._topics)
+
     def camera_frame(self, camera: str) -> str:
         """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
         self.camera_topics(camera)
@@ -307,6 +315,11 @@ class BagRecording:
             fault = f"{self._path} cannot be opened: {_one_line(error)}"
             raise RecordingError(fault, self._recovery_hint(error)) from error
         try:
+            with LeftOut().record(self._path, self._path):  # metadata.yaml may hold any value
+                for connection in reader.connections:
+                    checked.text(connection.topic, "the name of a topic")
+                    checked.text(connection.msgtype, f"the type of {connection.topic}")
+                    checked.whole(connection.msgcount, f"the number of messages on {connection.topic}", 0, 2**62)
             yield reader
         finally:
             reader.close()
@@ -393,6 +406,8 @@ class BagRecording:
             transforms = getattr(message, "transforms", None)
             header = transforms[0].header if transforms else getattr(message, "header", None)
             size = (int(message.width), int(message.height)) if hasattr(message, "width") else None
+            k = getattr(message, "k", getattr(message, "K", None))
+            lens = () if k is None or size is None else (float(k[0]), float(k[4]), float(k[2]), float(k[5]), *size)
             summaries.append(
                 TopicSummary(
                     name=name,
@@ -401,6 +416,7 @@ class BagRecording:
                     delay_s=0.0 if header is None else (first[2] - message_stamp_ns(header)) / NS_PER_S,
                     encoding=getattr(message, "encoding", getattr(message, "format", "")),
                     size=size,
+                    lens=lens,
                     count=info.msgcount,
                 )
             )
@@ -813,7 +829,7 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
         int(color.size is None or depth.size is None or color.size == depth.size),
         int(color.frame_id == depth.frame_id),
         common,
-        int(any(word in depth.name for word in _REGISTERED)),
+        int(names_aligned_depth(depth.name)),
         int("mono" not in color.encoding and "infra" not in color.name),
         int(color.type == IMAGE) + int(depth.type == IMAGE),
         min(color.count, depth.count),
@@ -823,7 +839,8 @@ def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
 def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> CameraTopics:
     """Add the calibration topic of depth with another frame or size than colour, if there is one.
 
-    Depth without a calibration of its own counts as registered.
+    Depth without a calibration of its own counts as registered, and so does depth with the calibration of colour, or
+    of its size on a topic of aligned depth: some drivers leave the depth camera's frame in the header.
     """
     by_name = {topic.name: topic for topic in topics}
     color, depth = by_name[camera.color], by_name[camera.depth]
@@ -832,8 +849,22 @@ def _with_depth_info(camera: CameraTopics, topics: Sequence[TopicSummary]) -> Ca
     found = [t for t in infos if t.name == f"{depth.namespace}/camera_info" and t.frame_id == depth.frame_id]
     if camera.depth_info or not found or found[0].name == camera.camera_info or depth.namespace == color.namespace:
         return camera
+    if _says_aligned(camera, topics):
+        return camera
     differs = depth.frame_id != color.frame_id or found[0].size not in sizes
     return replace(camera, depth_info=found[0].name) if differs else camera
+
+
+def _says_aligned(camera: CameraTopics, topics: Sequence[TopicSummary]) -> bool:
+    """Return True when the name or the calibration of depth says that it has the pixels of colour."""
+    by_name = {topic.name: topic for topic in topics}
+    color, depth = by_name[camera.color], by_name[camera.depth]
+    of_color = by_name.get(camera.camera_info or f"{color.namespace}/camera_info")
+    of_depth = by_name.get(f"{depth.namespace}/camera_info")
+    if of_color is not None and of_depth is not None and is_same_lens(of_depth.lens, of_color.lens):
+        return of_depth is not of_color
+    sizes = {size for size in (color.size, None if of_color is None else of_color.size) if size is not None}
+    return names_aligned_depth(depth.name) and depth.size in sizes
 
 
 def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:

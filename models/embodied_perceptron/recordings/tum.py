@@ -299,7 +299,7 @@ class TumCamera:
             return metres if self.lens is None else self.lens.rectify_depth(metres)
         try:
             own = UnregisteredDepth(metres, self.depth_camera, self.T_color_depth)
-            return own.registered(self.intrinsics)
+            return own.registered(self.intrinsics, mount_is_given=True)
         except ValueError as error:
             raise RecordingError(f"{path}: {error}") from error
 

@@ -78,6 +78,7 @@ from embodied_perceptron.scene.object_map import ObjectHistory, ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight, estimate_floor_z
 from embodied_perceptron.scene.segmentation.layers import Layers, separate_layers
+from embodied_perceptron.sensors.depth_consistency import INCONSISTENT_DEPTH, DepthConsistency
 from embodied_perceptron.sensors.frame import LatestCameraPoses, PosedFrame
 
 
@@ -248,6 +249,7 @@ class LiveMap:
         self._walls = WallFrame()
         self._columns = BlockCache()
         self._cameras = LatestCameraPoses()
+        self._consistency = DepthConsistency()
         features = config.relocalisation.features
         self._features = None if features == "none" else extractor(features)
         self._places = PlaceMemory(config.relocalisation.max_places)
@@ -261,10 +263,13 @@ class LiveMap:
     def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
         """Fuse one frame; returns the new keyframe, if it became one. Raises as :meth:`Perceptron.integrate`.
 
-        While the robot's place in a loaded map is searched, the frame serves the search and is not fused.
+        While the robot's place in a loaded map is searched, the frame serves the search and is not fused. A single
+        frame whose depth contradicts the frames before it is not fused either.
         """
         if not self._is_placed(posed):
             return FusionReport(posed.frame.stamp_ns, fused=False, reason=LOOKING_FOR_PLACE), None
+        if detail := self._consistency.check(posed):
+            return FusionReport(posed.frame.stamp_ns, fused=False, reason=INCONSISTENT_DEPTH, detail=detail), None
         with self._volume_lock:
             in_map = self._frame.enter(posed, fresh=self.volume.is_empty)
             report = self.volume.integrate(in_map)
@@ -506,6 +511,7 @@ class LiveMap:
 
     def forget_stamps(self, camera: str | None = None) -> None:
         """See :meth:`.Perceptron.forget_stamps`."""
+        self._consistency.clear()
         with self._volume_lock:
             self._frame.forget_stamps(camera)
 
@@ -611,6 +617,7 @@ class LiveMap:
         self._floor.forget()
         self._walls.forget()
         self._cameras = LatestCameraPoses()
+        self._consistency.clear()
         self._frame.clear()
         self._places.clear()
         self._search = self.loaded_from = self.found_place = None

@@ -345,6 +345,27 @@ def stand() -> Iterator[Stand]:
     made.watchdog.stop()
 
 
+def test_the_last_perception_is_published_again_where_localisation_moved_it() -> None:
+    moved, published, health = [False], [], Health("perception")
+    perception = SimpleNamespace(stage_ms={}, diagnostics=(), source=None)
+    worker = PerceptionWorker(
+        SimpleNamespace(perceive=lambda: perception, device_faults=(), place_estimate=None),
+        Watchdog(health, ThrottledLog(logging.getLogger("test"))),
+        publish=lambda perception, everything: published.append(everything),
+        publish_held=lambda perception: None,
+        new_listeners=lambda: False,
+        has_moved=lambda perception: moved[0],
+        rate_hz=lambda: 20.0,
+    )
+    worker._serve_listeners()
+    worker._perceive()
+    worker._serve_listeners()
+    assert published == [False]
+    moved[0] = True
+    worker._serve_listeners()
+    assert published == [False, True]
+
+
 def test_it_perceives_after_its_warm_up(stand: Stand) -> None:
     stand.worker.start(stand.warm_up)
     stand.worker.map_changed()

@@ -210,7 +210,9 @@ def test_none_means_without_in_every_argument(monkeypatch: pytest.MonkeyPatch) -
 # ------------------------------------------------------------------------------------------------------ what is started
 
 
-def test_nothing_given_leaves_the_parameters_to_the_launch_file_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_given_leaves_the_parameters_to_the_launch_file_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """launch puts a node's own parameters over those of SetParameter and SetParametersFromFile."""
     actions = perceive(monkeypatch)
     node = only(actions, "Node")
@@ -220,6 +222,10 @@ def test_nothing_given_leaves_the_parameters_to_the_launch_file_around(monkeypat
     given = parameters(perceive(monkeypatch, camera="oak", **outer))  # type: ignore[arg-type]
     assert given["head.color_topic"] == "/oak/rgb/image_raw"
     assert not {"fusion_frame", "output_frame", "use_sim_time", "cameras"} & set(given)
+    (tmp_path / "robot.yaml").write_text("perception: {ros__parameters: {cameras: [front]}}")
+    outer = {"global_params": ["/their/file.yaml", str(tmp_path / "robot.yaml")]}
+    given = parameters(perceive(monkeypatch, camera="oak", **outer))  # type: ignore[arg-type]
+    assert given["front.color_topic"] == "/oak/rgb/image_raw"
 
 
 def test_rviz_takes_the_time_and_the_frame_from_around_too(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:

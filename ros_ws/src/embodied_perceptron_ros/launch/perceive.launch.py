@@ -19,8 +19,10 @@ Without a ROS installation use ``embodied-perceptron perceive`` with the same YA
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
@@ -93,10 +95,14 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     # a launch file that includes this one may have pushed a namespace, and set parameters
     outer = context.launch_configurations.get("ros_namespace", "")
     inner = values["namespace"]
-    file_values = dict(p for p in context.launch_configurations.get("global_params", ()) if isinstance(p, tuple))
+    namespace = inner if inner.startswith("/") else f"{outer}/{inner}"
+    file_values: dict[str, Any] = {}
+    for entry in context.launch_configurations.get("global_params", ()):
+        with suppress(ValueError, OSError):  # a file for other nodes
+            file_values |= dict([entry]) if isinstance(entry, tuple) else check_config(Path(entry), namespace)
     config = [str(Path(values["config"]).expanduser())] if values["config"] else []  # defaults would hide outer ones
     for file in config:
-        file_values |= check_config(Path(file), inner if inner.startswith("/") else f"{outer}/{inner}")
+        file_values |= check_config(Path(file), namespace)
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
     cameras = parse_names(values["cameras"])
     in_config = cameras or file_values.get("cameras", ["camera"])

@@ -26,7 +26,7 @@ from sensor_msgs.msg import CameraInfo
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.image_codec import combined_images
-from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, is_aligned
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import CameraPoses, Found, seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import (
@@ -598,7 +598,8 @@ class FrameInbox:
         own, color = self._model(camera, "depth_info"), self.camera_model(camera)
         elsewhere = bool(expected and frame and frame != expected)
         other_size = color is not None and depth_m.shape != (color.intrinsics.height, color.intrinsics.width)
-        if not elsewhere and not (other_size and own is not None):
+        aligned = is_aligned(self._cameras[camera].depth_topic, depth_m.shape, own, color)
+        if aligned or (not elsewhere and not (other_size and own is not None)):
             return depth_m
         T_color_depth = np.eye(4)
         if elsewhere:

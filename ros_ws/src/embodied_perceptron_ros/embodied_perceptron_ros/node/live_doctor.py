@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from embodied_perceptron.apps.checks import (
 )
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.image_codec import combined_images
-from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth
+from embodied_perceptron.sensors.camera_model import CameraModel, UnregisteredDepth, is_aligned
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
@@ -60,6 +60,7 @@ from embodied_perceptron_ros.node.qos import best_effort_qos
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
+_OPTIONAL_REMEDY = "start its program, or correct the parameter that names the topic"
 # discovery ends without news for a while; it waits longer for the node
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
@@ -329,7 +330,10 @@ class _Listener:
             else:
                 evidence.depth_ns.append(stamp_ns)
                 if self._depths[camera.name].is_next_wanted():
-                    depth = self._at_color(camera.name, message, depth_from_message(message).copy())
+                    depth = depth_from_message(message).copy()
+                    own, color = self._depth_models.get(camera.name), evidence.calibrations[-1:]
+                    evidence.says_aligned = is_aligned(camera.depth_topic, depth.shape, own, *(color or [None]))
+                    depth = self._at_color(camera.name, message, depth)
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
                     self._depths[camera.name].keep((stamp_ns, depth))
                     evidence.depths = self._depths[camera.name].items
@@ -342,7 +346,7 @@ class _Listener:
         """Register depth if the node would."""
         evidence, own = self.evidence[camera], self._depth_models.get(camera)
         color, depth = evidence.frames.get("color", ""), message.header.frame_id
-        if own is None or not color or color == depth or not evidence.calibrations:
+        if evidence.says_aligned or own is None or not color or color == depth or not evidence.calibrations:
             return depth_m
         mount = self.transforms.lookup(color, depth, stamp_to_ns(message.header.stamp))
         if not isinstance(mount, Found):
@@ -470,6 +474,15 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
             findings += [f for f in examined if not (lost and f.check == "pairing")]  # lost images have no partner
             pose_delays_s = listener.pose_delays_s.get(camera.name, [])
             findings += check_pose_delay(camera.name, pose_delays_s, SynchronizerConfig().max_pose_wait_s)
+    optional = {c.detections_topic: "vision_msgs/msg/Detection2DArray" for c in cameras}
+    if namespace is not None:
+        optional[listener.ask(namespace, ["keyframe_path_topic"])[0] or ""] = "nav_msgs/msg/Path"
+    for topic, expected in optional.items():
+        if topic:  # named by the user
+            publishers, subscribers = listener.endpoints(_absolute(topic, root))
+            found = check_publishers(_absolute(topic, root), expected, publishers, [])
+            bad = [replace(f, severity=Severity.WARNING, remedy=_OPTIONAL_REMEDY) for f in found if f.remedy]
+            findings += bad or found + check_qos(_absolute(topic, root), publishers, subscribers)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:

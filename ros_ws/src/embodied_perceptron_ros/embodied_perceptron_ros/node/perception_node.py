@@ -326,6 +326,7 @@ class PerceptionNode(LifecycleNode):
         if self._live is not None:
             self._live.cameras.subscribe_latched()
             self._report_silence(self._live.cameras.silence)
+            self._live.optional.report()
             areas["frames"] = self._live.cameras.silence.ages()
         self._check_duplicates()
         now_ns = self.get_clock().now().nanoseconds

@@ -116,11 +116,12 @@ def wait_for_subscribers(
             deadline = time.monotonic() + timeout_s
         if time.monotonic() > deadline:
             hint = f"the node is {now}" if now and now != "active" else "is the node running"
+            hint += ", in the same ROS_DOMAIN_ID, with matching topic names and QoS?"
             if asked:
-                hint = f"the node subscribes to {', '.join(sorted(asked))}; is it"
+                hint = f"the node subscribes to {', '.join(sorted(asked))}: set its topics to those of the recording"
             raise NoSubscriberError(
-                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint}, in the same "
-                "ROS_DOMAIN_ID, with matching topic names and QoS? (check with embodied-perceptron doctor)"
+                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint} "
+                "(check with embodied-perceptron doctor)"
             )
         on_wait()
         time.sleep(_SLICE_S)
