@@ -43,10 +43,13 @@ from embodied_perceptron_training.training.criteria import Losses, Reduce
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteNoise
 from embodied_perceptron_training.training.images import (
+    IMAGE_PREFIXES,
     ImageTask,
     check_packaged_images,
+    fit_projections,
     load_images,
     start_images,
+    views_for_projections,
 )
 from embodied_perceptron_training.training.nested import to_device
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -70,6 +73,7 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
 _EVERY_VIEW = 1_000_000
+_BLIND_VIEWS = 0.1  # while projections of image features are trained
 
 
 @dataclass(frozen=True)
@@ -257,8 +261,38 @@ class OutputsAlone(WholeNetwork):
         return ScenePass(network, batch)
 
 
+class ProjectionsAlone(WholeNetwork):
+    """Train what reads the images (``learn=projections``): the projections of the frozen encoder, and the layers that
+    join them with geometry, over a frozen network. Configuration, but for the encoder, and classes are those of the
+    weights file to start from.
+    """
+
+    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
+        super().__init__(config, run)
+        self.objectives = {name: one for name, one in self.objectives.items() if name != "grounding"}
+        self.sentences = False
+
+    def freeze(self, network: PerceptionNetwork) -> None:
+        """Freeze everything but these layers."""
+        network.requires_grad_(False)
+        readers = (
+            network.image_projection,
+            None if network.detection is None else network.detection.neck.lateral,
+            None if network.occupancy is None else network.occupancy.project,
+        )
+        for part in readers:
+            if part is not None:
+                part.requires_grad_(True)
+
+    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
+        """A training pass; batch statistics do not change."""
+        network.eval()
+        return ScenePass(network, batch, self._min_points)
+
+
 _STRATEGIES = {
     "all": WholeNetwork,
+    "projections": ProjectionsAlone,
     "occupancy": HeadAlone,
     "grounding": HeadAlone,
     "presence": OutputsAlone,
@@ -280,11 +314,12 @@ class SceneTask:
         train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
         choice, weights = run.network, run.network.weights
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
-        stays = read_network(weights) if choice.learn in _HEADS and weights is not None else None
+        stays = read_network(weights) if choice.learn in (*_HEADS, "projections") and weights is not None else None
         self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = shape(task_config(run, len(self.classes)))
         if stays is not None:
-            self.config = config = dataclasses.replace(stays[0].config, **{choice.learn: getattr(config, choice.learn)})
+            part = "image" if choice.learn == "projections" else choice.learn
+            self.config = config = dataclasses.replace(stays[0].config, **{part: getattr(config, part)})
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
@@ -292,19 +327,29 @@ class SceneTask:
         network = PerceptionNetwork(config, pretrained_images="imagenet" in (choice.images, choice.pretrained))
         images = None
         if choice.images == "imagenet":  # replaces the encoder of the weights to start from
-            images = copy.deepcopy(network.state_dict())
+            images = dict(copy.deepcopy(network.state_dict()))
         elif choice.images:
-            images = load_checkpoint(choice.images).state
+            images = dict(load_checkpoint(choice.images).state)
         self.learning = _STRATEGIES[choice.learn](config, run)
+        learned = choice.projections == "learned"
+        other_encoder = bool(choice.encoder) and weights is not None and _encoder_of(weights) != choice.encoder
         if weights is not None:
-            load_into(network, self.learning.start_state(network, weights), str(weights))
+            state = self.learning.start_state(network, weights)
+            if other_encoder:
+                own = {k: v for k, v in network.state_dict().items() if k.startswith(IMAGE_PREFIXES)}
+                state = {k: v for k, v in state.items() if not k.startswith(IMAGE_PREFIXES)} | own
+            load_into(network, state, str(weights))
         if images is not None:
+            if learned and weights is not None and not other_encoder:  # learned before
+                images |= {k: v for k, v in network.state_dict().items() if k.startswith("image_projection.")}
             load_images(network, images)
+        if other_encoder and learned and weights is not None:
+            fit_projections(network, read_network(weights)[0], views_for_projections(train))
         if choice.pretrained:
             start_images(network, choice.pretrained)
         self.end_to_end = config.uses_images and not choice.images
         if config.uses_images and not self.end_to_end:
-            for part in (network.image_encoder, network.image_projection):
+            for part in (network.image_encoder, None if learned else network.image_projection):
                 if part is not None:
                     part.requires_grad_(False)
         self.learning.freeze(network)
@@ -344,6 +389,7 @@ class SceneTask:
             random_views=self._random_views,
             flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
+            blind_views=_BLIND_VIEWS if run.network.projections == "learned" else 0.0,
             absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.samples.sentence_share,
             occupancy_share=self.learning.occupancy_share,
@@ -446,10 +492,20 @@ def scene_source(
     """Cache and sample maker of a split, for a network whose image encoder is frozen unless ``end_to_end``."""
     config = network.config
     predictor, digest = None, ""
+    view_bytes = 0
     if config.uses_images and not end_to_end:
         occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
-        predictor = Predictor(copy.deepcopy(network), classes, occupied)
-        digest = image_digest(network)
+        shown = copy.deepcopy(network)
+        channels = shown.image_channels
+        if run.network.projections == "learned" and shown.image_encoder is not None:
+            shown.image_projection, channels = None, shown.image_encoder.out_channels
+        predictor = Predictor(shown, classes, occupied)
+        digest = image_digest(shown)
+        assert shown.image_encoder is not None
+        h, w = config.image.size
+        view_bytes = sum(
+            2 * c * (h // s) * (w // s) for c, s in zip(channels, shown.image_encoder.strides, strict=True)
+        )
     text, name = None, ""
     if config.grounding is not None and spec.sentences:
         name = config.grounding.text_encoder
@@ -457,9 +513,15 @@ def scene_source(
     folder = Path(run.data.cache) if run.data.cache else dataset.root / ".prepared"
     prompts = tuple(part.strip() for part in run.samples.prompts.split(",")) if dataset.split == "train" else ("vg",)
     preparation = Preparation(
-        views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures, prompts=prompts
+        views=views,
+        image_encoder=digest,
+        view_bytes=view_bytes,
+        text_encoder=name,
+        pictures=spec.pictures,
+        prompts=prompts,
     )
     cache = SceneCache(dataset, folder, preparation, predictor, text)
+    cache.check_room()
     return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 
 
@@ -473,6 +535,8 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
         name = str(Path(run.network.text).resolve()) if Path(run.network.text).is_dir() else run.network.text
         spoken = dataclasses.replace(config.grounding, text_encoder=name, text_channels=text_channels(name))
         config = dataclasses.replace(config, grounding=spoken)
+    if run.network.encoder:
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, encoder=run.network.encoder))
     config = dataclasses.replace(config, refined=run.network.refined == "on")
     config = compared(config, run.network.variant)
     if run.network.presence == "on":
@@ -492,6 +556,12 @@ def _with_refinement_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
         return config
     head = config_from_dict(RefinementConfig, stored["second_look"], f"{weights}: second_look")
     return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=head))
+
+
+def _encoder_of(weights: Path) -> str:
+    """Name of the image encoder of a weights file; "" without one."""
+    image = load_checkpoint(weights).config.get("image")
+    return str(image.get("encoder", "")) if isinstance(image, dict) else ""
 
 
 def image_digest(network: PerceptionNetwork) -> str:

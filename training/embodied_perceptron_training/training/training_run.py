@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.presets import Modality, Variant
 from embodied_perceptron_training.training.augment import MOTIONS
 from embodied_perceptron_training.training.paper import paper_defaults
@@ -105,8 +106,14 @@ class NetworkChoice:
             objects. Missing in the weights to start from, it starts from random values.
         learn: ``all``; or train one part over a frozen network: the decoder of ``grounding``, which sees its inputs as
             at inference and may have many ``sentences``, that of ``occupancy``, the ``presence`` output, or the last
-            layers of detection (``outputs``). A decoder that differs from the weights' starts from random values. With
-            ``occupancy`` and ``grounding`` the classes are those of the weights.
+            layers of detection (``outputs``), or what reads the images (``projections``): the projections of the
+            frozen encoder and the layers that join them with geometry. A decoder that differs from the weights' starts
+            from random values. With ``occupancy``, ``grounding`` and ``projections`` the classes are those of the
+            weights.
+        encoder: an image encoder with packaged weights in place of the preset's. Its projections start where they
+            reproduce the features of the weights to start from.
+        projections: ``frozen``; or ``learned``: with ``images``, the encoder's own features are cached, and their
+            projections are trained.
     """
 
     preset: str = field(default="tiny", metadata=_request())
@@ -119,14 +126,22 @@ class NetworkChoice:
     text: str = field(default="", metadata=_option())
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
+    encoder: str = field(default="", metadata=_option())
+    projections: str = field(default="frozen", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "variant", get_args(Variant))
+        _check_choice(self, "encoder", ("", *PACKAGED_WEIGHTS))
+        _check_choice(self, "projections", ("frozen", "learned"))
+        if self.learn == "projections" and self.projections != "learned":
+            raise ValueError("option learn=projections needs projections=learned")
+        if self.projections == "learned" and not self.images:
+            raise ValueError("option projections=learned needs a frozen encoder: images=imagenet, or a file")
         _check_choice(self, "presence", ("off", "on"))
         _check_choice(self, "refined", ("off", "on"))
         if self.pretrained and self.images:
             raise ValueError("option pretrained trains the image encoder along, option images keeps it: choose one")
-        _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs"))
+        _check_choice(self, "learn", ("all", "occupancy", "grounding", "presence", "outputs", "projections"))
 
 
 @dataclass(frozen=True)
