@@ -653,10 +653,11 @@ def scene_projections(scene: PreparedScene) -> torch.Tensor:
     return torch.from_numpy(scene.projections)
 
 
+@pytest.mark.parametrize("encoder", ["efficientnet_lite0", ""])
 def test_projections_start_where_they_reproduce_the_features_of_the_weights(
-    homes: Path, tmp_path: Path, shown_weights: Path
+    homes: Path, tmp_path: Path, shown_weights: Path, encoder: str
 ) -> None:
-    fitted = learned_projections(homes, tmp_path / "a", shown_weights).model
+    fitted = learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).model
     before, _ = load_network(shown_weights)
     colors = torch.from_numpy(EmbodiedScanDataset(homes, "train")[0].load_view(0).color)[None]
     assert isinstance(fitted, PerceptionNetwork)
@@ -671,12 +672,13 @@ def test_projections_start_where_they_reproduce_the_features_of_the_weights(
     with torch.no_grad():
         assert fitted.image_projection is not None
         fitted.image_projection[0].bias.fill_(3.0)
-    save_network(path, fitted, learned_projections(homes, tmp_path / "a", shown_weights).classes)
-    onwards = learned_projections(homes, tmp_path / "a", path, learn="all")
+    save_network(path, fitted, learned_projections(homes, tmp_path / "a", shown_weights, encoder=encoder).classes)
+    onwards = learned_projections(homes, tmp_path / "a", path, learn="all", encoder=encoder)
     assert (onwards.model.image_projection[0].bias == 3.0).all()  # type: ignore[index, union-attr]
     assert onwards.model.image_projection[0].bias.requires_grad  # type: ignore[index, union-attr]
     assert not onwards.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
-    caches = [task.samples.sources[0].cache for task in (onwards, learned_projections(homes, tmp_path / "a", path))]  # type: ignore[attr-defined]
+    again = learned_projections(homes, tmp_path / "a", path, encoder=encoder)
+    caches = [task.samples.sources[0].cache for task in (onwards, again)]  # type: ignore[attr-defined]
     assert caches[0].paths(0)[1] == caches[1].paths(0)[1]
 
 
@@ -744,6 +746,10 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"projections": "learned"})
     with pytest.raises(ValueError, match=r"learn=projections needs projections=learned"):
         TrainingRun.of({"learn": "projections", "images": "imagenet"})
+    learned = {"projections": "learned", "images": "imagenet"}
+    boxes = TrainingRun.of(learned, task="boxes", data=homes, weights=tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match=r"task boxes trains no projections"):
+        build_task(boxes)
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))
     with pytest.raises(ValueError, match=r"learn=occupancy: a network of task detection has no occupancy"):

@@ -110,10 +110,10 @@ class NetworkChoice:
             frozen encoder and the layers that join them with geometry. A decoder that differs from the weights' starts
             from random values. With ``occupancy``, ``grounding`` and ``projections`` the classes are those of the
             weights.
-        encoder: an image encoder with packaged weights in place of the preset's. Its projections start where they
-            reproduce the features of the weights to start from.
+        encoder: an image encoder with packaged weights in place of the preset's; empty = the preset's.
         projections: ``frozen``; or ``learned``: with ``images``, the encoder's own features are cached, and their
-            projections are trained.
+            projections are trained. Where the weights to start from have another encoder, they start where they
+            reproduce its features.
     """
 
     preset: str = field(default="tiny", metadata=_request())
