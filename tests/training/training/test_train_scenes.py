@@ -622,7 +622,7 @@ def learned_projections(homes: Path, cache: Path, weights: Path, **options: str)
 def test_projections_of_a_frozen_encoder_learn_from_cached_features(
     homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = learned_projections(homes, tmp_path / "cache", shown_weights)
+    task = learned_projections(homes, tmp_path / "cache", shown_weights, image_size="224x288")
     network = task.model
     assert isinstance(network, PerceptionNetwork)
     assert network.image_encoder is not None
@@ -703,14 +703,14 @@ def test_image_features_of_another_encoder_or_variant_are_refused_by_name(
 def test_a_training_says_what_room_its_image_features_need(
     homes: Path, tmp_path: Path, shown_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # two views and two variants: 64 x 80 x 24 + 32 x 40 x 40 + 16 x 20 x 112 + 8 x 10 x 320 numbers of two bytes
-    needed = 2 * 2 * 2 * (64 * 80 * 24 + 32 * 40 * 40 + 16 * 20 * 112 + 8 * 10 * 320)
+    # two views and two variants: four levels of numbers of two bytes
+    needed = 2 * 2 * 2 * (56 * 72 * 24 + 28 * 36 * 40 + 14 * 18 * 112 + 7 * 9 * 320)
     free = needed - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 0, free))  # type: ignore[attr-defined]
     with pytest.raises(OSError, match=rf"need {needed / 1e9:.2f} GB in .*--set cache=FOLDER"):
-        learned_projections(homes, tmp_path, shown_weights, pictures="1")
+        learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
     free = needed
-    learned_projections(homes, tmp_path, shown_weights, pictures="1")
+    learned_projections(homes, tmp_path, shown_weights, pictures="1", image_size="224x288")
 
 
 def test_a_share_of_the_views_is_blind() -> None:
@@ -742,6 +742,10 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"encoder must be one of .*efficientnet_lite0.*, got 'lite9'"):
         TrainingRun.of({"encoder": "lite9"})
+    with pytest.raises(ValueError, match=r"image_size must be HxW, got '224'"):
+        TrainingRun.of({"image_size": "224"})
+    with pytest.raises(ValueError, match=r"image size must be positive multiples of 32, got \(224, 300\)"):
+        build_task(request(homes, "detection", options={"image_size": "224x300"}))
     with pytest.raises(ValueError, match=r"projections=learned needs a frozen encoder: images=imagenet, or a file"):
         TrainingRun.of({"projections": "learned"})
     with pytest.raises(ValueError, match=r"learn=projections needs projections=learned"):

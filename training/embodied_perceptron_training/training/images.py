@@ -308,8 +308,8 @@ def fit_projections(
 ) -> list[float]:
     """Set the projections of ``network`` by ridge regression so that they reproduce the image features of ``teacher``.
 
-    Both networks need projections to the same channels, and encoders with the same strides and input size. ``views``
-    are (H, W, 3) uint8. Returns the share of the teacher's variance that each level reproduces in these views.
+    Both networks need projections to the same channels. ``views`` are (H, W, 3) uint8. Returns the share of the
+    teacher's variance that each level reproduces in these views.
     """
     assert network.image_encoder is not None
     assert network.image_projection is not None
@@ -317,7 +317,11 @@ def fit_projections(
     for color in views:
         batch = torch.from_numpy(np.ascontiguousarray(color))[None]
         own = encoder(encoder.prepare(batch, network.config.image.size))
-        pairs.append((own, teacher.encode_images(batch)))
+        theirs = [
+            functional.interpolate(y, size=x.shape[2:], mode="bilinear", align_corners=False)
+            for x, y in zip(own, teacher.encode_images(batch), strict=True)
+        ]
+        pairs.append((own, theirs))
     for level, conv in enumerate(network.image_projection):
         x, y = (torch.cat([pair[k][level].flatten(2)[0].T for pair in pairs]).double() for k in (0, 1))
         mean_x, mean_y = x.mean(0), y.mean(0)

@@ -28,6 +28,7 @@ from embodied_perceptron.config import config_from_dict
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.nn.image_encoder import check_size
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS, NetworkConfig, RefinementConfig, compared, network_config
@@ -540,6 +541,10 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
         config = dataclasses.replace(config, grounding=spoken)
     if run.network.encoder:
         config = dataclasses.replace(config, image=dataclasses.replace(config.image, encoder=run.network.encoder))
+    if run.network.image_size:
+        h, w = map(int, run.network.image_size.split("x"))
+        check_size((h, w))
+        config = dataclasses.replace(config, image=dataclasses.replace(config.image, size=(h, w)))
     config = dataclasses.replace(config, refined=run.network.refined == "on")
     config = compared(config, run.network.variant)
     if run.network.presence == "on":

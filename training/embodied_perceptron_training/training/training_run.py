@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,6 +112,7 @@ class NetworkChoice:
             from random values. With ``occupancy``, ``grounding`` and ``projections`` the classes are those of the
             weights.
         encoder: an image encoder with packaged weights in place of the preset's; empty = the preset's.
+        image_size: HxW of its input, multiples of 32; empty = the preset's.
         projections: ``frozen``; or ``learned``: with ``images``, the encoder's own features are cached, and their
             projections are trained. Where the weights to start from have another encoder, they start where they
             reproduce its features.
@@ -127,12 +129,15 @@ class NetworkChoice:
     presence: str = field(default="off", metadata=_option())
     learn: str = field(default="all", metadata=_option())
     encoder: str = field(default="", metadata=_option())
+    image_size: str = field(default="", metadata=_option())
     projections: str = field(default="frozen", metadata=_option())
 
     def __post_init__(self) -> None:
         _check_choice(self, "variant", get_args(Variant))
         _check_choice(self, "encoder", ("", *PACKAGED_WEIGHTS))
         _check_choice(self, "projections", ("frozen", "learned"))
+        if self.image_size and not re.fullmatch(r"[1-9]\d{0,3}x[1-9]\d{0,3}", self.image_size):
+            raise ValueError(f"option image_size must be HxW, got {self.image_size!r}")
         if self.learn == "projections" and self.projections != "learned":
             raise ValueError("option learn=projections needs projections=learned")
         if self.projections == "learned" and not self.images:
